@@ -28,6 +28,7 @@ PARTS = {
     "scaling": "two workers against one",
     "reading": "reading back",
     "pooling": "what data-parallel ranks store, with the pool of a step and without",
+    "replicas": "what eight ranks with much in common store, ingested by one command",
     "comparing": "two ranks against each other, against numpy file by file",
     "layouts": "two ranks against one that has all of a model, against reading all of it",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
@@ -42,6 +43,7 @@ PARTS = {
 }
 #: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
+    "idle": "a watcher while nothing happens: processor time and memory of all its processes",
     "soaking": "memory and file descriptors of each process under steady load",
     "page": "the page on a large run: first paint, clicks, 20 viewers, the store away for a minute",
     "recording": "a training step of PyTorch with and without the recorder (needs make torch)",

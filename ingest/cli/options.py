@@ -179,7 +179,7 @@ PoolOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--pool/--no-pool",
-        help="Store tensors once that several ranks share, from the second consolidated step on.",
+        help="Store tensors once that several ranks of a step share.",
         show_default=False,
     ),
 ]

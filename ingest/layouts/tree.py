@@ -45,6 +45,8 @@ from workers.model import SourceFile, StepKey
 
 #: How long a look goes on with listing again what is old, in seconds; one step at least.
 _AGED_S = 0.1
+#: Files that the ranks of a step have at most to be listed together where only the beginning is listed.
+_RANKS_FILES = 50_000
 
 
 @dataclass(slots=True)
@@ -116,13 +118,15 @@ class DumpTree:
             )
 
         listings: dict[StepKey, Listing] = {}
-        files_left = sys.maxsize if beginning is None else beginning.files
+        files_left, begun = sys.maxsize if beginning is None else beginning.files, None
         for key in to_list:
-            if files_left <= 0 and key.step is not None and key not in known:
+            # A step is listed on all ranks, unless they have very many files: they may share tensors.
+            is_enough = files_left <= 0 and (key.step != begun or files_left <= -_RANKS_FILES)
+            if is_enough and key.step is not None and key not in known:
                 unlisted.add(key)
             else:
                 listings[key] = listed(key, known.get(key))
-                files_left -= len(listings[key].files)
+                files_left, begun = files_left - len(listings[key].files), key.step
         until = time.monotonic() + _AGED_S
         for aged_listing in aged(listings.values(), time.time()):
             listings[aged_listing.key] = listed(aged_listing.key, None)

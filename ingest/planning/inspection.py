@@ -33,9 +33,11 @@ _WHOLE_BYTES = 4 * HEAD_BYTES
 #: The operator type in the names of overflow records.
 OVERFLOW_OP_TYPE = "Opdebug"
 #: Payload bytes by which possible copies are recognised.
-_SAMPLE_BYTES = 3072
+SAMPLE_BYTES = 3072
+#: Returns what equal samples have in common.
+sample_digest = xxhash.xxh3_64_intdigest
 #: After an npy header up to this size, they are within the head.
-_NPY_HEADER_BYTES = HEAD_BYTES - _SAMPLE_BYTES
+_NPY_HEADER_BYTES = HEAD_BYTES - SAMPLE_BYTES
 
 
 class Inspection(NamedTuple):
@@ -181,7 +183,7 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
             length = npy.header_length(head)
             if length <= _NPY_HEADER_BYTES:
                 header = npy.parse_header(head, file_size=file.size, length=length)
-                sample = xxhash.xxh3_64_intdigest(head[length : length + _SAMPLE_BYTES])
+                sample = sample_digest(head[length : length + SAMPLE_BYTES])
                 return Inspection((header,), (sample,))
         read = _reader(opened, head, file.size)
         headers, envelope, file_record = (
@@ -210,7 +212,7 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
 def _sample(header: TensorHeader, read: ReadAt) -> int | None:
     if header.view is not None or header.is_part:
         return None
-    return xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
+    return sample_digest(read(header.offset, min(header.nbytes, SAMPLE_BYTES)))
 
 
 def _is_overflow(named: TensorFile) -> bool:

@@ -141,7 +141,9 @@ def plan_step(
             sketches=sketches,
             marginals=marginals,
         ).of(entries)
-        for number, segments in enumerate(_segments(rows, payloads, arrays, pooled, grid))
+        for number, segments in enumerate(
+            _segments(rows, payloads, arrays, _turned(pooled, listing.key.rank), grid)
+        )
     )
     return StepPlan(
         key=listing.key,
@@ -243,6 +245,17 @@ def _segments(
             next_shard[path] += arrays[path].shards_for(sum(payloads[row].nbytes for row in in_order))
         jobs.append(tuple(segments))
     return jobs
+
+
+def _turned(pooled: Sequence[PoolGroup], rank: int) -> list[PoolGroup]:
+    """Return what goes into the pool, in an order in which ranks that are converted at once seldom meet.
+
+    They begin with different arrays: the bits of the rank in reverse order are the fraction that comes last.
+    So one finds later what another has written first.
+    """
+    bits = f"{rank:b}"[::-1]
+    first = len(pooled) * int(bits, 2) // 2 ** len(bits)
+    return [*pooled[first:], *pooled[:first]]
 
 
 def _groups(

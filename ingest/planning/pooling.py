@@ -7,7 +7,8 @@ they share. See docs/design/016-shared-shards.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeAlias
@@ -16,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ingest.planning.inspection import SAMPLE_BYTES, sample_digest
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.digest import digest as digest_of
 from workers.arrays.dtypes import ElementType
 from workers.dump.paths import to_text
 from workers.model import MIB
@@ -48,6 +52,10 @@ Shared: TypeAlias = Mapping[TensorKey, SharedTensor]
 _Place: TypeAlias = tuple[bytes, str, str]
 #: By name of a unit, the rows that are equal.
 _Units: TypeAlias = dict[str, list[int]]
+#: Payloads of more bytes are looked at in three places before they are taken for equal.
+_PROBED_NBYTES = 64 * 1024
+#: What payloads that begin with zeros have in common, of those that are larger than the sample.
+_ZEROS = sample_digest(bytes(SAMPLE_BYTES))
 #: In place of a kind: all of which there is too little.
 _OTHERS = "\0"
 
@@ -90,6 +98,64 @@ def shared_tensors(
         for (ranks, _), members in units.items()
         for column, tensor in _unit(keys, members, ranks, unsure[ranks])
     }
+
+
+def shared_in_step(
+    ranks: Sequence[tuple[Sequence[Entry], Sequence[int | None]]],
+    grid: Grid,
+    probe: Callable[[int, Entry], int | None],
+) -> list[dict[TensorKey, SharedTensor]]:
+    """Return for each rank the tensors that other ranks seem to have, too, before any of them is read.
+
+    Two tensors of the same name seem equal if their types, sizes and first bytes are; of large ones, also
+    bytes in the middle and at the end.
+
+    Args:
+        ranks: the rows of each rank in one step; and of each row, what equal payloads have in common.
+        grid: sizes of chunks and shards.
+        probe: returns what equal payloads of a rank, by its place, have in common in the middle and at the
+            end; None if that cannot be read. It is asked for large ones that seem equal so far.
+    """
+    looks = [
+        {key: _Look(entry, sample) for key, entry, sample in _known(entries, samples, grid)}
+        for entries, samples in ranks
+    ]
+    count = Counter((key, look.beginning) for of_rank in looks for key, look in of_rank.items())
+    keys = list(dict.fromkeys(key for of_rank in looks for key in of_rank))
+    digest = np.zeros((len(looks), len(keys), DIGEST_BYTES), np.uint8)
+    for place, of_rank in enumerate(looks):
+        for column, key in enumerate(keys):
+            # Of what nobody else seems to have, only that it is there counts.
+            if (look := of_rank.get(key)) is not None and count[key, look.beginning] > 1:
+                rest = probe(place, look.entry) if look.entry.nbytes > _PROBED_NBYTES else None
+                digest[place, column] = np.frombuffer(
+                    digest_of(repr((look.beginning, rest)).encode()), np.uint8
+                )
+            elif look is not None:
+                digest[place, column] = np.frombuffer(digest_of(f"{place}".encode()), np.uint8)
+    return [shared_tensors(keys, digest, place) for place in range(len(looks))]
+
+
+class _Look(NamedTuple):
+    """What is known of a tensor before it is read."""
+
+    entry: Entry
+    sample: int
+
+    @property
+    def beginning(self) -> tuple[str, int, int]:
+        """What is equal for tensors that seem equal so far."""
+        return self.entry.array, self.entry.nbytes, self.sample
+
+
+def _known(
+    entries: Sequence[Entry], samples: Sequence[int | None], grid: Grid
+) -> Iterator[tuple[TensorKey, Entry, int]]:
+    """Yield the tensors that may go into the pool, unless they begin with zeros, as many large ones do."""
+    for row, key in _candidates(entries, grid):
+        sample = samples[row]
+        if sample is not None and sample != _ZEROS:
+            yield key, entries[row], sample
 
 
 def _unsure_kinds(

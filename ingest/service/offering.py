@@ -9,9 +9,9 @@ from pathlib import Path
 from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import Submitter
 from ingest.planning.plan import plan_step, times_rewritten
+from ingest.planning.pooling import Shared
 from ingest.service.dependencies import Dependencies
 from ingest.service.options import ServiceOptions
-from ingest.service.shared_tensors import SharedTensors
 from ingest.steps.committed import Committed
 from ingest.steps.decide import (
     Decision,
@@ -30,6 +30,7 @@ from ingest.steps.state import StepState, Wait
 from ingest.watching.watcher import Watcher
 from workers.errors import ClusterError, DamagedStore, StepRemoved, StoreError
 from workers.events import Observer
+from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import Origin
@@ -52,7 +53,7 @@ class Planner:
     """The dump."""
     committed: Committed
     options: ServiceOptions
-    shared: SharedTensors | None = None
+    shared: Callable[[StepKey], Shared] | None = None
     """Tells what goes into the pool; None if nothing does."""
 
     def plan(self, state: StepState, policy: StepPolicy, now: float) -> StepPlan:
@@ -109,7 +110,7 @@ class Planner:
             rewrites=state.rewrites,
             sketches=options.sketches,
             marginals=options.marginals,
-            shared=None if self.shared is None or leave_out_tensors else self.shared.of(listing.key),
+            shared=None if self.shared is None or leave_out_tensors else self.shared(listing.key),
         )
 
     def _committed_files(self, commit: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:

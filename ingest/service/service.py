@@ -27,7 +27,7 @@ from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.offering import Offering, Planner
 from ingest.service.options import ServiceOptions
 from ingest.service.rechecks import Rechecks, StartupCheck
-from ingest.service.shared_tensors import SharedTensors
+from ingest.service.shared_tensors import SharedInDump, SharedTensors
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
 from ingest.steps.decide import StepPolicy
@@ -487,7 +487,16 @@ def build_service(
         lambda: commit.read_root(patient),
         clock,
     )
-    planner = Planner(dump.root, committed, options, SharedTensors(patient) if options.pool else None)
+    in_store = SharedTensors(patient)
+    in_dump = SharedInDump(
+        dump.root, options.grid, lambda key: watcher.complete_ranks(key, options.policy, clock())
+    )
+    planner = Planner(
+        dump.root,
+        committed,
+        options,
+        (lambda key: in_store.of(key) or in_dump.of(key)) if options.pool else None,
+    )
     foreign_dumps = ForeignDumpCheck(dump, patient, options.grid, options.host, set(other_roots))
     return Service(
         options=options,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import xxhash
 
-from ingest.planning.pooling import Shared, shared_tensors
+from ingest.planning.inspection import Inspected
+from ingest.planning.pooling import Shared, shared_in_step, shared_tensors
+from ingest.planning.rows import plan_rows
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from workers.arrays.digest import DIGEST_BYTES
-from workers.errors import DamagedStore, StoreError
+from workers.dump.source import OpenFile
+from workers.errors import AccessDenied, DamagedStore, SourceChanged, StoreError
 from workers.model import MIB, StepKey
 from workers.store.consolidated.blocks import TensorKey
+from workers.store.model import Grid
 from workers.store.objects import ObjectStore
+from workers.tasks.model import Entry
 
 #: The digests of one step that are read at once: 1500 ranks of 5000 tensors. Larger runs share nothing.
 _MOST_NBYTES = 128 * MIB
@@ -104,3 +112,50 @@ def _places_to_ask(cubes: ConsolidatedCubes, step: int) -> list[int]:
     last = len(places) - 1
     chosen = last - last % _INTERVAL if last >= _INTERVAL else 1 << last.bit_length() - 1 if last else 0
     return list(dict.fromkeys([places[chosen], places[-1]]))
+
+
+#: Bytes of a payload that are read in its middle, and as many at its end.
+_PROBE_NBYTES = 1024
+
+
+@dataclass(eq=False)
+class SharedInDump:
+    """Tells what ranks of one dump are expected to share in a step that all of them have.
+
+    By a few bytes of each tensor, so nothing needs to be stored before. Memory: the names of the tensors of
+    the ranks that are compared, of one step.
+    """
+
+    root: Path
+    """The dump."""
+    grid: Grid
+    complete: Callable[[StepKey], Sequence[Inspected]]
+    """Returns the step of a rank, and the same of the other ranks that are complete and not taken yet."""
+    _step: int | None = None
+    _known: dict[int, Shared] = field(default_factory=dict)
+    """By rank."""
+
+    def of(self, key: StepKey) -> Shared:
+        """Return the tensors that are expected to be shared; none for files that belong to no step."""
+        if key.step is None:
+            return {}
+        if self._step != key.step:
+            self._step, self._known = key.step, {}
+        if key.rank not in self._known:
+            ranks = self.complete(key)
+            rows = [plan_rows(inspected) for inspected in ranks] if len(ranks) > 1 else []
+            entries = [([row.entry for row in of_rank], [row.sample for row in of_rank]) for of_rank in rows]
+            keys = [inspected.listing.key for inspected in ranks]
+            shared = shared_in_step(entries, self.grid, lambda place, entry: self._probe(keys[place], entry))
+            self._known |= {key.rank: {}} | {key.rank: own for key, own in zip(keys, shared, strict=False)}
+        return self._known[key.rank]
+
+    def _probe(self, key: StepKey, entry: Entry) -> int | None:
+        """Return what equal payloads have in common in the middle and at the end."""
+        middle, last = entry.nbytes // 2, entry.nbytes - _PROBE_NBYTES
+        try:
+            with OpenFile(self.root, entry.source, str(key)) as file:
+                read = [file.read_at(entry.offset + at, _PROBE_NBYTES) for at in (middle, last)]
+        except (AccessDenied, SourceChanged, OSError):  # whoever converts it says so
+            return None
+        return xxhash.xxh3_64_intdigest(b"".join(read))

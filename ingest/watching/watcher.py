@@ -8,11 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
 from ingest.layouts.base import Beginning, Dump, Listing, Problem
-from ingest.planning.inspection import inspect
+from ingest.planning.inspection import Inspected, inspect
 from ingest.planning.plan import fingerprint, rewritten, times_rewritten
 from ingest.steps.decide import Inspect, Plan, StepPolicy, decide, held_as, left_alone, waits_for_time
 from ingest.steps.state import StepState, StepTable, Wait, WaitFor
@@ -23,6 +24,9 @@ from workers.store.model import Grid
 
 #: By how much the clock of a host may be ahead of a file server's, in seconds: older files are surely old.
 MOST_AHEAD_S = 86_400.0
+
+#: Files of one step, of all ranks that are compared before any of them is read.
+_COMPARED_FILES = 50_000
 
 
 def file_system_time(directory: Path) -> float | None:
@@ -196,6 +200,21 @@ class Watcher:
                 return state
             state.wait(wait)
         return None
+
+    def complete_ranks(self, key: StepKey, policy: StepPolicy, now: float) -> list[Inspected]:
+        """Return the step of a rank, and the same step of other ranks that `next_complete` will return next.
+
+        Memory: the contents of the headers of `_COMPARED_FILES` files; further ranks are left out.
+        """
+        found = [state.inspected for state in (self.table.get(key),) if state and state.inspected]
+        files = sum(len(inspected.listing.files) for inspected in found)
+        for state in takewhile(lambda state: state.key.step == key.step, self._to_examine):
+            files += len(state.listing.files) if state.listing else 0
+            if files > _COMPARED_FILES:
+                break
+            if state.is_pending and not left_alone(state, now) and self._examine(state, policy, now) is None:
+                found += [state.inspected] if state.inspected else []
+        return found
 
     def _record_listings(self, present: dict[StepKey, Listing]) -> None:
         """Record the listings of a scan, and that the other steps have no files."""

@@ -90,7 +90,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
-    pooled = {pooled.path: pooled.array for receipt in receipts for pooled in receipt.pooled}
+    packed = [pooled for receipt in receipts for pooled in receipt.pooled]
+    # By path, because ranks pack the same arrays in different orders.
+    pooled = {array.path: array.array for array in sorted(packed, key=lambda array: array.path)}
     summary = _summarise(
         plan,
         receipts,

@@ -15,7 +15,7 @@ from tests.cli import run as cli_run
 from tests.gc_stores import gc
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from tests.pools import RANKS, PooledRun, replicas, values_of
+from tests.pools import RANKS, PooledRun, replicas, small_pools, values_of
 from tests.servers.cluster import DaskCluster
 from tests.services import ingest as ingest_service
 from workers.model import StepKey
@@ -40,6 +40,36 @@ def test_a_restarted_watcher_knows_what_is_committed_whatever_it_expects(pooled:
     shutil.rmtree(pooled.store / "consolidated")
     assert ingest_all(pooled).commits == []
     assert pooled.is_whole()
+
+
+def test_ranks_of_a_dump_share_from_the_first_step_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a view, and one more rank that shares nothing stays as it is."""
+    small_pools(monkeypatch)
+    made = PooledRun(tmp_path)
+    for step in range(2):
+        for rank in range(RANKS):
+            made.add(rank, step, replicas(step)(rank))
+        made.add(RANKS, step, {f"activation{number}": 9000 + 10 * step + number for number in range(4)})
+    assert len(ingest_all(made).commits) == 2 * (RANKS + 1)
+    for step in range(2):
+        pools = [tuple(made.commit(rank, step).record.pool) for rank in range(RANKS)]
+        assert pools == [pools[0]] * RANKS
+        assert {path.split("/")[2] for path in pools[0]} == {path.split("/")[0] for path in made.pool(step)}
+        assert not made.commit(RANKS, step).record.pool
+    assert made.is_whole()
+    assert ingest_all(made).commits == []
+
+
+def test_a_rank_that_comes_late_stores_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pools(monkeypatch)
+    made = PooledRun(tmp_path)
+    for rank in range(RANKS):
+        made.add(rank, 0, replicas(0)(rank))
+        assert len(ingest_all(made).commits) == 1
+    assert not made.pool(0)
+    assert made.is_whole()
 
 
 def test_what_was_removed_on_purpose_stays_removed(pooled: PooledRun) -> None:

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.planning import pooling
 from ingest.planning.pooling import (
     PoolGroup,
     Shared,
     SharedTensor,
     pool_groups,
+    shared_in_step,
     shared_tensors,
 )
 from workers.arrays.dtypes import from_name
@@ -188,3 +190,25 @@ def test_the_grid_of_small_shards_bounds_an_array() -> None:
     groups = groups_of([entry(str(n), 4 * MIB) for n in range(16)], shared, grid)
     assert len(groups) > 4
     assert groups[0].spec.shard_nbytes == 8 * MIB
+
+
+def test_what_looks_alike_on_several_ranks_of_a_step_is_expected_to_be_shared() -> None:
+    """Of a large one, more than the beginning counts: zeros, or the token that all batches begin with."""
+    large, sizes = 2 * pooling._PROBED_NBYTES, {"small": 4096, "other": 4096, "same": 0, "end": 0, "zeros": 0}
+    entries = [entry(name, nbytes or large) for name, nbytes in sizes.items()]
+    probed: list[tuple[int, str]] = []
+
+    def probe(place: int, tensor: Entry) -> int:
+        probed.append((place, tensor.name.op_name))
+        return place if tensor.name.op_name == "end" else 7
+
+    ranks = [(entries, [1, 2 + rank, 3, 4, pooling._ZEROS]) for rank in range(2)]
+    found = [{name.op_name for name in shared} for shared in shared_in_step(ranks, GRID, probe)]
+    assert found == [{"small", "same"}] * 2
+    assert sorted(probed) == [(rank, name) for rank in range(2) for name in ("end", "same")]
+
+
+def test_what_cannot_be_looked_at_is_expected_by_its_beginning_alone() -> None:
+    ranks = [([entry("a")], [1])] * 2
+    assert [len(shared) for shared in shared_in_step(ranks, GRID, lambda *_: None)] == [1, 1]
+    assert shared_in_step([], GRID, lambda *_: None) == []

@@ -1,0 +1,51 @@
+"""A watcher of a committed dump while nothing happens: processor time and memory of all its processes.
+
+It is measured after a minute without work, when its workers have ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil  # type: ignore[import-untyped]  # it has none
+
+from bench.load import build_small
+from bench.measure import Measure, Ratio
+from bench.setting import Setting
+from tests.cli import start
+
+_RANKS, _STEPS, _FILES = 2, 3, 200
+_SETTLED_S, _MEASURED_S = 90.0, 60.0
+_MOST_PERCENT, _MOST_MB = 0.5, 160.0
+
+
+def measure(setting: Setting) -> Iterator[Measure]:
+    """Yield the share of a core, and the resident memory."""
+    with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
+        build_small(dump, ranks=_RANKS, steps=_STEPS, files=_FILES)
+        with start("watch", dump, "--store", store) as watching:
+            watching.wait_until(
+                lambda: len(watching.events("step_committed")) == _RANKS * _STEPS, timeout_s=120
+            )
+            time.sleep(_SETTLED_S)
+            before, _ = _used(watching.pid)
+            time.sleep(_MEASURED_S)
+            after, resident = _used(watching.pid)
+            watching.terminate()
+    percent = 100 * (after - before) / _MEASURED_S
+    yield _at_most("idle watch, processor", "% of a core", percent, _MOST_PERCENT)
+    yield _at_most("idle watch, resident memory", "MB", resident / 1e6, _MOST_MB)
+
+
+def _used(pid: int) -> tuple[float, int]:
+    """Return the seconds of processor time and the resident bytes of a process and its children."""
+    watcher = psutil.Process(pid)
+    processes = [watcher, *watcher.children(recursive=True)]
+    times = [process.cpu_times() for process in processes]
+    resident = sum(process.memory_info().rss for process in processes)
+    return sum(used.user + used.system for used in times), resident
+
+
+def _at_most(name: str, unit: str, figure: float, most: float) -> Measure:
+    return Measure(name, f"{most:g} {unit}", unit, (figure,), (most,), Ratio.SHARE, floor=1.0)
