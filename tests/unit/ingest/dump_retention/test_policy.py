@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ingest.dump_retention.policy import Candidate, RetentionPolicy
+from ingest.dump_retention.policy import NO_NEWS, Candidate, RetentionPolicy
 from ingest.steps.keeping import KeepReason
 from tests.made_steps import made_commit
 from workers.errors import UsageError
@@ -40,6 +40,16 @@ def test_a_step_stays_for_the_first_reason_that_there_is(step: Candidate, reason
     why = RetentionPolicy(keep_anomalous=True).why_kept(step)
     assert (None if why is None else why[0]) is reason
     assert why is None or why[1]
+
+
+def test_anomalies_count_only_if_that_was_asked_for() -> None:
+    assert RetentionPolicy().why_kept(Candidate(WHOLE, undecided=KEY, anomalous=KEY)) is None
+
+
+def test_what_was_asked_for_is_no_news() -> None:
+    assert RetentionPolicy(2).why_newest() == (KeepReason.NEWEST, "of the newest 2 of its rank")
+    assert KeepReason.NEWEST in NO_NEWS
+    assert KeepReason.NOT_STORED not in NO_NEWS
 
 
 keys = st.builds(StepKey, st.integers(0, 1), st.integers(0, 4))

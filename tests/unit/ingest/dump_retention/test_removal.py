@@ -80,6 +80,15 @@ def test_a_file_that_was_not_listed_keeps_all_others(root: Path) -> None:
     assert (removed.files, removed.changed) == (0, [f"{STEP}/late"])
 
 
+def test_hard_links_are_only_unlinked(root: Path) -> None:
+    """Of two names in the step, the first unlinked changes the time of the other."""
+    os.link(root / STEP / "a", root.parent / "kept")
+    (root / STEP / "b").unlink()
+    os.link(root / STEP / "a", root / STEP / "b")
+    assert run(root, proven(root)).files == 3
+    assert (root.parent / "kept").read_text() == "a"
+
+
 def test_it_stops_when_it_is_told_to(root: Path) -> None:
     stop = threading.Event()
     stop.set()

@@ -80,3 +80,9 @@ def test_a_plan_names_nothing_else_in_the_store(change: dict[str, object], place
     content["actions"] = [content["actions"][0] | change]
     with pytest.raises(UsageError, match=rf"^plan\.json is not a gc plan: {place}"):
         GcPlan.from_json(json.dumps(content), "plan.json")
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", "[]", "{}", "[" * 100_000, "\ud800", '{"format": NaN}'])
+def test_other_files_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^plan\.json is not a gc plan: "):
+        GcPlan.from_json(text, "plan.json")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from ingest.store_gc.inventory import Inventory, StepInventory
+from ingest.store_gc.inventory import Extent, Inventory, StepInventory
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
@@ -159,6 +159,23 @@ def test_what_is_wrong_with_a_choice_is_named() -> None:
         make_plan(inventory, GcPolicy(ranks=(0, 1), steps=(1,)), NOW)
     with pytest.raises(UsageError, match="none of these ranks has step 3"):
         make_plan(inventory, GcPolicy(ranks=(0,), steps=(1, 3)), NOW)
+
+
+def test_a_chosen_step_that_is_not_committed_is_named() -> None:
+    (step,) = one_rank(1).steps
+    plan = make_plan(
+        replace(one_rank(1), steps=(replace(step, commit=None, record=Extent()),)), GcPolicy(steps=(1,)), NOW
+    )
+    assert plan.actions == ()
+    assert plan.notes[0].startswith("rank 0 step 1: not committed")
+
+
+def test_changes_that_were_never_finished_end_after_the_grace_period() -> None:
+    old, young = (f"consolidated/changed/0.1.begun-{digit * 32}" for digit in "ab")
+    changes = {old: Extent(1, 0, NOW - 2 * DAY_S), young: Extent(1, 0, NOW - 60)}
+    plan = make_plan(replace(one_rank(1), unfinished_changes=changes), GcPolicy(), NOW)
+    assert [(action.what, action.path) for action in plan.actions] == [("announcement", old)]
+    assert (plan.objects, GcPlan.from_json(plan.to_json()).actions) == (0, plan.actions)
 
 
 def test_uploads_go_after_the_grace_period_and_are_counted_before() -> None:

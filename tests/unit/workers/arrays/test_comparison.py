@@ -20,8 +20,10 @@ from workers.arrays.comparison import (
     METRICS,
     Metrics,
     RunningComparison,
+    is_real,
     no_difference,
 )
+from workers.arrays.dtypes import from_name
 
 Array = npt.NDArray[Any]
 
@@ -141,6 +143,11 @@ def test_long_integers_of_two_types_are_compared_exactly(a: str, b: str) -> None
     assert (apart.unequal, apart.max_abs, apart.bit_equal) == (1, 1.0, False)
 
 
+def test_neighbours_beyond_float64_differ_in_either_byte_order() -> None:
+    apart = compare_arrays(np.array([2**53 + 1, 7], "<i8"), np.array([2**53, 7], ">i8"))
+    assert (apart.unequal, apart.max_abs) == (1, 1.0)
+
+
 @pytest.mark.parametrize(
     ("signed", "unsigned"),
     [(2**53 + 1, 2**53), (2**63 - 1, 2**63), (-1, 2**64 - 1), (-(2**63), 2**64 - 1), (-5, 3)],
@@ -153,6 +160,20 @@ def test_signed_and_unsigned_long_integers_are_not_rounded_to_equal(
     for found in (compare_arrays(a, b), compare_arrays(b, a)):
         assert found.unequal == 1
         assert found.max_abs == pytest.approx(abs(signed - unsigned), rel=1e-15)
+
+
+def test_many_blocks_are_one_tensor() -> None:
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal(3 * BLOCK + 17).astype(np.float32)
+    a = b + rng.standard_normal(b.size).astype(np.float32) * np.float32(1e-4)
+    found = compare_arrays(a, b)
+    for name, value in straightforward(a, b).items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-9), name
+
+
+def test_the_same_bytes_are_no_difference_whatever_they_are() -> None:
+    values = np.array([1, NAN, INF, -INF, 0.0], np.float32)
+    assert compare_arrays(values, values.copy()) == no_difference(5)
 
 
 def test_zero_and_minus_zero_are_equal_but_not_the_same_bits() -> None:
@@ -192,6 +213,29 @@ def test_nan_and_infinities_agree_or_are_counted(a: float, b: float, nan: int, i
     assert found.within_1_per_mille == pytest.approx((2 - nan - inf) / 3)
 
 
+def test_where_nothing_is_left_to_compare_no_figure_is_made_up() -> None:
+    found = compare_arrays(np.array(NAN), np.array(1.0))
+    assert found.nan_mismatch == 1
+    assert all(
+        math.isnan(getattr(found, name)) for name in ("max_abs", "cosine", "relative_euclidean", "rmse")
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "cosine", "distance", "ratio"),
+    [
+        ([0.0, 0.0], [-0.0, 0.0], 1, 0, 1),
+        ([1.0, 0.0], [0.0, 0.0], NAN, INF, INF),
+        ([0.0, 0.0], [3.0, 4.0], NAN, 1, 0),
+        ([3.0, 4.0], [-3.0, -4.0], -1, 2, 1),
+    ],
+)
+def test_zeros(a: list[float], b: list[float], cosine: float, distance: float, ratio: float) -> None:
+    found = compare_arrays(np.array(a), np.array(b))
+    figures = [found.cosine, found.relative_euclidean, found.norm_ratio]
+    np.testing.assert_allclose(figures, [cosine, distance, ratio])
+
+
 def test_relative_error_to_zero_is_that_of_msprobe() -> None:
     found = compare_arrays(np.array([1e-10, 1.0]), np.array([0.0, 1.0]))
     assert found.max_relative == pytest.approx(1e-10 / np.finfo(np.float64).eps)
@@ -201,6 +245,11 @@ def test_empty_tensors_have_no_error_and_are_equal_if_their_types_are() -> None:
     empty = np.zeros((0, 3))
     assert compare_arrays(empty, empty) == no_difference(0)
     assert compare_arrays(empty, empty.astype(np.float32)) == replace(no_difference(0), bit_equal=False)
+
+
+def test_a_tensor_of_no_axes_is_one_element() -> None:
+    found = compare_arrays(np.array(3.0), np.array(2.0))
+    assert (found.count, found.max_abs, found.max_relative, found.cosine) == (1, 1.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 5e-324 * 2**20, 1e-170, 1.0, 1e170, 1e300])
@@ -223,11 +272,42 @@ def test_tiny_and_huge_elements_in_one_tensor_keep_their_errors() -> None:
     assert found.relative_euclidean == pytest.approx(0, abs=1e-300)
 
 
+def test_a_difference_beyond_float64_is_infinite_but_its_ratio_is_not() -> None:
+    found = compare_arrays(np.array([1.5e308]), np.array([-1.5e308]))
+    assert (found.max_abs, found.max_relative, found.relative_euclidean) == (INF, 2.0, 2.0)
+
+
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "i4", "u4", "i8", ">i8", "u8"])
 def test_integers_and_booleans_are_exact(dtype: str) -> None:
     a, b = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
     found = compare_arrays(a, b)
     assert (found.unequal, found.max_abs, found.bit_equal) == (1, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("i8", -(2**63), 2**63 - 1), ("u8", 0, 2**64 - 1), (">i8", -(2**63), 5)]
+)
+def test_large_integers_are_not_rounded_to_equal(dtype: str, low: int, high: int) -> None:
+    found = compare_arrays(np.array([2**60 + 1, low], dtype), np.array([2**60, high], dtype))
+    assert found.unequal == 2
+    assert found.max_abs == float(high - low)
+    assert compare_arrays(np.array([2**60 + 1], dtype), np.array([2**60], dtype)).max_abs == 1.0
+
+
+def test_types_may_differ() -> None:
+    values = np.array([1.0, 2.5, NAN])
+    found = compare_arrays(values.astype(np.float32), values.astype(ml_dtypes.bfloat16))
+    assert (found.bit_equal, found.unequal, found.relative_euclidean) == (False, 0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", ">f4", "c8"])
+@pytest.mark.parametrize("step", [2, -1])
+def test_elements_may_lie_apart_or_in_reverse(dtype: str, step: int) -> None:
+    b = np.linspace(-3, 5, 3 * BLOCK).astype("f4")
+    a = (b * 1.25).astype(dtype)
+    apart = compare_arrays(a[::step], b[::step])
+    assert apart == compare_arrays(a[::step].copy(), b[::step].copy())
+    assert apart.max_abs == np.abs(a[::step].astype("c16") - b[::step]).max()
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int4", "float4_e2m1fn"])
@@ -247,9 +327,30 @@ def test_complex_elements_have_errors_of_the_modulus() -> None:
     assert compare_arrays(1j * b, b).cosine == pytest.approx(0.0)
 
 
+def test_complex_nan_and_infinities() -> None:
+    a = np.array([complex(NAN, 1), complex(INF, 1), complex(1, NAN), 1], np.complex128)
+    b = np.array([complex(NAN, 1), complex(INF, 2), complex(NAN, 1), 1], np.complex128)
+    found = compare_arrays(a, b)
+    assert (found.unequal, found.nan_mismatch + found.inf_mismatch) == (2, 2)
+
+
 def test_elements_that_are_no_numbers_are_compared_by_their_bytes() -> None:
     running = RunningComparison()
     running.update_opaque(np.zeros((3, 4), np.uint8), np.eye(3, 4, dtype=np.uint8))
     found = running.result()
     assert (found.count, found.unequal, found.bit_equal) == (3, 3, False)
     assert math.isnan(found.max_abs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real"),
+    [
+        *(
+            (dtype, True)
+            for dtype in ("float32", "bool", "uint64", "bfloat16", "float8_e5m2", "int4", "<f16")
+        ),
+        *((dtype, False) for dtype in ("complex64", "complex32", "hifloat8", "<U3", "<M8[D]")),
+    ],
+)
+def test_text_and_times_and_complex_numbers_are_not_real(dtype: str, *, real: bool) -> None:
+    assert is_real(from_name(dtype)) is real

@@ -17,6 +17,8 @@ from workers.arrays.dtypes import FLOAT8, from_name, unpack
 from workers.arrays.statistics import (
     BLOCK,
     COUNT_FIELDS,
+    FIELDS,
+    NON_FINITE_FIELDS,
     RunningStatistics,
     Statistics,
     has_statistics,
@@ -106,6 +108,13 @@ def test_float64_of_any_size(numbers: list[float]) -> None:
     assert_close(summarise(np.array(numbers, np.float64)), wanted)
 
 
+def test_norm_beyond_float64_is_infinite() -> None:
+    """That is the rounded result, and no other field suffers from it."""
+    found = summarise(np.array([BIGGEST, BIGGEST]))
+    assert found.l2_norm == math.inf
+    assert (found.mean, found.std) == (BIGGEST, 0)
+
+
 @given(
     st.binary(min_size=0, max_size=64),
     st.sampled_from(["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "bfloat16"]),
@@ -132,6 +141,21 @@ def test_integers_to_their_limits(data: st.DataObject, name: str) -> None:
     numbers = data.draw(st.lists(st.integers(int(limits.min), int(limits.max)), max_size=20))
     values = np.array(numbers, name)
     assert_close(summarise(values), expected(values))
+
+
+def test_limits_of_uint64() -> None:
+    found = summarise(np.array([2**64 - 1, 0], np.uint64))
+    assert (found.max, found.mean, found.negative_count, found.zero_count) == (2.0**64, 2.0**63, 0, 1)
+
+
+def test_booleans_are_zeros_and_ones() -> None:
+    found = summarise(np.array([True, False, True, True]))
+    assert (found.zero_count, found.positive_count, found.mean) == (1, 3, 0.75)
+
+
+def test_any_byte_but_zero_is_true() -> None:
+    found = summarise(np.array([0, 1, 2, 255], np.uint8).view(np.bool_))
+    assert (found.zero_count, found.positive_count, found.max) == (1, 3, 1)
 
 
 CODED = [*FLOAT8, "int8", "uint8", "int4", "uint4", "int2", "uint2", "float4_e2m1fn"]
@@ -176,6 +200,14 @@ def test_complex32_counts_as_complex64_does(raw: bytes) -> None:
     assert found.count == wide.size
 
 
+def test_catastrophic_cancellation_is_avoided() -> None:
+    """The textbook formula, mean of squares minus square of mean, gives 0 or a negative variance here."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=4 * BLOCK)
+    found = summarise(1e9 + noise)
+    assert found.std == pytest.approx(float(np.std(noise)), rel=1e-6)
+
+
 @pytest.mark.parametrize(("origin", "spread"), [(1e15, 1.0), (-3e12, 1e-3), (1.0, 1e-15), (7e200, 1e186)])
 def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: float, spread: float) -> None:
     """Also over many blocks, the means of which differ less than they can be rounded."""
@@ -185,6 +217,14 @@ def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: flo
     assert found.mean == pytest.approx(wanted.mean, rel=1e-15)
 
 
+@pytest.mark.parametrize("exponent", [*range(-320, -90, 10), 140, 150, 160, 300])
+def test_the_deviation_of_small_and_large_elements_is_exact(exponent: int) -> None:
+    """Squares of differences neither vanish nor lose digits, though they may be subnormal."""
+    values = (1 + 1e-8 * np.random.default_rng(3).normal(size=2 * kernel_loops.BLOCK)) * 10.0**exponent
+    found, wanted = summarise(values), expected(values)
+    assert found.std == pytest.approx(wanted.std, rel=1e-9, abs=SMALLEST)
+
+
 def test_long_arrays_agree_with_extended_precision() -> None:
     values = np.random.default_rng(1).standard_cauchy(3 * BLOCK + 17)
     wide = values.astype(np.longdouble)
@@ -192,6 +232,10 @@ def test_long_arrays_agree_with_extended_precision() -> None:
     assert found.mean == pytest.approx(math.fsum(values) / values.size, rel=1e-10)
     assert found.std == pytest.approx(float(wide.std()), rel=1e-12)
     assert found.l2_norm == pytest.approx(float(np.sqrt((wide * wide).sum())), rel=1e-12)
+
+
+def test_equal_elements_have_no_deviation() -> None:
+    assert summarise(np.full(3 * BLOCK, 0.1)).std == pytest.approx(0, abs=1e-16)
 
 
 @given(
@@ -210,6 +254,28 @@ def test_pieces_give_the_same_as_the_whole(numbers: list[float], cuts: list[int]
     assert_close(running.result(), wanted)
 
 
+@pytest.mark.parametrize(
+    "numbers", [[1e300, 2e300, -3e300], [1e-200, 1.0, 1e300], [1e300, 1.0, 1e-200], [3e-310, 5e-324]]
+)
+def test_pieces_of_very_different_sizes(numbers: list[float]) -> None:
+    running = RunningStatistics()
+    for number in numbers:
+        running.update(np.array([number]))
+    assert_close(running.result(), expected(np.array(numbers)))
+
+
+def test_nan_only_tensor_has_no_moments() -> None:
+    found = summarise(np.full(10, np.nan, np.float32))
+    assert found.nan_count == found.count == 10
+    assert all(math.isnan(value) for value in (found.min, found.max, found.mean, found.std, found.l2_norm))
+
+
+def test_empty_tensor_counts_nothing() -> None:
+    found = summarise(np.zeros(0, np.float32))
+    assert [getattr(found, field) for field in COUNT_FIELDS] == [0] * len(COUNT_FIELDS)
+    assert math.isnan(found.min)
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_complex_elements_count_by_their_parts(dtype: type[np.complexfloating[Any, Any]]) -> None:
     nan, inf = math.nan, math.inf
@@ -220,6 +286,16 @@ def test_complex_elements_count_by_their_parts(dtype: type[np.complexfloating[An
     assert (found.count, found.nan_count, found.pos_inf_count, found.zero_count) == (6, 2, 2, 1)
     assert found.l2_norm == 5
     assert math.isnan(found.mean)
+
+
+def test_complex_norm_of_huge_elements_is_finite() -> None:
+    assert summarise(np.array([3e300 + 4e300j])).l2_norm == pytest.approx(5e300)
+
+
+def test_a_finite_complex_element_is_not_infinite_although_its_magnitude_is() -> None:
+    largest = np.finfo(np.float64).max
+    found = summarise(np.array([complex(largest, -largest), 1]))
+    assert (found.count, found.pos_inf_count, found.positive_count, found.l2_norm) == (2, 0, 0, largest)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +313,40 @@ def test_complex_elements_count_by_their_parts(dtype: type[np.complexfloating[An
 )
 def test_only_numbers_have_statistics(dtype: Any, known: bool) -> None:
     assert has_statistics(np.dtype(dtype)) is known
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *((name, True) for name in CODED),
+        ("uint1", True),
+        ("complex32", True),
+        ("bool", True),
+        ("float64", True),
+        ("hifloat8", False),
+        ("hifloat4_scale", False),
+        ("float6_e3m2", False),
+        ("float4_e1m2", False),
+        ("<U3", False),
+        ("|V1", False),
+    ],
+)
+def test_opaque_elements_have_no_statistics(name: str, known: bool) -> None:
+    assert has_statistics(from_name(name)) is known
+
+
+def test_counts_are_told_from_other_statistics() -> None:
+    """They are stored as integers."""
+    assert COUNT_FIELDS[0] == "count"
+    assert tuple(name for name in FIELDS if name.endswith("count")) == COUNT_FIELDS
+    assert set(NON_FINITE_FIELDS) < set(COUNT_FIELDS)
+
+
+def test_row_is_the_result_in_order() -> None:
+    running = RunningStatistics()
+    running.update(np.array([1.0, math.nan, -2.0]))
+    assert running.row() == running.result().as_row()
+    assert Statistics(*running.row()) == running.result()
 
 
 @given(

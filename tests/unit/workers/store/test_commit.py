@@ -15,7 +15,7 @@ from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import DamagedStore, SourceChanged, StoreFormatError, UsageError
+from workers.errors import DamagedStore, DumpIngestError, SourceChanged, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.announcements import CHANGED
@@ -146,6 +146,12 @@ def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, st
     assert (committed.fingerprint, committed.record.previous) == (old.fingerprint, (new.fingerprint,))
 
 
+def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
+    (plan,) = plan_all(filled.root, store, SMALL_GRID)
+    with pytest.raises(DumpIngestError, match="do not cover"):
+        publish(plan, [convert(job) for job in plan.jobs[1:]])
+
+
 def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
     filled.add(b"no npy file at all", tensor_name(time=100))
     filled.add(np.array([np.nan, np.inf, -np.inf, 1], "<f4"), tensor_name(time=101))
@@ -254,12 +260,46 @@ def test_damaged_commit_record_is_named(change: Any, filled: MadeDump, store: Pa
         open_store(str(store)).step(0, 0)
 
 
+def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: Path) -> None:
+    for step in (10, 9, 0):
+        made.add(np.zeros(1), step=step, rank=1)
+        made.add(np.zeros(1), step=step, rank=0)
+    (made.root / "notes.txt").touch()
+    ingest_directly(made.root, store)
+    (store / "rank_x" / "step_1").mkdir(parents=True)
+    (store / "rank_0" / "step_y").mkdir()
+    (store / "rank_0" / "step_77").mkdir()
+    # Others than those that a rank and a step have: they would be these twice, or numbers that no cube holds.
+    (store / "rank_00" / "step_9").mkdir(parents=True)
+    (store / "rank_0" / "step_09").mkdir()
+    (store / "rank_0" / f"step_{2**63}").mkdir()
+    (store / "rank_0" / "step_78").touch()
+    keys = open_store(str(store)).keys
+    assert [(key.step, key.rank) for key in keys] == [
+        (None, 0),
+        (0, 0),
+        (0, 1),
+        (9, 0),
+        (9, 1),
+        (10, 0),
+        (10, 1),
+    ]
+
+
 def test_commit_of_another_step_is_not_taken_for_this_one(filled: MadeDump, store: Path) -> None:
     """A copied or moved leaf would answer for a step that nobody dumped."""
     ingest_directly(filled.root, store)
     leaf = store / "rank_0" / "step_0" / "zarr.json"
     with pytest.raises(DamagedStore, match="is the commit of rank 0 step 0"):
         commit.parse(leaf.read_bytes(), StepKey(0, 7))
+
+
+def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(
+        store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(added_later=1)
+    )
+    assert open_store(str(store)).step(0, 0).commit.summary.status == "complete"
 
 
 def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Path) -> None:

@@ -1,6 +1,7 @@
 """The commit record: the bytes that every version writes, and what of them is damage."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import google_crc32c
@@ -13,10 +14,12 @@ from workers.store import commit, metadata
 from workers.store.model import Origin, Totals
 from workers.store.record import (
     CommitRecord,
+    CompactLeaf,
     PoisonedSource,
     WithoutTensors,
     decode_record,
     encode_leaf,
+    totals_of,
     without_checksum,
 )
 
@@ -97,6 +100,20 @@ def test_the_bytes_of_a_record_never_change() -> None:
     assert decode_record(leaf_of(json.loads(WRITTEN)), KEY) == RECORD
 
 
+def test_totals_become_the_summary_of_the_step_and_back() -> None:
+    summary = RECORD.commit_summary()
+    assert (summary.key, summary.fingerprint, summary.first_findings) == (KEY, "f0-_Z", ())
+    assert summary.anomalous_tensors == 18
+    assert totals_of(summary) == TOTALS
+
+
+def test_nodes_are_named_within_their_generation() -> None:
+    assert CompactLeaf.of(leaf_of(RECORD.to_dict()), "f0-_Z").nodes == {
+        "": metadata.group(),
+        "index": metadata.group({"a": 1}),
+    }
+
+
 def test_what_later_versions_add_is_passed_over() -> None:
     later = RECORD.to_dict()
     later["signed_by"] = ["later"]
@@ -118,6 +135,13 @@ def test_what_earlier_versions_did_not_write_has_a_default() -> None:
     assert (record.nets, record.problems, record.source.rank_from) == ((), (), "path")
     assert (record.summary.rules, record.summary.findings) == ("", {})
     assert (record.summary.skipped, record.summary.problems) == (0, 3 + 6 + 7)
+
+
+def test_totals_of_problems_that_most_steps_lack_are_written_if_there_are_some() -> None:
+    summary = replace(TOTALS, skipped=19, tensor_problems=20)
+    written = structs.replace(RECORD, summary=summary)
+    assert decode_record(leaf_of(written.to_dict()), KEY) == written
+    assert summary.problems == 3 + 6 + 7 + 19 + 20
 
 
 @pytest.mark.parametrize(
@@ -222,6 +246,11 @@ def test_the_record_of_another_step_is_damage(key: StepKey) -> None:
         decode_record(leaf_of(RECORD.to_dict()), key)
 
 
+def test_why_there_are_no_tensors_is_told() -> None:
+    assert str(RECORD.without_tensors) == "the tensors were removed on 2026-01-02T03:04 UTC by gc: old"
+    assert str(WithoutTensors("", "policy", "full")) == "the tensors were never stored: full"
+
+
 def step_leaf(name: str = "ab12" * 8, rows: int = 3) -> bytes:
     record = structs.replace(RECORD, fingerprint=name)
     labels = {"shape": [rows, 19], "attributes": {"of": name}}
@@ -241,3 +270,30 @@ def test_each_byte_that_is_wrong_is_noticed_or_does_not_matter() -> None:
         except DamagedStore:
             continue
         assert (parsed.record, parsed.nodes) == (expected.record, expected.nodes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        step_leaf(),
+        b" " + step_leaf() + b"\n\n",
+        step_leaf().replace(b'"consolidated_metadata"', b'"consolidated\\u005fmetadata"'),
+        step_leaf().replace(b'"kind"', b'"ki\0nd"'),
+        step_leaf().replace(b"ab12" * 8, b"x"),
+        b"",
+    ],
+)
+def test_a_leaf_in_memory_is_what_was_read(data: bytes) -> None:
+    """A later version may write other bytes, and damage may be anything."""
+    assert CompactLeaf.of(data, "ab12" * 8).data == data
+
+
+def test_steps_share_equal_nodes_and_not_their_names() -> None:
+    """Another generation has the same nodes under another name; a run has thousands of them."""
+    names = ("ab12" * 8, "f" * 32)
+    one, other = (CompactLeaf.of(step_leaf(name), name) for name in names)
+    assert one.packed_nodes is other.packed_nodes
+    assert one != other
+    assert one.packed_nodes is not CompactLeaf.of(step_leaf(rows=4), names[0]).packed_nodes
+    for leaf, name in zip((one, other), names, strict=True):
+        assert leaf.nodes["index/labels"]["attributes"] == {"of": name}

@@ -23,6 +23,7 @@ from workers.store.tables import (
     Tables,
     attributes_of,
     disagreeing,
+    record_of,
     with_disagreement,
 )
 
@@ -51,6 +52,11 @@ def test_tables_come_back(labels: list[str], shapes: list[tuple[int, ...]]) -> N
     decoded = tables.decode(*tables.encode(table), "here")
     for name in ("labels", "numbers", "shape", "digest", "statistics"):
         np.testing.assert_array_equal(getattr(decoded, name), getattr(table, name), strict=True)
+
+
+def test_axes_beyond_the_last_are_marked() -> None:
+    assert tables.shape_table([(), (2, 0, 3)]).tolist() == [[-1, -1, -1], [2, 0, 3]]
+    assert tables.shape_table([()]).shape == (1, 1)
 
 
 def flip(data: bytes) -> bytes:
@@ -83,6 +89,16 @@ def test_rows_that_disagree_are_known_or_found_in_their_text() -> None:
     known = replace(table, known_disagreeing=np.array([True, False, False]))
     assert known.disagreeing.tolist() == [True, False, False]
     assert tables.decode(*tables.encode(known), "here").disagreeing.tolist() == [False, True, False]
+
+
+def test_one_row_alone_is_row_0() -> None:
+    table = replace(made(["a", "b"], [(1,), (2, 3)]), known_disagreeing=np.array([False, True]))
+    row = table.only(1)
+    assert row.labels.tolist() == [table.labels[1].tolist()]
+    assert row.shape.tolist() == [[2, 3]]
+    assert row.disagreeing.tolist() == [True]
+    assert len(row.numbers) == len(row.digest) == len(row.statistics) == 1
+    assert replace(table, known_disagreeing=None).only(0).known_disagreeing is None
 
 
 def possible() -> Tables:
@@ -165,6 +181,20 @@ def index_of(*rows: tuple[str, Any]) -> Tables:
         text = record if isinstance(record, str) else json.dumps(record)
         made.labels[row, LABELS.index("record")] = text
     return made
+
+
+def test_values_of_the_file_belong_to_each_of_its_tensors() -> None:
+    made = index_of(("a.pt", {"file": {"lr": 0.1}}), ("a.pt", ""), ("b.pt", {"file": {"lr": 0.2}}))
+    assert [attributes_of(made, row) for row in range(3)] == [{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2}]
+
+
+def test_what_is_known_of_a_tensor_alone_is_its_own() -> None:
+    made = index_of(
+        ("a.pt", {"file": {"lr": 0.1}, "tensor": {"kind": "DTensor"}}), ("a.pt", {"path": ["x.y"]})
+    )
+    assert attributes_of(made, 0) == {"lr": 0.1, "tensor": {"kind": "DTensor"}}
+    assert attributes_of(made, 1) == {"lr": 0.1}
+    assert record_of(made, 1) == {"path": ["x.y"]}
 
 
 @pytest.mark.parametrize("record", ["", "{", "[1]", "7", "[" * 100_000, {"file": [1]}])
