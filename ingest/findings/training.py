@@ -116,12 +116,36 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     steps = [step for step in window.steps if step is window.now or _has_gradients(window, step).all()]
     if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
         return
-    for pair in window.training.parameters.values():
+    cut, lost = _Marked(window), {}
+    for name, pair in window.training.parameters.items():
         if pair.gradients and pair.outputs:
-            marked.mark(pair.parameter, _lost_gradient(window, pair, steps, absent))
+            ranks = _lost_gradient(window, pair, steps, absent)
+            above = window.row(window.now)[:, list(pair.output_gradients)] >= 0
+            if pair.output_gradients and not above.any():
+                lost[name] = ranks
+            else:
+                marked.mark(pair.parameter, ranks)
+    for module in {_outermost(window, name, lost) for name in lost}:
+        ranks = np.logical_and.reduce([lost[name] for name in lost if name.startswith(f"{module}.")])
+        for (_, path), (_, outputs) in window.training.modules.items():
+            if path == module and outputs:
+                cut.mark(outputs[0], ranks)
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
     yield marked.hits("no gradient", "shown", since, reason)
+    reason = f"it gets no gradient since step {since}: what reads it does not use it any more, or cuts it off"
+    yield cut.hits("", "open", since, reason)
+
+
+def _outermost(window: StepWindow, parameter: str, lost: Mapping[str, Any]) -> str:
+    """Return the path of the largest module that holds a parameter, and of which all are lost."""
+    parts = parameter.split(".")[:-1]
+    trained = [name for name, pair in window.training.parameters.items() if pair.gradients]
+    for length in range(1, len(parts)):
+        path = ".".join(parts[:length])
+        if all(name in lost for name in trained if name.startswith(f"{path}.")):
+            return path
+    return ".".join(parts)
 
 
 def _accumulated(_: Rule, window: StepWindow) -> Iterator[TensorHits]:

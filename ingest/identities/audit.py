@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.limits import unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
-from ingest.identities.optimizer import ParameterHistory, recorded_update
+from ingest.identities.optimizer import ParameterHistory, family_of, recorded_update
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import (
     is_collective,
@@ -36,8 +38,12 @@ _PARAMETERS = ("weight", "bias")
 _GRADIENT = "Gradient"
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
-#: Elements of parameters whose history is kept: 64 bytes for each.
-_KEPT = 1 << 26
+#: Elements of parameters whose history is kept: 120 bytes for each.
+_KEPT = 1 << 24
+#: Gradients of this share of the usual ones may be zero in exact arithmetic, as those of the bias of keys.
+_NOISE = 2.0**-10
+#: How many parameters must follow from their gradients for each that does not.
+_MOST = 3
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
@@ -242,11 +248,17 @@ class StepAudit:
             own = self.local_gradient(name, output.shape)
             earlier = history.gradients.get(name)
             reduced = [*self._of_ranks(name, output.shape)]
-            made = [*reduced, *own, *self._with_earlier(own, earlier)]
-            made += [each for one in own[:1] if (each := scaled(one, actual)) is not None]
+            made = chain(
+                reduced,
+                own,
+                self._with_earlier(own, earlier),
+                (each for one in own[:1] if (each := scaled(one, actual)) is not None),
+            )
             found = check(actual, ((each, False) for each in made))
-            is_alone = found.status == "holds" and found.told not in (*REDUCED, ADDED)
-            if reduced and is_alone and self._is_replica(name):
+            if found.told in REDUCED:
+                if check(actual, ((each, False) for each in own)).status == "holds":
+                    found = replace(found, told="")  # what all ranks computed is the same
+            elif reduced and found.status == "holds" and found.told != ADDED and self._is_replica(name):
                 found = replace(found, told=NOT_REDUCED)
             where = found.difference.where if found.difference is not None else ""
             if found.status == "fails" and where != "element":
@@ -278,7 +290,14 @@ class StepAudit:
             yield Expectation(each.value + before, error, ADDED)
 
     def _updates(self, history: RankHistory) -> Iterator[CheckedTensor]:
-        """Check the parameters against what the optimizer makes of those of the step before."""
+        """Check the parameters against what the optimizer makes of those of the step before.
+
+        What an optimizer is, is found from the data. So one parameter fails only if most of the others follow
+        from their gradients in the same way.
+        """
+        with np.errstate(all="ignore"):
+            norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
+        updated = []
         for name, operand in self._parameters.items():
             known, gradient = history.parameters.get(name), history.gradients.get(name)
             row = operand.row
@@ -288,25 +307,40 @@ class StepAudit:
             elif known is None or gradient is None or not self._is_readable(operand):
                 yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
             else:
-                yield self._updated(row, self._read(operand), known, wide(gradient))
+                updated.append(self._updated(row, self._read(operand), known, wide(gradient), norm))
+        families = {
+            status: Counter(family_of(each.outcome.told) for each in updated if each.outcome.status == status)
+            for status in ("holds", "fails")
+        }
+        for each in updated:
+            family = family_of(each.outcome.told)
+            is_known = families["holds"][family] > max(1, _MOST * families["fails"].total())
+            is_doubtful = each.outcome.status == "fails" and not is_known
+            yield CheckedTensor(each.row, "optimizer: in doubt", _OPEN) if is_doubtful else each
 
     @staticmethod
-    def _updated(row: int, after: Array, known: ParameterHistory, gradient: Array) -> CheckedTensor:
+    def _updated(
+        row: int, after: Array, known: ParameterHistory, gradient: Array, norm: float
+    ) -> CheckedTensor:
         if not known.value.shape == after.shape == gradient.shape:
             return CheckedTensor(row, "parameter of another shape", _OPEN)
-        known.advance(gradient)
-        found = check(after, ((each, False) for each in known.expectations(gradient, after)))
-        if found.status == "open" and np.array_equal(wide(after), known.value) and gradient.any():
-            found = IdentityCheck("open", NOT_UPDATED, float(np.abs(gradient).max()))
+        new, size = wide(after), float(np.abs(gradient).max(initial=0.0))
+        is_same = np.array_equal(new, known.value)
+        if not np.isfinite(norm):  # a step that is left out, as GradScaler does; else anything goes
+            found = IdentityCheck("holds", "step left out") if is_same else _OPEN
+            return CheckedTensor(row, "optimizer", found)
+        known.advance(gradient, norm)
+        with np.errstate(all="ignore"):
+            found = check(after, ((each, False) for each in known.expectations(gradient, after)))
+        known.follow(new, gradient, found.told if found.status == "holds" else "")
+        if found.status == "open" and is_same and size:
+            found = IdentityCheck("open", NOT_UPDATED, size)
         elif found.status == "holds":
-            found = replace(found, times=float(np.abs(gradient).max()))
+            found = replace(found, times=size)
         elif found.status == "fails" and _lacks_gradient(found, gradient):
             found = IdentityCheck("open", "what has no gradient is updated otherwise")
-        known.change = wide(after) - known.value
-        known.value, known.gradient = wide(after), gradient
-        return CheckedTensor(
-            row, "optimizer" if found.status != "open" else f"optimizer: {found.told}", found
-        )
+        reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
+        return CheckedTensor(row, reason, found)
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
         sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
@@ -355,6 +389,9 @@ class StepAudit:
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:
-    """Return whether the gradient is zero wherever a check saw a difference."""
+    """Return whether the gradient is zero, or rounding noise, wherever a check saw a difference."""
     spot = found.difference
-    return spot is not None and not gradient[tuple(slice(*each) for each in spot.box)].any()
+    if spot is None:
+        return False
+    there = np.abs(gradient[tuple(slice(*each) for each in spot.box)])
+    return bool(np.median(there) <= _NOISE * np.median(np.abs(gradient)))

@@ -22,6 +22,7 @@ from ingest.identities.products import DIRECT, convolution, matrix_product
 _API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
 _PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
 _VERSION = re.compile(r"(?<=[a-z])v\d+$")
+_ROOT_OF_LARGEST = math.sqrt(np.finfo(np.float32).max)
 #: The eps of norms that are tried; others are found from the rows.
 EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
 
@@ -464,6 +465,8 @@ class NormalisedRows:
         self.variance = ((x - self.mean) ** 2).mean(1, keepdims=True)
         # Some kernels subtract the square of the mean from the mean of squares.
         self.variance_error = self.sums * (2 * self.mean**2 + 2 * self.variance) + self.mean_error**2
+        # Squares that overflow float32 are computed as infinity.
+        self.variance_error[np.abs(x).max(1) > _ROOT_OF_LARGEST / math.sqrt(x.shape[1])] = np.inf
 
     def normalised(self, eps: float) -> tuple[Array, Array]:
         """Return the rows with mean 0 and variance 1, and their error."""

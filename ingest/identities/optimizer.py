@@ -3,7 +3,12 @@
 SGD, with momentum, decay or Nesterov's look-ahead, changes a parameter by a linear combination of the
 gradient, its last change, the last gradient and the parameter itself, so that the last values tell all
 coefficients. Adam and AdamW (D. P. Kingma and J. Ba, ICLR 2015; I. Loshchilov and F. Hutter, ICLR 2019) need
-the gradients since their states were zero.
+the gradients since their states were zero; so does Lion (X. Chen et al., NeurIPS 2023). Their `eps` and the
+decay follow from one step, because an update u = -lr (m / (sqrt(v) + eps) + d p) is linear in lr, eps, lr d
+and lr d eps: lr m + u sqrt(v) + eps u + lr d p sqrt(v) + lr d eps p = 0.
+
+Gradients are recorded before they are clipped. Those that are clipped in every step have one norm then, so
+that the moments are those of gradients over the norm of all of them.
 """
 
 from __future__ import annotations
@@ -25,65 +30,139 @@ _LEAST = 16
 #: The share of elements that a fit leaves out: those that it explains least.
 _LEFT_OUT = 0.02
 _WORKING = 2.0**-24
+#: A share of the sizes of elements that is well above all rounding.
+_VISIBLE = 2.0**-8
+#: How many times the root of the second moment eps is, so that it alone decides how far Adam goes.
+_DWARFED = 16.0
+#: What is told of an update beside its rates; `ingest.questions.audit` looks for it.
+RESET = ", states reset"
+CLIPPED = ", clipped to one norm"
+CLIPPED_AWAY = "gradients far below eps"
+MOMENTUM = "SGD with momentum"
 
 
 class _Model(NamedTuple):
-    name: str
+    family: str
     terms: Sequence[Array]
-    """The change is their sum, times coefficients."""
+    """The change is their sum, times coefficients. The first is the direction in which it goes."""
     sizes: Array
     """The magnitudes that were rounded to make the first term."""
+    decay: int | None = None
+    """Which term is the parameter itself."""
+
+
+def family_of(told: str) -> str:
+    """Return what an optimizer does, without its rates, from what is told of an update."""
+    return told.partition(", lr = ")[0]
 
 
 @dataclass(slots=True)
-class ParameterHistory:
-    """What is kept of a parameter from step to step, in float64."""
+class _Moments:
+    """Those of Adam of the gradients since its states were zero, in float64."""
 
-    value: Array
     count: int = 0
-    gradient: Array | None = None
-    change: Array | None = None
     first: Array | float = 0.0
     sizes: Array | float = 0.0
     second: dict[float, Array | float] = field(default_factory=lambda: dict.fromkeys(_BETAS, 0.0))
 
     def advance(self, gradient: Array) -> None:
-        """Take the gradient of the step that comes."""
         self.first = _BETA * self.first + (1 - _BETA) * gradient
         self.sizes = _BETA * self.sizes + (1 - _BETA) * np.abs(gradient)
         for rate in _BETAS:
             self.second[rate] = rate * self.second[rate] + (1 - rate) * gradient**2
         self.count += 1
 
+    def models(self, value: Array, change: Array, usual_eps: float, told: str = "") -> Iterator[_Model]:
+        """Yield Adam and AdamW with the usual eps, or with that which most elements show."""
+        scale = 1 / (1 - _BETA**self.count)
+        first, sizes = np.asarray(self.first * scale), np.asarray(self.sizes * scale)
+        for rate in _BETAS[: 1 if self.count == 1 else None]:  # after one step, all are the same
+            root = np.asarray(np.sqrt(self.second[rate] / (1 - rate**self.count)))
+            family = f"Adam, betas = {_BETA}, {rate}{told}"
+            found = _found_eps(first, root, value, change)
+            for eps in (usual_eps, found) if found > usual_eps else (usual_eps,):
+                divisor = root + eps
+                terms = [first / divisor, first / divisor**2]  # the second corrects eps
+                is_lost = told == CLIPPED and eps > _DWARFED * np.median(root)
+                name = f"{family}, {CLIPPED_AWAY}" if is_lost else family
+                yield _Model(name, terms, sizes / divisor)
+                yield _Model(name, [*terms, value], sizes / divisor, 2)
+
+
+def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
+    """Return the eps with which most elements follow; 0 if none is seen."""
+    matrix = np.stack([each.reshape(-1) for each in (first, change, value * root, value)], 1)
+    norms = np.linalg.norm(matrix, axis=0)
+    if not (np.isfinite(matrix).all() and norms.all()):
+        return 0.0
+    fit = np.linalg.lstsq(matrix / norms, -(change * root).reshape(-1), rcond=None)[0] / norms
+    return max(float(fit[1]), 0.0)
+
+
+@dataclass(slots=True)
+class ParameterHistory:
+    """What is kept of a parameter from step to step, in float64: 15 numbers for each element."""
+
+    value: Array
+    gradient: Array | None = None
+    change: Array | None = None
+    told: str = ""
+    """What the last update showed."""
+    moments: _Moments = field(default_factory=_Moments)
+    clipped: _Moments = field(default_factory=_Moments)
+
+    def advance(self, gradient: Array, norm: float = 0.0) -> None:
+        """Take the gradient of the step that comes, and the norm of all gradients of the step."""
+        self.moments.advance(gradient)
+        if norm:
+            self.clipped.advance(gradient / norm)
+
+    def follow(self, after: Array, gradient: Array, told: str) -> None:
+        """Take the value after the step, and what it showed; "" if it followed from nothing."""
+        self.change = after - self.value
+        self.value, self.gradient, self.told = after, gradient, told
+        if told.startswith("Adam") and RESET in told:
+            self.moments = _Moments()
+            self.moments.advance(gradient)
+
     def expectations(self, gradient: Array, after: Array) -> Iterator[Expectation]:
         """Yield what the parameter may be after the step; `advance` comes first."""
         change = wide(after) - self.value
         stored = unit_roundoff(after.dtype)
-        for model in self._models(gradient) if self.value.size >= _LEAST else ():
+        for model in self._models(gradient, change) if self.value.size >= _LEAST else ():
             fitted = _fitted(model.terms, change)
             if fitted is None or fitted[0][0] >= 0:
                 continue
             fit, doubt = fitted
             made = [coefficient * term for coefficient, term in zip(fit, model.terms, strict=True)]
             size = -fit[0] * model.sizes + np.sum(np.abs(made), axis=0)
-            carried = 2 + 2 * np.abs(fit).max() * (self.change is not None)
+            carried = 2 + 2 * np.abs(fit[1:]).max(initial=0.0) * (model.family.startswith("SGD"))
             error = FEW * _WORKING * size + stored * carried * np.abs(self.value) + doubt
-            yield Expectation(self.value + np.sum(made, axis=0), error, f"{model.name}, lr = {-fit[0]:.5g}")
+            decay = "" if model.decay is None else f", decay = {fit[model.decay] / fit[0]:.3g}"
+            told = f"{model.family}, lr = {-fit[0]:.5g}{decay}"
+            yield Expectation(self.value + np.sum(made, axis=0), error, told)
 
-    def _models(self, gradient: Array) -> Iterator[_Model]:
-        for rate in _BETAS:
-            root = np.sqrt(self.second[rate] / (1 - rate**self.count)) + _ADAM_EPS
-            scale = 1 / (1 - _BETA**self.count) / root
-            direction, sizes = self.first * scale, np.asarray(self.sizes * scale)
-            yield _Model(f"Adam, betas = {_BETA}, {rate}", [np.asarray(direction)], sizes)
-            yield _Model(f"AdamW, betas = {_BETA}, {rate}", [np.asarray(direction), self.value], sizes)
-        size = np.abs(gradient)
-        yield _Model("SGD", [gradient], size)
-        yield _Model("SGD with decay", [gradient, self.value], size)
+    def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
+        yield from self.moments.models(self.value, change, _ADAM_EPS)
+        size, value = np.abs(gradient), self.value
+        reset = RESET if self.told.startswith(MOMENTUM) and self._shows_momentum(change) else ""
+        yield _Model("SGD" + reset, [gradient], size)
+        yield _Model("SGD" + reset, [gradient, value], size, 1)
         if self.change is not None and self.gradient is not None:
-            yield _Model("SGD with momentum", [gradient, self.change], size)
-            yield _Model("SGD with momentum and decay", [gradient, self.change, self.value], size)
-            yield _Model("SGD, Nesterov", [gradient, self.change, self.gradient, self.value], size)
+            yield _Model(MOMENTUM, [gradient, self.change], size)
+            yield _Model(MOMENTUM, [gradient, self.change, value], size, 2)
+            yield _Model(f"{MOMENTUM}, Nesterov", [gradient, self.change, self.gradient, value], size, 3)
+        if self.clipped.count:
+            yield from self.clipped.models(value, change, 0.0, CLIPPED)
+        if self.moments.count > 2 and self.told.startswith("Adam") and RESET not in self.told:
+            fresh = _Moments()
+            fresh.advance(gradient)
+            yield from fresh.models(value, change, _ADAM_EPS, RESET)
+
+    def _shows_momentum(self, change: Array) -> bool:
+        """Return whether what momentum carries on would be seen in a change."""
+        carried = 0.0 if self.change is None else float(np.median(np.abs(self.change)))
+        return carried > _VISIBLE * float(np.median(np.abs(change)))
 
 
 def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None:

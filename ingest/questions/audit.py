@@ -25,6 +25,8 @@ from ingest.identities.audit import (
 )
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
+from ingest.identities.evidence import Level, named_difference
+from ingest.identities.optimizer import CLIPPED_AWAY, RESET
 from ingest.questions.question import Answer, Note, Part, Partial, Plain, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
@@ -46,8 +48,10 @@ class AuditFailure(Plain):
     """The first one by order of execution, if several of an operator fail."""
     identity: str
     """What should hold, such as `matmul`."""
-    evidence: str
-    """`shown`: from the values of this run."""
+    cause: str
+    """What is the matter, in the words of the other answers; "" if only the place is known."""
+    level: Level
+    """What backs the cause; `open` without one."""
     what: str
     """Which elements, and what turns what they should be into what they are."""
     times: float | None
@@ -58,6 +62,8 @@ class AuditFailure(Plain):
     size: int
     told: str
     """What the other elements showed of the operator, such as `eps = 1e-05`."""
+    follows: int = 0
+    """How many more tensors have the same cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +127,13 @@ class AuditAnswer(Answer):
                 "step": lambda each: ", ".join(map(str, each.steps[:3])) + ", ..." * (len(each.steps) > 3),
                 "rank": lambda each: str(each.rank),
                 "limits": lambda each: "bits" if each.times is None else f"{each.times:.3g}",
-                "what": lambda each: each.what,
+                "what": lambda each: f"{each.cause}: {each.what}" if each.cause else each.what,
+                "more": lambda each: str(each.follows or ""),
                 "name": lambda each: each.name,
             },
             self.failures,
             self.noun,
-            right=("step", "rank", "limits"),
+            right=("step", "rank", "limits", "more"),
         )
 
     def report(self) -> Iterator[Part]:
@@ -214,12 +221,30 @@ class _SeenInStep(NamedTuple):
     size: float
 
 
+#: What is told of the updates of most parameters if it is a mistake: its cause, its level, and its words.
+_OF_UPDATES = (
+    (
+        RESET,
+        "optimizer state lost",
+        Level.SHOWN,
+        "follows from this gradient alone, as if no step were before",
+    ),
+    (
+        CLIPPED_AWAY,
+        "gradients clipped to nothing",
+        Level.LIKELY,
+        "changes as if its gradient were far smaller than the eps of Adam, and clipped to one norm",
+    ),
+)
+
+
 class _RankPatterns:
     """Mistakes of one rank that no single tensor shows: what holds for all of a step, or for all but some."""
 
     def __init__(self) -> None:
         self._gradients: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
+        self._moved: set[int] = set()
 
     def add(self, step: int, name: str, checked: CheckedTensor) -> None:
         """Take what is known of a tensor, if it is a gradient or parameter."""
@@ -227,25 +252,64 @@ class _RankPatterns:
         kind, seen = checked.kind.partition(":")[0], _SeenInStep(name, found.told, found.times)
         if kind == "gradient" and found.status == "holds":
             self._gradients[step].append(seen)
-        elif kind == "optimizer" and (found.status == "holds" or found.told == NOT_UPDATED):
-            self._updates[step].append(seen)
+        elif kind == "optimizer":
+            if found.told != NOT_UPDATED:
+                self._moved.add(step)
+            if found.status == "holds" or found.told == NOT_UPDATED:
+                self._updates[step].append(seen)
 
     def failures(self, rank: int) -> Iterator[AuditFailure]:
-        """Yield a failure for each mistake."""
-        yield from self._added(rank)
-        for told, what, found in (
-            (NOT_REDUCED, "equals what this rank alone computes; other gradients are reduced", self._alone()),
-            (NOT_UPDATED, "has a gradient and does not change; other parameters do", self._unchanged()),
+        """Yield a failure for each mistake: of the tensors that have it in the same steps, the first."""
+        for cause, level, what, found in (
+            (
+                "gradients add up over steps",
+                Level.SHOWN,
+                "is added to the gradient of the step before, with which parameters were changed",
+                self._added(),
+            ),
+            (
+                "missing reduction",
+                Level.SHOWN,
+                "equals what this rank alone computes; other gradients are reduced",
+                self._alone(),
+            ),
+            (
+                "update does not happen",
+                Level.SHOWN,
+                "has a gradient and does not change; other parameters do",
+                self._unchanged(),
+            ),
+            *((cause, level, what, self._told(told)) for told, cause, level, what in _OF_UPDATES),
         ):
+            by_steps: dict[tuple[int, ...], list[str]] = defaultdict(list)
             for name, steps in found.items():
-                yield _mistake(rank, name, steps, told, what)
+                by_steps[tuple(steps)].append(name)
+            for steps, (first, *others) in by_steps.items():
+                identity = "gradient" if first.startswith("Gradient") else "optimizer"
+                yield AuditFailure(
+                    rank=rank,
+                    steps=steps,
+                    name=first,
+                    identity=identity,
+                    cause=cause,
+                    level=level,
+                    what=what,
+                    times=None,
+                    where="everywhere",
+                    how="other",
+                    elements=0,
+                    size=0,
+                    told="",
+                    follows=len(others),
+                )
 
-    def _added(self, rank: int) -> Iterator[AuditFailure]:
-        """Yield gradients that are never reset any more; passes that count as one batch end with a reset."""
+    def _added(self) -> dict[str, list[int]]:
+        """Return gradients that are never reset any more; passes that count as one batch end with a reset."""
         steps = [step for step, seen in self._gradients.items() if any(each.told == ADDED for each in seen)]
-        if len(steps) > 1 and steps == [step for step in self._gradients if step >= steps[0]]:
-            first = next(each.name for each in self._gradients[steps[0]] if each.told == ADDED)
-            yield _mistake(rank, first, steps, "zero_grad", "is added to the gradient of the step before")
+        is_to_the_end = steps and steps == [step for step in self._gradients if step >= steps[0]]
+        if len(steps) < 2 or not is_to_the_end or not self._moved.issuperset(steps):
+            return {}
+        return {each.name: steps for each in self._gradients[steps[0]] if each.told == ADDED}
 
     def _alone(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)
@@ -266,11 +330,14 @@ class _RankPatterns:
                     found[each.name].append(step)
         return {name: steps for name, steps in found.items() if len(steps) > 1}
 
-
-def _mistake(rank: int, name: str, steps: Iterable[int], identity: str, what: str) -> AuditFailure:
-    return AuditFailure(
-        rank, tuple(steps), name, identity, "shown", what, None, "everywhere", "other", 0, 0, ""
-    )
+    def _told(self, what: str) -> dict[str, list[int]]:
+        """Return the parameters of whose updates this is told, in steps in which it is of most."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for step, seen in self._updates.items():
+            names = [each.name for each in seen if what in each.told]
+            for name in names if len(names) * 4 >= 3 * len(seen) and len(names) > 1 else ():
+                found[name].append(step)
+        return found
 
 
 class _AuditTally:
@@ -283,7 +350,9 @@ class _AuditTally:
 
     def add(self, tensor: Tensor, checked: CheckedTensor) -> None:
         """Add one tensor; nothing of it is kept but its name."""
-        found, step, key = checked.outcome, tensor.step or 0, (tensor.rank, tensor.name)
+        found, key = checked.outcome, (tensor.rank, tensor.name)
+        # What an optimizer wrote is seen in the next step.
+        step = (tensor.step or 0) - checked.kind.startswith("optimizer")
         self._patterns[tensor.rank].add(step, tensor.name, checked)
         if found.status == "fails" and found.difference is not None:
             new = _failure(tensor, step, checked.kind, found, found.difference)
@@ -314,12 +383,14 @@ class _AuditTally:
 def _failure(
     tensor: Tensor, step: int, kind: str, found: IdentityCheck, shape: DifferenceShape
 ) -> AuditFailure:
+    cause = named_difference(shape)
     return AuditFailure(
         tensor.rank,
         (step,),
         tensor.name,
         kind,
-        "shown",
+        cause,
+        Level.SHOWN if cause else Level.OPEN,
         str(shape),
         found.times if math.isfinite(found.times) else None,
         shape.where,

@@ -18,14 +18,16 @@ from itertools import takewhile
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
 from ingest.findings.incidents.sightings import Sighting, Sightings, runs, worst_of
 from ingest.findings.severities import at_least
+from ingest.questions.divergence import divergence
+from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.episodes import Episode, episodes_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.ranges import format_ranges
+from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.store.model import SEVERITIES, Finding
 
 _CRITICAL = SEVERITIES[-1]
@@ -138,6 +140,8 @@ class _IncidentSearch:
     sightings: Sightings = field(init=False)
     left_out: list[LeftOut] = field(default_factory=list)
     """Steps that turned out to be damaged."""
+    unread: set[int] = field(default_factory=set)
+    """Steps in which nothing was made of NaN and Inf."""
 
     def __post_init__(self) -> None:
         """Collect how often each rule fired."""
@@ -146,7 +150,7 @@ class _IncidentSearch:
     def incidents(self) -> Iterator[Incident]:
         """Yield the incidents: NaN and Inf first, then what they do not explain."""
         explained: set[int] = set()
-        for episode in episodes_of(self.snapshot, self.left_out):
+        for episode in episodes_of(self.snapshot, self.left_out, self.unread):
             explained |= set(episode.steps)
             yield self._of_episode(episode)
         for run in self._runs(self._overflow_steps() - explained):
@@ -242,7 +246,7 @@ class _IncidentSearch:
         incident_kind = IncidentKind.DIVERGENCE if kind == "divergence" else IncidentKind.RULE
         ranks = tuple(sorted({rank for sighting in sightings for rank in sighting.ranks}))
         rank = finding.rank if finding is not None else (ranks[0] if ranks else None)
-        return Incident(
+        incident = Incident(
             id=incident_id(store, incident_kind, first.step, rule),
             kind=incident_kind,
             severity=worst_of(sightings),
@@ -263,11 +267,47 @@ class _IncidentSearch:
             tensors=sum(sighting.count for sighting in sightings),
             rules={rule: sum(sighting.count for sighting in sightings)},
         )
+        return self._with_cause(incident) if kind == "divergence" else incident
+
+    def _with_cause(self, incident: Incident) -> Incident:
+        """Return an incident of replicas that part with why they do, as far as `divergence` shows it."""
+        steps = [step for step in self.snapshot.steps if step <= incident.first_step][-1 - AGREED_BEFORE :]
+        try:
+            answer = divergence(self.snapshot.store, step=steps, include_partial=True)
+        except (DamagedStore, StepRemoved, UsageError):
+            return incident
+        for known in answer.misplaced[:1]:
+            return replace(
+                incident,
+                first_step=known.step,
+                steps=incident.steps + (known.step < incident.first_step),
+                ranks=known.ranks,
+                rank=known.ranks[0] if len(known.ranks) == 1 else None,
+                cause="" if known.level == "open" else known.kind,
+                level=known.level,
+                graph="",
+                tensor=known.name,
+                summary=f"{known}: {known.text}",
+            )
+        for broken in answer.broken[:1]:
+            return replace(
+                incident,
+                first_step=broken.step,
+                ranks=broken.ranks,
+                rank=broken.ranks[0] if broken.has_majority and len(broken.ranks) == 1 else None,
+                tensor="",
+                op_type=broken.op_type,
+                op_name=broken.op_name,
+                summary=f"{broken.op_type}.{broken.op_name} broke in step {broken.step} on "
+                f"{named_ranges('rank', broken.ranks)}: its inputs are equal, its outputs are not",
+            )
+        return incident
 
     def _of_infinity(self, run: Sequence[int]) -> Incident:
         """Return the incident of steps with NaN or Inf about which the search for an origin did not end.
 
-        Such infinity is harmless: what read it gave finite numbers. It is not if a step could not be read.
+        Such infinity is harmless: what read it gave finite numbers. So are NaN and Inf in memory of which
+        nothing was made. It is not if a step could not be read.
         """
         rules = self._rules_in(run, lambda kind: kind == _NOT_FINITE)
         by_rule = self._not_finite()
@@ -277,7 +317,8 @@ class _IncidentSearch:
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
         left_out = [left for left in self.left_out if left.key.step in run]
-        if has_nan or left_out:
+        is_unread = self.unread.issuperset(run)
+        if (has_nan and not is_unread) or left_out:
             severity = worst_of(
                 by_rule[rule][step] for rule in rules for step in run if step in by_rule[rule]
             )
@@ -285,6 +326,8 @@ class _IncidentSearch:
         else:
             severity = SEVERITIES[0]
             why = "harmless, for what read it gave finite numbers"
+            if is_unread:
+                why = "not an incident: what was computed last is finite, so nothing was made of it"
         return replace(
             incident,
             id=incident_id(incident.store, kind, run[0], _NOT_FINITE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -104,6 +104,9 @@ class RankTrace:
     """Whether any output was dumped, parameters aside."""
     unknown: int = 0
     """The number of floating-point tensors that may or may not hold NaN or Inf."""
+    ends_clean: bool = False
+    """Whether what was computed last is clean: gradients, and parameters; or, if only outputs were dumped,
+    the last of them. What is bad before is memory that was not written yet, or that nothing was made of."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -161,8 +164,13 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         ),
         unknown=_count_unknown(tables, rows, bad),
     )
+    ends = (
+        np.isin(op_types, ("Gradient", "Parameter")) if "Gradient" in op_types else np.zeros(len(rows), bool)
+    )
+    if not ends.any() and trace.is_ordered and not trace.has_inputs:
+        ends[-1:] = True
     step.forget_tables()
-    return trace
+    return replace(trace, ends_clean=bool(ends.any() and not bad[rows[ends]].any()))
 
 
 def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:

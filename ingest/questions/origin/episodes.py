@@ -27,7 +27,7 @@ class Episode:
     """The number of tensors with NaN or Inf, over all of the steps and ranks."""
 
 
-def episodes_of(snapshot: Snapshot, left_out: list[LeftOut]) -> Iterator[Episode]:
+def episodes_of(snapshot: Snapshot, left_out: list[LeftOut], unread: set[int]) -> Iterator[Episode]:
     """Yield the episodes of a snapshot, in order of steps.
 
     Reads the indexes of the steps up to the first of each episode that hold something bad, and of the step
@@ -37,6 +37,7 @@ def episodes_of(snapshot: Snapshot, left_out: list[LeftOut]) -> Iterator[Episode
     Args:
         snapshot: the snapshot.
         left_out: receives the steps that the search was not about, at its end.
+        unread: receives the steps in which nothing was made of NaN and Inf, at its end.
     """
     search = OriginSearch(snapshot, "auto")
     for answer, steps in search.answers():
@@ -56,3 +57,4 @@ def episodes_of(snapshot: Snapshot, left_out: list[LeftOut]) -> Iterator[Episode
             sum(summary.anomalous_tensors for summary in bad),
         )
     left_out += search.left_out
+    unread |= search.unread

@@ -31,7 +31,7 @@ class Weight(IntEnum):
     ABSORBED = 1
     """Infinity that an operator produced, and that others turned into finite numbers."""
     HARMLESS = 2
-    """A mask, or infinity in the data, that others turned into finite numbers."""
+    """A mask, or infinity in the data, that others turned into finite numbers; memory that nothing read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +113,11 @@ class Root:
 
     @cached_property
     def order(self) -> tuple[int, int, int, int]:
-        """A sort key that does not contradict any synchronisation point."""
-        return (self.flow.step, self.flow.order.level_of(self.call), self.call.rank, self.row)
+        """A sort key that does not contradict any synchronisation point.
+
+        Between two of them, the place in the program counts: most ranks run the same.
+        """
+        return (self.flow.step, self.flow.order.level_of(self.call), self.row, self.call.rank)
 
     @property
     def becomes_nan(self) -> bool:
@@ -138,9 +141,16 @@ class Root:
         """Whether a parameter of the network holds it at the end of the step."""
         return any(call in self.consequences.parameters for call in self.starts)
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether all that ranks with something bad computed last is clean."""
+        return all(trace.ends_clean for trace in self.flow.traces.values())
+
     @cached_property
     def weight(self) -> Weight:
         """How much it matters."""
+        if self.is_unread:
+            return Weight.HARMLESS
         if self.becomes_nan:
             return Weight.REAL
         is_one_sided = not self.trace.has_inputs or not self.trace.has_outputs

@@ -99,6 +99,8 @@ class OriginSearch:
     _suspects: Suspects = field(init=False)
     _harmless: set[CallKey] = field(default_factory=set)
     """Calls that made a harmless -Inf."""
+    unread: set[int] = field(default_factory=set)
+    """Steps in which nothing was made of what is bad."""
     _passed_by: PassedBy = field(default_factory=PassedBy)
     _fallback: _Candidate | None = None
     """The first root that may matter, in case that none certainly does."""
@@ -146,6 +148,8 @@ class OriginSearch:
 
     def _pass_by(self, flow: Flow, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
+        if roots and all(root.is_unread for root in roots):
+            self.unread.add(flow.step)
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
         if candidates and self._fallback is None:
             self._fallback = _Candidate(candidates[0], candidates[1:])

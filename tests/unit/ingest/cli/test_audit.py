@@ -45,7 +45,7 @@ def test_a_flipped_bit_of_a_product_is_named(dumps: DumpLibrary, tmp_path: Path,
     ingest_directly(dump, store)
     (failure,) = ingest.audit(ingest.open_store(store)).failures
     assert (failure.rank, failure.steps, failure.identity) == (1, (1,), "matmul")
-    assert (failure.where, failure.evidence) == ("element", "shown")
+    assert (failure.where, failure.cause, failure.level) == ("element", "flipped bit", "shown")
     shown = answer("audit", store, code=5)
     assert "1 of " in shown.stdout
     assert answer("audit", store, "--rank", 0).stderr == "nothing fails\n"
