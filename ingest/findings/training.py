@@ -77,6 +77,9 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
         for pair in pairs if len(window.steps) >= steps else ():
             found.mark(pair.parameter, ranks & _unmoved(window, pair, steps, least))
+        low, high = window.value("min"), window.value("max")
+        is_uniform = (low == high) & (low != 0)  # as the weight of a norm, whose change rounding may swallow
+        found.mask &= (found.mask & ~is_uniform).any(axis=1)[:, None]
         if found.mask.any():
             since = window.steps[1 - steps].number
             reason = f"the same since step {since}, although its gradient is not zero: no update reaches it"

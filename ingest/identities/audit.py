@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ COPY = "copy"
 #: Names of the parameters that a module of PyTorch computes with, in the order of its function.
 _PARAMETERS = ("weight", "bias")
 _GRADIENT = "Gradient"
+#: The end of the name of a gradient of what a module gave, which may be a tuple.
+_OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
 #: Elements of parameters whose history is kept: 120 bytes for each.
@@ -241,7 +244,7 @@ class StepAudit:
                 yield CheckedTensor(output.row, COPY, _HOLDS)
                 continue
             self._seen.add(output.content)
-            if name.endswith(".output") or not self._is_readable(output):
+            if _OF_ACTIVATION.search(name) or not self._is_readable(output):
                 yield CheckedTensor(output.row, "gradient of an activation", _OPEN)
                 continue
             actual = self._read(output)
@@ -334,9 +337,10 @@ class StepAudit:
             found = check(after, ((each, False) for each in known.expectations(gradient, after)))
         known.follow(new, gradient, found.told if found.status == "holds" else "")
         if found.status == "open" and is_same and size:
-            found = IdentityCheck("open", NOT_UPDATED, size)
-        elif found.status == "holds":
-            found = replace(found, times=size)
+            visible = unit_roundoff(after.dtype) * float(np.abs(new).max())
+            found = IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
+        elif found.status == "holds" and not is_same:
+            found = replace(found, times=size / float(np.abs(known.change).max()))
         elif found.status == "fails" and _lacks_gradient(found, gradient):
             found = IdentityCheck("open", "what has no gradient is updated otherwise")
         reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
@@ -351,7 +355,7 @@ class StepAudit:
         history.gradients = {
             name: self._read(each)
             for name, each in self._gradients.items()
-            if not name.endswith(".output") and self._is_readable(each)
+            if not _OF_ACTIVATION.search(name) and self._is_readable(each)
         }
         for name, operand in self._parameters.items():
             if name not in history.gradients:

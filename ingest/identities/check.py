@@ -99,9 +99,21 @@ def _compared(actual: Array, expectation: Expectation) -> IdentityCheck:
         if unit_roundoff(actual.dtype) == 0:
             return IdentityCheck("open")
         should = np.where(bad, value, wide(actual)).astype(actual.dtype)
+        if np.count_nonzero(bad) == 1:
+            should[bad] = _with_one_bit(actual[bad], value[bad], limit_of(value, error, actual.dtype)[bad])
     if np.count_nonzero(bad) > _SPARED * bad.size:
         return IdentityCheck("open")
     return IdentityCheck("fails", told, times, shape_of_difference(np.asarray(should), actual))
+
+
+def _with_one_bit(actual: Array, value: Array, limit: Array) -> Array:
+    """Return an element with the one bit turned that makes it what it should be; if none does, that."""
+    word = actual.view(f"u{actual.dtype.itemsize}")
+    for bit in range(actual.dtype.itemsize * 8):
+        turned = (word ^ word.dtype.type(1 << bit)).view(actual.dtype)
+        if np.abs(wide(turned) - value) <= limit:
+            return turned
+    return value.astype(actual.dtype)
 
 
 def _words(array: Array) -> Array:

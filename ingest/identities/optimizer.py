@@ -25,6 +25,10 @@ from ingest.identities.limits import FEW, LAMBDA, unit_roundoff
 #: The rates of the moments of Adam that are tried.
 _BETA, _BETAS = 0.9, (0.999, 0.95, 0.98, 0.99)
 _ADAM_EPS = 1e-8
+#: What PyTorch adds to a norm before it clips to it.
+_CLIP_EPS = 1e-6
+#: The norm is a sum in float32 over all elements, which rounds a few times more than the rest.
+_OF_NORM = 4.0
 #: A parameter of fewer elements does not tell the coefficients.
 _LEAST = 16
 #: The share of elements that a fit leaves out: those that it explains least.
@@ -34,6 +38,8 @@ _WORKING = 2.0**-24
 _VISIBLE = 2.0**-8
 #: How many times the root of the second moment eps is, so that it alone decides how far Adam goes.
 _DWARFED = 16.0
+#: Elements that tell eps.
+_SAMPLE = 4096
 #: What is told of an update beside its rates; `ingest.questions.audit` looks for it.
 RESET = ", states reset"
 CLIPPED = ", clipped to one norm"
@@ -49,6 +55,11 @@ class _Model(NamedTuple):
     """The magnitudes that were rounded to make the first term."""
     decay: int | None = None
     """Which term is the parameter itself."""
+
+
+def rate_of(told: str) -> float:
+    """Return the learning rate that is told of an update; NaN if none is."""
+    return float(told.partition(", lr = ")[2].partition(",")[0] or "nan")
 
 
 def family_of(told: str) -> str:
@@ -75,7 +86,8 @@ class _Moments:
     def models(self, value: Array, change: Array, usual_eps: float, told: str = "") -> Iterator[_Model]:
         """Yield Adam and AdamW with the usual eps, or with that which most elements show."""
         scale = 1 / (1 - _BETA**self.count)
-        first, sizes = np.asarray(self.first * scale), np.asarray(self.sizes * scale)
+        first = np.asarray(self.first * scale)
+        sizes = np.asarray(self.sizes * scale * (_OF_NORM if told == CLIPPED else 1.0))
         for rate in _BETAS[: 1 if self.count == 1 else None]:  # after one step, all are the same
             root = np.asarray(np.sqrt(self.second[rate] / (1 - rate**self.count)))
             family = f"Adam, betas = {_BETA}, {rate}{told}"
@@ -90,13 +102,25 @@ class _Moments:
 
 
 def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
-    """Return the eps with which most elements follow; 0 if none is seen."""
-    matrix = np.stack([each.reshape(-1) for each in (first, change, value * root, value)], 1)
+    """Return the eps with which most elements follow; 0 if none is seen.
+
+    From some thousand of them: by the linear equation, and then, as errors of the change disturb that, by
+    some steps of Gauss and Newton.
+    """
+    step = max(1, first.size // _SAMPLE)
+    m, r, p, u = (each.reshape(-1)[::step] for each in (first, root, value, change))
+    matrix = np.stack([m, u, p * r, p], 1)
     norms = np.linalg.norm(matrix, axis=0)
     if not (np.isfinite(matrix).all() and norms.all()):
         return 0.0
-    fit = np.linalg.lstsq(matrix / norms, -(change * root).reshape(-1), rcond=None)[0] / norms
-    return max(float(fit[1]), 0.0)
+    eps = float((np.linalg.lstsq(matrix / norms, -u * r, rcond=None)[0] / norms)[1])
+    eps = eps if eps > 0 else _DWARFED * float(np.median(r))
+    for _ in range(4):
+        fitted = _fitted([m / (r + eps), m / (r + eps) ** 2, p], u)
+        if fitted is None or fitted[0][0] >= 0:
+            return 0.0
+        eps = max(eps - float(fitted[0][1] / fitted[0][0]), eps / 8)
+    return eps
 
 
 @dataclass(slots=True)
@@ -115,7 +139,7 @@ class ParameterHistory:
         """Take the gradient of the step that comes, and the norm of all gradients of the step."""
         self.moments.advance(gradient)
         if norm:
-            self.clipped.advance(gradient / norm)
+            self.clipped.advance(gradient / (norm + _CLIP_EPS))
 
     def follow(self, after: Array, gradient: Array, told: str) -> None:
         """Take the value after the step, and what it showed; "" if it followed from nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ from ingest.identities.audit import (
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level, named_difference
-from ingest.identities.optimizer import CLIPPED_AWAY, RESET
+from ingest.identities.optimizer import CLIPPED_AWAY, RESET, rate_of
 from ingest.questions.question import Answer, Note, Part, Partial, Plain, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
@@ -34,8 +34,10 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.model import StepKey
 
-#: A gradient of this share of what others are at most would change its parameter, too.
-_COMPARABLE = 0.01
+#: By how many units of roundoff a gradient must change its parameter, going by what those of others do.
+_CLEAR = 8.0
+#: How nearly learning rates are the same, and how far from them one is that no schedule has as its next.
+_LEVEL, _JUMP, _DROP = 0.01, 30.0, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ class _SeenInStep(NamedTuple):
     name: str
     told: str
     size: float
+    """Of a gradient, as a share of the change that it made; if it made none, of the least that would show."""
 
 
 #: What is told of the updates of most parameters if it is a mistake: its cause, its level, and its words.
@@ -284,30 +287,20 @@ class _RankPatterns:
             by_steps: dict[tuple[int, ...], list[str]] = defaultdict(list)
             for name, steps in found.items():
                 by_steps[tuple(steps)].append(name)
-            for steps, (first, *others) in by_steps.items():
-                identity = "gradient" if first.startswith("Gradient") else "optimizer"
-                yield AuditFailure(
-                    rank=rank,
-                    steps=steps,
-                    name=first,
-                    identity=identity,
-                    cause=cause,
-                    level=level,
-                    what=what,
-                    times=None,
-                    where="everywhere",
-                    how="other",
-                    elements=0,
-                    size=0,
-                    told="",
-                    follows=len(others),
-                )
+            for steps, names in by_steps.items():
+                yield _mistake(rank, steps, names, cause=cause, level=level, what=what)
+        for before, rate, names, step in self._scaled():
+            is_less = rate < before
+            what = f"changes by {rate:.3g} times what its gradient tells; in three steps before, {before:.3g}"
+            cause = "gradients clipped to nothing" if is_less else "factor"
+            level = Level.LIKELY if is_less else Level.SHOWN
+            yield _mistake(rank, (step,), names, cause=cause, level=level, what=what)
 
     def _added(self) -> dict[str, list[int]]:
         """Return gradients that are never reset any more; passes that count as one batch end with a reset."""
         steps = [step for step, seen in self._gradients.items() if any(each.told == ADDED for each in seen)]
         is_to_the_end = steps and steps == [step for step in self._gradients if step >= steps[0]]
-        if len(steps) < 2 or not is_to_the_end or not self._moved.issuperset(steps):
+        if len(steps) < 2 or not is_to_the_end or not self._moved.issuperset(step - 1 for step in steps):
             return {}
         return {each.name: steps for each in self._gradients[steps[0]] if each.told == ADDED}
 
@@ -326,7 +319,7 @@ class _RankPatterns:
         for step, seen in self._updates.items():
             sizes = [each.size for each in seen if each.told != NOT_UPDATED]
             for each in seen if sizes else ():
-                if each.told == NOT_UPDATED and each.size > _COMPARABLE * statistics.median(sizes):
+                if each.told == NOT_UPDATED and each.size > _CLEAR * statistics.median(sizes):
                     found[each.name].append(step)
         return {name: steps for name, steps in found.items() if len(steps) > 1}
 
@@ -335,9 +328,44 @@ class _RankPatterns:
         found: dict[str, list[int]] = defaultdict(list)
         for step, seen in self._updates.items():
             names = [each.name for each in seen if what in each.told]
-            for name in names if len(names) * 4 >= 3 * len(seen) and len(names) > 1 else ():
+            for name in names if len(names) * 2 > len(seen) and len(names) > 1 else ():
                 found[name].append(step)
         return found
+
+    def _scaled(self) -> Iterator[tuple[float, float, list[str], int]]:
+        """Yield two rates, that of three steps in a row and the far other one of the next, and who has it."""
+        rates = {
+            step: {each.name: rate_of(each.told) for each in seen if ", lr = " in each.told}
+            for step, seen in self._updates.items()
+        }
+        usual = {step: statistics.median(known.values()) for step, known in rates.items() if len(known) > 1}
+        for step, rate in usual.items():
+            before = [usual.get(step - back, math.nan) for back in (1, 2, 3)]
+            is_level = max(before) <= min(before) * (1 + _LEVEL)
+            if is_level and (rate > before[0] * _JUMP or rate < before[0] * _DROP):
+                yield before[0], rate, [*rates[step]], step
+
+
+def _mistake(
+    rank: int, steps: tuple[int, ...], names: Sequence[str], *, cause: str, level: Level, what: str
+) -> AuditFailure:
+    """Return a failure of whole tensors, told of the first."""
+    return AuditFailure(
+        rank=rank,
+        steps=steps,
+        name=names[0],
+        identity="gradient" if names[0].startswith("Gradient") else "optimizer",
+        cause=cause,
+        level=level,
+        what=what,
+        times=None,
+        where="everywhere",
+        how="other",
+        elements=0,
+        size=0,
+        told="",
+        follows=len(names) - 1,
+    )
 
 
 class _AuditTally:
