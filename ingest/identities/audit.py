@@ -45,6 +45,8 @@ _RANKS = 16
 _KEPT = 1 << 24
 #: Gradients of this share of the usual ones may be zero in exact arithmetic, as those of the bias of keys.
 _NOISE = 2.0**-10
+#: Larger numbers are found in memory that was not written yet, and their squares overflow float32.
+_LARGEST = 1e15
 #: How many parameters must follow from their gradients for each that does not.
 _MOST = 3
 _OPEN = IdentityCheck("open")
@@ -61,6 +63,8 @@ class CheckedTensor(NamedTuple):
     kind: str
     """What proves it, or why it is not covered."""
     outcome: IdentityCheck
+    is_replica: bool = True
+    """Of a parameter: whether all ranks hold the same."""
 
 
 @dataclass(slots=True)
@@ -99,7 +103,9 @@ class StepAudit:
             history.parameters.clear()
             history.gradients.clear()
             history.before = None
-        yield from self._updates(history)
+        names = {operand.row: name for name, operand in self._parameters.items()}
+        for updated in self._updates(history):
+            yield updated._replace(is_replica=self._is_replica(names[updated.row]))
         for key, call in self._flow.calls.items():
             before = history.before
             for operand in call.inputs:
@@ -134,6 +140,11 @@ class StepAudit:
         known = self._parameters.get(name)
         return known and known.content
 
+    def gradient_content(self, name: str) -> object:
+        """Return what is equal for equal gradients of a parameter; None if it was not dumped."""
+        known = self._gradients.get(name)
+        return known and known.content
+
     def operand_of(self, key: CallKey) -> FlowOperand | None:
         """Return the first output of a call."""
         call = self._flow.calls.get(key)
@@ -166,6 +177,8 @@ class StepAudit:
                 found = check(operands.outputs[slot], expectations(call.op_type, operands, slot))
                 if found.status == "fails" and writes_in_place(call.op_type):
                     found = IdentityCheck("open", "written in place")
+                elif found.status == "fails" and not all(map(_is_written, operands.numbers)):
+                    found = IdentityCheck("open", "read NaN, or memory that was not written yet")
                 reason = f"{name}: {found.told}" if found.status == "open" else name
             if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
@@ -328,7 +341,8 @@ class StepAudit:
         if not known.value.shape == after.shape == gradient.shape:
             return CheckedTensor(row, "parameter of another shape", _OPEN)
         new, size = wide(after), float(np.abs(gradient).max(initial=0.0))
-        is_same = np.array_equal(new, known.value)
+        moved = float(np.abs(new - known.value).max(initial=0.0))
+        is_same = not moved
         if not np.isfinite(norm):  # a step that is left out, as GradScaler does; else anything goes
             found = IdentityCheck("holds", "step left out") if is_same else _OPEN
             return CheckedTensor(row, "optimizer", found)
@@ -339,8 +353,8 @@ class StepAudit:
         if found.status == "open" and is_same and size:
             visible = unit_roundoff(after.dtype) * float(np.abs(new).max())
             found = IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
-        elif found.status == "holds" and not is_same:
-            found = replace(found, times=size / float(np.abs(known.change).max()))
+        elif found.status == "holds" and moved:
+            found = replace(found, times=size / moved)
         elif found.status == "fails" and _lacks_gradient(found, gradient):
             found = IdentityCheck("open", "what has no gradient is updated otherwise")
         reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
@@ -349,13 +363,20 @@ class StepAudit:
     def _remember(self, history: RankHistory, number: int | None) -> None:
         sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
         history.step, history.before = number, self
+        # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
+        peers = self._peers.values()
+        own = {
+            name
+            for name in self._gradients
+            if self._is_replica(name) and len({peer.gradient_content(name) for peer in peers}) > 1
+        }
         self._peers = {}
         if sum(sizes) > _KEPT:
             return
         history.gradients = {
             name: self._read(each)
             for name, each in self._gradients.items()
-            if not _OF_ACTIVATION.search(name) and self._is_readable(each)
+            if name not in own and not _OF_ACTIVATION.search(name) and self._is_readable(each)
         }
         for name, operand in self._parameters.items():
             if name not in history.gradients:
@@ -390,6 +411,12 @@ class StepAudit:
 
     def _read(self, operand: FlowOperand) -> Array:
         return Tensor(self._step, operand.row).read(verify=False)
+
+
+def _is_written(array: Array) -> bool:
+    """Return whether all numbers are such as a network computes with; masks of infinity are, too."""
+    known = wide(array)
+    return not np.any(np.isnan(known) | (np.isfinite(known) & (np.abs(known) > _LARGEST)))
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:

@@ -26,6 +26,8 @@ def parameter_gradients(
         gradient: the gradient of what it wrote; narrow, if autocast made it so.
         shape: the shape of the parameter.
     """
+    if not gradient.size:
+        return
     unit = working_roundoff(gradient.dtype)
     columns = wide(gradient).reshape(-1, gradient.shape[-1] if gradient.ndim else 1)
     if parameter == "bias":

@@ -112,8 +112,8 @@ def _with_one_bit(actual: Array, value: Array, limit: Array) -> Array:
     for bit in range(actual.dtype.itemsize * 8):
         turned = (word ^ word.dtype.type(1 << bit)).view(actual.dtype)
         if np.abs(wide(turned) - value) <= limit:
-            return turned
-    return value.astype(actual.dtype)
+            return np.asarray(turned)
+    return np.asarray(value.astype(actual.dtype))
 
 
 def _words(array: Array) -> Array:

@@ -83,22 +83,23 @@ class _Moments:
             self.second[rate] = rate * self.second[rate] + (1 - rate) * gradient**2
         self.count += 1
 
-    def models(self, value: Array, change: Array, usual_eps: float, told: str = "") -> Iterator[_Model]:
-        """Yield Adam and AdamW with the usual eps, or with that which most elements show."""
+    def models(
+        self, value: Array, change: Array, eps: float | None = None, told: str = ""
+    ) -> Iterator[_Model]:
+        """Yield Adam and AdamW, by default with the eps that most elements show."""
         scale = 1 / (1 - _BETA**self.count)
         first = np.asarray(self.first * scale)
         sizes = np.asarray(self.sizes * scale * (_OF_NORM if told == CLIPPED else 1.0))
         for rate in _BETAS[: 1 if self.count == 1 else None]:  # after one step, all are the same
             root = np.asarray(np.sqrt(self.second[rate] / (1 - rate**self.count)))
             family = f"Adam, betas = {_BETA}, {rate}{told}"
-            found = _found_eps(first, root, value, change)
-            for eps in (usual_eps, found) if found > usual_eps else (usual_eps,):
-                divisor = root + eps
-                terms = [first / divisor, first / divisor**2]  # the second corrects eps
-                is_lost = told == CLIPPED and eps > _DWARFED * np.median(root)
-                name = f"{family}, {CLIPPED_AWAY}" if is_lost else family
-                yield _Model(name, terms, sizes / divisor)
-                yield _Model(name, [*terms, value], sizes / divisor, 2)
+            known = _found_eps(first, root, value, change) if eps is None else eps
+            divisor = root + known
+            terms = [first / divisor, first / divisor**2]  # the second corrects eps
+            is_lost = told == CLIPPED and known > _DWARFED * np.median(root)
+            name = f"{family}, {CLIPPED_AWAY}" if is_lost else family
+            yield _Model(name, terms, sizes / divisor)
+            yield _Model(name, [*terms, value], sizes / divisor, 2)
 
 
 def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
@@ -176,8 +177,9 @@ class ParameterHistory:
             yield _Model(MOMENTUM, [gradient, self.change], size)
             yield _Model(MOMENTUM, [gradient, self.change, value], size, 2)
             yield _Model(f"{MOMENTUM}, Nesterov", [gradient, self.change, self.gradient, value], size, 3)
-        if self.clipped.count:
-            yield from self.clipped.models(value, change, 0.0, CLIPPED)
+        yield from self.moments.models(value, change)  # with a large eps, Adam is SGD with momentum
+        for eps in (0.0, None) if self.clipped.count else ():
+            yield from self.clipped.models(value, change, eps, CLIPPED)
         if self.moments.count > 2 and self.told.startswith("Adam") and RESET not in self.told:
             fresh = _Moments()
             fresh.advance(gradient)

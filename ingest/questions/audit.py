@@ -248,11 +248,14 @@ class _RankPatterns:
         self._gradients: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._moved: set[int] = set()
+        self._parted: set[str] = set()
 
     def add(self, step: int, name: str, checked: CheckedTensor) -> None:
         """Take what is known of a tensor, if it is a gradient or parameter."""
         found = checked.outcome
         kind, seen = checked.kind.partition(":")[0], _SeenInStep(name, found.told, found.times)
+        if not checked.is_replica:
+            self._parted.add(name.removeprefix("Parameter."))
         if kind == "gradient" and found.status == "holds":
             self._gradients[step].append(seen)
         elif kind == "optimizer":
@@ -263,7 +266,7 @@ class _RankPatterns:
 
     def failures(self, rank: int) -> Iterator[AuditFailure]:
         """Yield a failure for each mistake: of the tensors that have it in the same steps, the first."""
-        for cause, level, what, found in (
+        patterns: list[tuple[str, Level, str, dict[str, list[int]]]] = [
             (
                 "gradients add up over steps",
                 Level.SHOWN,
@@ -283,12 +286,13 @@ class _RankPatterns:
                 self._unchanged(),
             ),
             *((cause, level, what, self._told(told)) for told, cause, level, what in _OF_UPDATES),
-        ):
-            by_steps: dict[tuple[int, ...], list[str]] = defaultdict(list)
-            for name, steps in found.items():
-                by_steps[tuple(steps)].append(name)
-            for steps, names in by_steps.items():
-                yield _mistake(rank, steps, names, cause=cause, level=level, what=what)
+        ]
+        for cause, level, what, found in patterns:
+            if found:
+                earliest = min(found.values(), key=lambda steps: (steps[0], -len(steps)))
+                names = [name for name, steps in found.items() if steps[0] == earliest[0]]
+                others = [name for name in found if name not in names]
+                yield _mistake(rank, tuple(earliest), [*names, *others], cause=cause, level=level, what=what)
         for before, rate, names, step in self._scaled():
             is_less = rate < before
             what = f"changes by {rate:.3g} times what its gradient tells; in three steps before, {before:.3g}"
@@ -309,7 +313,8 @@ class _RankPatterns:
         for step, seen in self._gradients.items():
             if any(each.told in REDUCED for each in seen):
                 for each in seen:
-                    if each.told == NOT_REDUCED:
+                    # A gradient may be reduced after it was dumped: then the parameters stay the same.
+                    if each.told == NOT_REDUCED and each.name.removeprefix("Gradient.") in self._parted:
                         found[each.name].append(step)
         return found
 
@@ -340,10 +345,13 @@ class _RankPatterns:
         }
         usual = {step: statistics.median(known.values()) for step, known in rates.items() if len(known) > 1}
         for step, rate in usual.items():
-            before = [usual.get(step - back, math.nan) for back in (1, 2, 3)]
-            is_level = max(before) <= min(before) * (1 + _LEVEL)
-            if is_level and (rate > before[0] * _JUMP or rate < before[0] * _DROP):
-                yield before[0], rate, [*rates[step]], step
+            before = [usual[step - back] for back in (1, 2, 3) if step - back in usual]
+            if len(before) < 3 or max(before) > min(before) * (1 + _LEVEL):
+                continue
+            ratios = {name: own / before[0] for name, own in rates[step].items()}
+            names = [name for name, ratio in ratios.items() if ratio > _JUMP or ratio < _DROP]
+            if len(names) * 4 >= 3 * len(ratios) and len(names) > 2:
+                yield before[0], rate, names, step
 
 
 def _mistake(

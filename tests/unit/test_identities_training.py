@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ingest.identities.backward import added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
-from ingest.identities.optimizer import ParameterHistory
+from ingest.identities.optimizer import CLIPPED, CLIPPED_AWAY, RESET, ParameterHistory, rate_of
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +74,38 @@ def test_the_rate_is_told_and_one_element_that_was_changed_is_named() -> None:
     assert found.difference is not None
     assert found.difference.box == ((7, 8), (3, 4))
     assert checked(history, g, p + normal(40, 24, seed=3)).status == "open"
+
+
+def told_of_steps(optimizer: Optimizer, steps: int, *, clip: float = 0.0, lost: int = -1) -> list[str]:
+    """Return what is told of each update; the optimizer is a new one in the step `lost`."""
+    p, told = normal(40, 24) * np.float32(0.1), list[str]()
+    history = ParameterHistory(p.astype(np.float64))
+    for step in range(steps):
+        g = normal(40, 24, seed=step + 1) * np.float32(1e-2)
+        norm = float(np.linalg.norm(g.astype(np.float64)))
+        if step == lost:
+            optimizer.first, optimizer.second, optimizer.count = np.float32(0), np.float32(0), 0
+        after = optimizer.step(p, g * np.float32(clip / (norm + 1e-6)) if clip else g)
+        history.advance(g.astype(np.float64), norm)
+        found = checked(history, g, after)
+        told.append(found.told if found.status == "holds" else found.status)
+        history.follow(after.astype(np.float64), g.astype(np.float64), told[-1])
+        p = after
+    return told
+
+
+@pytest.mark.parametrize("name", ["AdamW", "momentum"])
+def test_states_that_begin_again_are_told(name: str) -> None:
+    told = told_of_steps(Optimizer(name, 1e-2, 0), 8, lost=5)
+    assert [RESET in each for each in told] == [step == 5 for step in range(8)]
+
+
+def test_gradients_that_are_clipped_are_told_and_those_that_are_clipped_to_nothing() -> None:
+    usual = told_of_steps(Optimizer("AdamW", 1e-3, 0), 4, clip=1e-2)
+    assert all(CLIPPED in each and CLIPPED_AWAY not in each for each in usual[1:])
+    lost = told_of_steps(Optimizer("AdamW", 1e-3, 0), 4, clip=1e-8)
+    assert all(CLIPPED_AWAY in each for each in lost[1:])
+    assert all(rate_of(each) == pytest.approx(1e-3, rel=0.05) for each in lost[1:])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])

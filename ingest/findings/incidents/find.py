@@ -317,7 +317,7 @@ class _IncidentSearch:
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
         left_out = [left for left in self.left_out if left.key.step in run]
-        is_unread = self.unread.issuperset(run)
+        is_unread = run[0] in self.unread
         if (has_nan and not is_unread) or left_out:
             severity = worst_of(
                 by_rule[rule][step] for rule in rules for step in run if step in by_rule[rule]

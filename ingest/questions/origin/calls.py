@@ -105,8 +105,8 @@ class RankTrace:
     unknown: int = 0
     """The number of floating-point tensors that may or may not hold NaN or Inf."""
     ends_clean: bool = False
-    """Whether what was computed last is clean: gradients, and parameters; or, if only outputs were dumped,
-    the last of them. What is bad before is memory that was not written yet, or that nothing was made of."""
+    """Whether what was computed last is clean: parameters and their gradients; or, without gradients, the
+    last tensor, if no input is bad. What is bad before is memory that nothing read, or not yet."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -164,10 +164,17 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         ),
         unknown=_count_unknown(tables, rows, bad),
     )
-    ends = (
-        np.isin(op_types, ("Gradient", "Parameter")) if "Gradient" in op_types else np.zeros(len(rows), bool)
+    names = tables.label("op_name")[rows].tolist()
+    is_trained = "Gradient" in op_types
+    ends = np.array(
+        [
+            is_trained and kind in ("Gradient", "Parameter") and ".output" not in name
+            for kind, name in zip(op_types, names, strict=True)
+        ],
+        bool,
     )
-    if not ends.any() and trace.is_ordered and not trace.has_inputs:
+    is_read = any(call.bad_inputs for call in trace.calls)
+    if not ends.any() and trace.is_ordered and not is_read:
         ends[-1:] = True
     step.forget_tables()
     return replace(trace, ends_clean=bool(ends.any() and not bad[rows[ends]].any()))
