@@ -105,8 +105,8 @@ class RankTrace:
     unknown: int = 0
     """The number of floating-point tensors that may or may not hold NaN or Inf."""
     ends_clean: bool = False
-    """Whether what was computed last is clean: parameters and their gradients; or, without gradients, the
-    last tensor, if no input is bad. What is bad before is memory that nothing read, or not yet."""
+    """Whether what was computed last is clean: parameters and their gradients; or, if only
+    outputs were dumped, the last of them. What is bad before is memory that nothing read, or not yet."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -173,8 +173,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         ],
         bool,
     )
-    is_read = any(call.bad_inputs for call in trace.calls)
-    if not ends.any() and trace.is_ordered and not is_read:
+    if not ends.any() and trace.is_ordered and not trace.has_inputs:
         ends[-1:] = True
     step.forget_tables()
     return replace(trace, ends_clean=bool(ends.any() and not bad[rows[ends]].any()))
