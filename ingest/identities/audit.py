@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -17,7 +16,7 @@ from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.limits import unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
-from ingest.identities.optimizer import ParameterHistory, family_of, recorded_update
+from ingest.identities.optimizer import ParameterHistory, family_of, rate_of, recorded_update
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import (
     is_collective,
@@ -49,6 +48,9 @@ _NOISE = 2.0**-10
 _LARGEST = 1e15
 #: How many parameters must follow from their gradients for each that does not.
 _MOST = 3
+#: How many elements a parameter must have that fails, how near its rate must be to that of others, and by how
+#: many limits it must be off: what an optimizer does is known as well as its rates are.
+_ELEMENTS, _SAME_RATE, _FAR = 64, 0.01, 8.0
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
@@ -324,14 +326,13 @@ class StepAudit:
                 yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
             else:
                 updated.append(self._updated(row, self._read(operand), known, wide(gradient), norm))
-        families = {
-            status: Counter(family_of(each.outcome.told) for each in updated if each.outcome.status == status)
-            for status in ("holds", "fails")
-        }
+        holding = [each.outcome.told for each in updated if each.outcome.status == "holds"]
+        failing = sum(each.outcome.status == "fails" for each in updated)
         for each in updated:
-            family = family_of(each.outcome.told)
-            is_known = families["holds"][family] > max(1, _MOST * families["fails"].total())
-            is_doubtful = each.outcome.status == "fails" and not is_known
+            found = each.outcome
+            rates = [rate_of(told) for told in holding if family_of(told) == family_of(found.told)]
+            is_known = len(rates) > max(1, _MOST * failing) and _is_clear(found, float(np.median(rates)))
+            is_doubtful = found.status == "fails" and not is_known
             yield CheckedTensor(each.row, "optimizer: in doubt", _OPEN) if is_doubtful else each
 
     @staticmethod
@@ -417,6 +418,12 @@ def _is_written(array: Array) -> bool:
     """Return whether all numbers are such as a network computes with; masks of infinity are, too."""
     known = wide(array)
     return not np.any(np.isnan(known) | (np.isfinite(known) & (np.abs(known) > _LARGEST)))
+
+
+def _is_clear(found: IdentityCheck, rate: float) -> bool:
+    """Return whether an update that fails has the rate of others, and enough elements to tell that."""
+    is_large = found.difference is not None and found.difference.size >= _ELEMENTS
+    return is_large and found.times > _FAR and abs(rate_of(found.told) / rate - 1) < _SAME_RATE
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:

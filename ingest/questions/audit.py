@@ -26,7 +26,7 @@ from ingest.identities.audit import (
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level, named_difference
-from ingest.identities.optimizer import CLIPPED_AWAY, RESET, rate_of
+from ingest.identities.optimizer import CLIPPED_AWAY, RESET, family_of, rate_of
 from ingest.questions.question import Answer, Note, Part, Partial, Plain, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
@@ -348,7 +348,9 @@ class _RankPatterns:
             before = [usual[step - back] for back in (1, 2, 3) if step - back in usual]
             if len(before) < 3 or max(before) > min(before) * (1 + _LEVEL):
                 continue
-            ratios = {name: own / before[0] for name, own in rates[step].items()}
+            family, _ = Counter(family_of(each.told) for each in self._updates[step - 1]).most_common(1)[0]
+            alike = [each.name for each in self._updates[step] if family_of(each.told) == family]
+            ratios = {name: rates[step][name] / before[0] for name in alike}
             names = [name for name, ratio in ratios.items() if ratio > _JUMP or ratio < _DROP]
             if len(names) * 4 >= 3 * len(ratios) and len(names) > 2:
                 yield before[0], rate, names, step
