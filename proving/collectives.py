@@ -73,15 +73,11 @@ class Late(torch.autograd.Function):
         ctx.group, ctx.dim = group, dim
         if distributed.get_rank(group):
             time.sleep(0.005)
-        if dim is None:
-            total = x.clone()
-            work = distributed.all_reduce(total, group=group, async_op=True)
-        else:
-            parts = torch.stack(x.chunk(distributed.get_world_size(group), dim)).contiguous()
-            total = torch.empty(parts.shape[1:])
-            work = distributed.reduce_scatter_tensor(total, parts.flatten(0, 1), group=group, async_op=True)
-        Late.UNDER_WAY[path] = work
-        return total
+        summed = x.clone()
+        work = distributed.all_reduce(summed, group=group, async_op=True)
+        own = summed if dim is None else torch.empty_like(own_part(x, group, dim).contiguous())
+        Late.UNDER_WAY[path] = work, summed, own, group, dim
+        return own
 
     @staticmethod
     def backward(ctx, gradient):
@@ -91,7 +87,10 @@ class Late(torch.autograd.Function):
 def arrived(path, x):
     """Wait until the sum of a row-parallel layer is there."""
     if path in Late.UNDER_WAY:
-        Late.UNDER_WAY.pop(path).wait()
+        work, summed, own, group, dim = Late.UNDER_WAY.pop(path)
+        work.wait()
+        if dim is not None:
+            own.detach().copy_(own_part(summed, group, dim))
     return x
 
 
