@@ -16,6 +16,7 @@
 #                pip download --require-hashes --only-binary :all: -d DIR -r requirements/runtime.txt
 #   BYTECODE     0: do not compile modules here, for a quick try; Python compiles what it imports
 set -eu
+unset PYTHONPATH # the installation has everything, and nothing of another one
 
 prefix=${1:?usage: build.sh PREFIX [FINAL]}
 source=$(cd "$(dirname "$0")/../.." && pwd)
