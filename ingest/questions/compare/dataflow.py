@@ -63,12 +63,25 @@ class Dataflow:
         return self.keys[number]._replace(occurrence=0, copy=0).name
 
     @cached_property
-    def kinds(self) -> list[tuple[str, str]]:
-        """What operators are called that return tensors like this one: type, and output or gradient."""
-        return [
-            (key.op_type, "gradient" if is_gradient(name) else "")
-            for key, name in zip(self.keys, self.names, strict=True)
-        ]
+    def kinds(self) -> list[tuple[str, ...]]:
+        """What tensors have in common that the same operation returned, with other elements.
+
+        The gradient of a parameter is computed as its type of module does. What computed the gradient of an
+        output is not known, but is the same in all layers.
+        """
+        types = {key.op_name: key.op_type for key in self.keys}
+        kinds: list[tuple[str, ...]] = []
+        for key, name in zip(self.keys, self.names, strict=True):
+            module, _, role = key.op_name.rpartition(".")
+            if is_held_parameter(name):
+                kinds.append(("update",))
+            elif is_parameter_gradient(name):
+                kinds.append(("gradient", types.get(module, module), role))
+            elif is_gradient(name):
+                kinds.append(("gradient", key.op_type, re.sub(r"\d+", "", key.op_name)))
+            else:
+                kinds.append((key.op_type,))
+        return kinds
 
     @cached_property
     def has_parameters(self) -> bool:
@@ -83,14 +96,18 @@ class Dataflow:
         """Return what the operator of a tensor read, of what is known; None if that is not known at all.
 
         An output is computed of the inputs of its operator, and of the parameters of a module and of those in
-        it. The gradient of a parameter is computed of the gradient of what its module returned.
+        it. The gradient of a parameter is computed of the gradient of what its module returned, and of what
+        that read.
         """
         key, name = self.keys[number], self.names[number]
         if is_parameter(key.op_type) or is_input(key.io):
             return None
         if is_gradient(name):
             module = key.op_name.rpartition(".")[0] if is_parameter_gradient(name) else ""
-            return list(filter(known.__contains__, self._gradients_of_outputs.get(module, ()))) or None
+            outputs = list(filter(known.__contains__, self._gradients_of_outputs.get(module, ())))
+            return (
+                outputs and [*outputs, *filter(known.__contains__, self._inputs_of.get(module, ()))]
+            ) or None
         inputs = self._inputs.get(key.operator)
         if not inputs or any(n not in known for n in inputs):
             return None
@@ -132,6 +149,15 @@ class Dataflow:
         for number, key in enumerate(self.keys):
             if is_input(key.io):
                 inputs[key.operator].append(number)
+        return inputs
+
+    @cached_property
+    def _inputs_of(self) -> dict[str, list[int]]:
+        """The inputs by the name of the operator, whatever its type."""
+        inputs: dict[str, list[int]] = defaultdict(list)
+        for number, key in enumerate(self.keys):
+            if is_input(key.io):
+                inputs[key.op_name].append(number)
         return inputs
 
     @cached_property

@@ -73,6 +73,11 @@ class HeldTensors:
         rank, number = self.holders[tensor][0]
         return self.ranks[rank].dtypes[number]
 
+    def zeros(self, tensor: int) -> float:
+        """Return the share of elements that are known to be zero, of the first piece."""
+        rank, number = self.holders[tensor][0]
+        return self.ranks[rank].zeros[number]
+
     def is_dumped(self, tensor: int) -> bool:
         """Return whether the elements of all pieces were dumped, and not only statistics."""
         return all(bool(self.ranks[rank].dumped[number]) for rank, number in self.holders[tensor])

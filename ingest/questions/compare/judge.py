@@ -13,7 +13,9 @@
 3. **Noise.** A gradient that is zero in exact arithmetic, such as that of the bias of keys, is rounding
    alone. An optimizer that divides gradients by their size moves parameters by it as far as by any other. So
    what a parameter may differ by follows, element by element, from how uncertain its gradient was.
-4. **Not read.** A tensor from which nothing was computed as it was dumped: it was dumped before an
+4. **Another order.** Samples of a batch, or tokens of an expert, are the same in another order if nothing
+   that differs is anything else, and gradients of parameters, which are sums over all of them, are close.
+5. **Not read.** A tensor from which nothing was computed as it was dumped: it was dumped before an
    asynchronous reduction into it had ended, or its memory was in use again.
 """
 
@@ -22,14 +24,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.compared_tensor import Verdict
-from ingest.questions.compare.dataflow import Dataflow, is_gradient, is_held_parameter, is_parameter_gradient
+from ingest.questions.compare.dataflow import (
+    Dataflow,
+    is_gradient,
+    is_held_parameter,
+    is_of_parameter,
+    is_parameter_gradient,
+)
 from ingest.questions.compare.rounding import RoundingBound, longest_sum, relative_difference, rounding
 from ingest.questions.compare.thresholds import default_limit
 from workers.arrays.comparison import Metrics
@@ -53,6 +61,7 @@ _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 _OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
+_OTHER_ORDER = "its rows are in another order, and all that follows is close"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
 
@@ -74,6 +83,8 @@ class Measured(NamedTuple):
     """By how much replicas differ among themselves."""
     is_alike: bool = True
     """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
+    zeros: float = 0.0
+    """The share of its elements that are zero: rounding does not show in these."""
 
     @property
     def unequal(self) -> int:
@@ -110,8 +121,8 @@ class _CallsWithSameBytes:
 
     equal: int = 0
     """How many returned the same bytes."""
-    elements: int = 0
-    """How many elements these returned."""
+    elements: float = 0.0
+    """How many elements other than zero these returned."""
     unequal: int = 0
 
     def contradict(self, tensor: Measured) -> bool:
@@ -152,7 +163,7 @@ class _SeenSoFar:
     calls: defaultdict[object, _CallsWithSameBytes] = field(
         default_factory=lambda: defaultdict(_CallsWithSameBytes)
     )
-    """By kind, shape and types of elements of what they returned; those of all under None."""
+    """By kind, shape and types of elements of what they returned."""
     is_apart: bool = False
     """Whether anything differed in the steps before."""
     found: bool = False
@@ -214,9 +225,27 @@ class _StepJudge:
             judgement = self._judgements[number] = self._of(tensor)
             if judgement.verdict is Verdict.CLOSE:
                 self._known.healthy = max(self._known.healthy, self._differences[number])
-            self._known.found |= judgement.verdict is Verdict.DIFFERENT
             self._is_equal_so_far &= not tensor.unequal
+        different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
+        if all(map(self._is_in_another_order, different)):
+            for number in different:
+                bound = replace(self._judgements[number].bound, explained=True)
+                self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
+        else:
+            self._known.found = True
         return self._judgements
+
+    def _is_in_another_order(self, number: int) -> bool:
+        """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
+        tensor = self._tensors[number]
+        if is_of_parameter(self._flow.names[number]) or not tensor.shape or tensor.size > _MOST_ELEMENTS:
+            return False
+        pair = self._elements(number)
+        if pair is None or pair[0].shape != pair[1].shape:
+            return False
+        limit = self._judgements[number].bound.limit
+        lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
+        return any(_have_same_rows(*pair, length, limit) for length in lengths if length)
 
     def _of(self, tensor: Measured) -> Judgement:
         number, difference = tensor.number, self._differences[tensor.number]
@@ -267,15 +296,11 @@ class _StepJudge:
         """
         if not tensor.is_alike or not tensor.fits or not self._has_same_sources(tensor, reads):
             return False
-        calls, all_calls = self._calls_like(tensor), self._known.calls[None]
-        is_fact = bool(tensor.unequal) and (
-            calls.contradict(tensor)
-            or (calls.equal >= _FEWEST_CALLS and not calls.unequal and all_calls.contradict(tensor))
-        )
-        for known in (calls, all_calls):
-            known.equal += not tensor.unequal
-            known.elements += 0 if tensor.unequal else tensor.size
-            known.unequal += bool(tensor.unequal) and not is_fact
+        calls = self._calls_like(tensor)
+        is_fact = bool(tensor.unequal) and calls.contradict(tensor)
+        calls.equal += not tensor.unequal
+        calls.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
+        calls.unequal += bool(tensor.unequal) and not is_fact
         return is_fact
 
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
@@ -284,7 +309,7 @@ class _StepJudge:
         if is_held_parameter(name):
             before, name = known.before, flow.repeated_name(tensor.number)
             sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
-            return sources == {Verdict.EQUAL}
+            return sources == {Verdict.EQUAL} and not known.is_apart
         if not flow.is_output(tensor.number):
             return False
         if reads is not None and (flow.has_parameters or not known.is_apart):
@@ -294,8 +319,8 @@ class _StepJudge:
     def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
         is_moved = is_held_parameter(self._flow.names[tensor.number])
-        kind = self._flow.kinds[tensor.number]
-        return self._known.calls[kind, () if is_moved else tensor.shape, tensor.dtypes]
+        form = len(tensor.shape) > 1 if is_moved else tensor.shape
+        return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
     def _same_bytes(self, tensor: Measured) -> str:
         is_moved = is_held_parameter(self._flow.names[tensor.number])
@@ -414,6 +439,17 @@ class _StepJudge:
             else:
                 later, closest = later + 1, max(closest, difference)
         return unread
+
+
+def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float) -> bool:
+    """Return whether rows of a length are the same within a limit, in whatever order.
+
+    Rows are sorted by a random projection, which keeps those together that differ by rounding.
+    """
+    first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
+    by = np.random.default_rng(0).standard_normal(length)
+    first, second = (side[np.argsort(side @ by)] for side in (first, second))
+    return bool(np.linalg.norm(first - second) <= limit * np.linalg.norm(second))
 
 
 def gradient_name(parameter: str) -> str:

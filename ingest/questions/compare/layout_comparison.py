@@ -18,7 +18,7 @@ from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
 from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
-from ingest.questions.compare.one_sided import one_sided_row
+from ingest.questions.compare.one_sided import one_sided_row, without_effect
 from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
@@ -106,6 +106,7 @@ class LayoutComparison:
         self._settle()
         rows = self._judged(self._metrics(runner))
         rows += [*self._unmatched(self._a, self._only_a), *self._unmatched(self._b, self._only_b)]
+        rows = without_effect(rows, len(self._pairs), (self._a.keys, self._b.keys))
         self.counts.update(row.verdict for row in rows)
         self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)
         return sorted(rows, key=lambda row: (not row.name_a, row.number))
@@ -262,6 +263,7 @@ class LayoutComparison:
                 self._odd.get(number, ""),
                 self._problem(pair),
                 self._a.pieces(pair.a).identical,
+                zeros=self._a.zeros(pair.a),
             )
             for number, pair in sorted(self._pairs.items())
         ]

@@ -44,6 +44,8 @@ class JudgedTensor:
     """Why nothing could be read, and whether a store is damaged."""
     is_same_everywhere: bool = True
     """Whether all ranks of A hold the same bytes."""
+    zeros: float = 0.0
+    """The share of its elements that are zero."""
     note: str = ""
     """What was allowed for."""
 
@@ -70,6 +72,7 @@ class JudgedTensor:
             fits=metrics is not None,
             spread=way.spread if way else 0.0,
             is_alike=self.is_held_alike,
+            zeros=self.zeros,
         )
 
 

@@ -1,11 +1,13 @@
-"""The row of a tensor that only one side of a comparison has."""
+"""What only one side of a comparison has, and whether that makes a difference."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import is_held_parameter, is_parameter_gradient
 from ingest.questions.compare.matching import TensorPair
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.model import StepKey
@@ -59,3 +61,45 @@ def counterparts(
         partners.setdefault(("A", first), second)
         partners.setdefault(("B", second), first)
     return partners
+
+
+#: Single functions, which are numbered in order: one more or less moves all numbers.
+NUMBERED = ("Functional.", "Tensor.", "Torch.")
+#: With fewer tensors that agree, nothing is known of what others do.
+_FEWEST = 3
+_NO_EFFECT = "nothing that both sides have differs"
+
+
+def without_effect(
+    rows: Sequence[ComparedTensor], named: int, keys: tuple[Iterable[TensorKey], Iterable[TensorKey]]
+) -> list[ComparedTensor]:
+    """Return the rows of a step, with what makes no difference as ignored.
+
+    That is what only one side has, such as recomputed activations, or what is paired by more than names, if
+    all else agrees: had it an effect, something would differ. Parameters and their gradients have theirs in
+    later steps; one in another form, such as a sparse gradient, is there on both sides.
+
+    Args:
+        rows: the step's, of equal tensors maybe none.
+        named: how many pairs names tell.
+        keys: the tensors of A and of B.
+    """
+    if named < _FEWEST or not all(row.verdict in GOOD for row in rows if is_sure(row)):
+        return list(rows)
+    operators = [{f"{key.op_type}.{key.op_name}" for key in of_side} for of_side in keys]
+
+    def is_missing(row: ComparedTensor) -> bool:
+        matters = is_held_parameter(row.name) or is_parameter_gradient(row.name)
+        return matters and row.name.rpartition(f".{row.io}")[0] not in operators[bool(row.name_a)]
+
+    return [
+        row
+        if is_sure(row) or row.verdict in GOOD or is_missing(row)
+        else replace(row, verdict=Verdict.IGNORED, reason=row.reason or _NO_EFFECT)
+        for row in rows
+    ]
+
+
+def is_sure(row: ComparedTensor) -> bool:
+    """Return whether names tell that both sides have the tensor: a number of a call does not."""
+    return row.verdict not in UNMATCHED and not row.guessed and not row.op_type.startswith(NUMBERED)

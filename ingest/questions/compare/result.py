@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
@@ -211,8 +212,21 @@ class Comparison:
     def is_within(self) -> bool:
         """Whether no difference was found: all tensors are within their limits, and none is missing."""
         good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
-        missing = self.unmatched_matter and (self.only_a or self.only_b or self.incomplete)
+        missing = self.unmatched_matter and (self._are_steps_missing or self.incomplete)
         return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
+
+    @property
+    def _are_steps_missing(self) -> bool:
+        """Whether one side ended before the other. What it left out before that, the steps after it show."""
+        for only, keys in (
+            (self.only_a, [step.key_a for step in self.steps]),
+            (self.only_b, [step.key_b for step in self.steps]),
+        ):
+            compared = sorted({key.step or 0 for key in keys})
+            every = max((after - before for before, after in pairwise(compared)), default=1)
+            if any((key.step or 0) >= compared[-1] + every for key in only):
+                return True
+        return False
 
     @property
     def verdict(self) -> str:

@@ -19,7 +19,7 @@ from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
-from ingest.questions.compare.one_sided import counterparts, one_sided_row
+from ingest.questions.compare.one_sided import NUMBERED, counterparts, one_sided_row, without_effect
 from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
@@ -115,7 +115,7 @@ class StepComparison:
     @property
     def underived(self) -> str:
         """Why limits cannot be derived along the order of execution; "" if they can."""
-        if self.gaps or self._are_of_versions:
+        if self._are_of_versions:
             return "the two sides ran different operators"
         if self._choices.chosen:
             return "what was executed before the chosen tensors is not compared"
@@ -146,13 +146,23 @@ class StepComparison:
         decided, measured = self._measure(rest)
         judgements: Mapping[int, Judgement] = {}
         if self._choices.thresholds.are_empty and not self.underived:
-            judgements = self._judgements(measured, np.flatnonzero(same).tolist())
+            sure = [known for known in measured if self._is_sure(known.pair)]
+            judgements = self._judgements(sure, np.flatnonzero(same).tolist())
         compared = [*decided, *(self._judge(known, judgements.get(known.pair.a)) for known in measured)]
         if self.gaps:
             compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
-        for row in (*compared, *self._unmatched()):
+        rows = [*compared, *self._unmatched()]
+        if self._choices.thresholds.are_empty:
+            named = sum(not pair.matched_by.is_guess for pair in self._pairs)
+            rows = without_effect(rows, named, (self._a.keys, self._b.keys))
+        for row in rows:
             self.counts[row.verdict] += 1
             yield row
+
+    def _is_sure(self, pair: TensorPair) -> bool:
+        """Return whether a pair is of the same tensors, if the two sides ran different operators."""
+        is_numbered = self._a.keys[pair.a].op_type.startswith(NUMBERED)
+        return not self.gaps or not (pair.matched_by.is_guess or is_numbered)
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
@@ -224,8 +234,9 @@ class StepComparison:
         known += [(pair, outcome.metrics) for pair, _, outcome in measured if outcome.metrics is not None]
         known.sort(key=lambda each: each[0].a)
         tensors = [
-            Measured(pair.a, (a.dtypes[pair.a], b.dtypes[pair.b]), a.shapes[pair.a], metrics)
+            Measured(n, (a.dtypes[n], b.dtypes[pair.b]), a.shapes[n], metrics, zeros=a.zeros[n])
             for pair, metrics in known
+            for n in (pair.a,)
         ]
         contents = [[b"" if each == _UNKNOWN else each for each in side.contents] for side in (a, b)]
         ranks = a.key.rank, b.key.rank

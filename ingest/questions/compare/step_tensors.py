@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ingest.reader.context.ge_graph import ModelOutput
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import Operand
@@ -91,6 +92,13 @@ class StepTensors:
         """The digests as bytes."""
         digests: list[bytes] = np.ascontiguousarray(self.digests).view(f"V{DIGEST_BYTES}").ravel().tolist()
         return digests
+
+    @cached_property
+    def zeros(self) -> list[float]:
+        """By tensor, the share of elements that are known to be zero."""
+        count, zeros = (self.statistics[:, FIELDS.index(name)] for name in ("count", "zero_count"))
+        shares: list[float] = np.nan_to_num(zeros / np.maximum(count, 1)).tolist()
+        return shares
 
     @property
     def different_shapes(self) -> list[tuple[int, ...]]:
