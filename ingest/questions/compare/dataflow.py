@@ -113,11 +113,6 @@ class Dataflow:
             return None
         return [*inputs, *filter(known.__contains__, self._parameters.get(key.op_name, ()))]
 
-    def may_be_unread(self, number: int) -> bool:
-        """Return whether an operator returned a tensor that none is known to have read as it was dumped."""
-        own = self.digests[0][number] if self.digests is not None else _NO_DIGEST
-        return self.is_same_rank and self.is_output(number) and not (own and self._readers[0].get(own))
-
     def read_otherwise(self, number: int) -> int | None:
         """Return the input of A that stands for what was dumped of a tensor, but has other bytes; else None.
 

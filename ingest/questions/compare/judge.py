@@ -166,6 +166,8 @@ class _SeenSoFar:
     """By kind, shape and types of elements of what they returned."""
     is_apart: bool = False
     """Whether anything differed in the steps before."""
+    moved_apart: set[str] = field(default_factory=set)
+    """Gradients that have differed: what an optimizer keeps of them still does."""
     found: bool = False
     """Whether a difference that nothing explains was found."""
     before: _Step | None = None
@@ -208,10 +210,14 @@ class _StepJudge:
         self, known: _SeenSoFar, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
     ) -> None:
         self._known, self._flow, self._elements = known, flow, elements
-        self._tensors = {tensor.number: tensor for tensor in tensors}
+        # Some dumps have parameters behind what reads them.
+        trained = {n for n, name in enumerate(flow.names) if gradient_name(name) in flow.last_of}
+        in_order = sorted(tensors, key=lambda tensor: tensor.number not in trained)
+        self._tensors = {tensor.number: tensor for tensor in in_order}
         self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
+        self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow.names, tensors)
         self._judgements: dict[int, Judgement] = {}
         self._unread = self._without_readers()
@@ -226,8 +232,11 @@ class _StepJudge:
             if judgement.verdict is Verdict.CLOSE:
                 self._known.healthy = max(self._known.healthy, self._differences[number])
             self._is_equal_so_far &= not tensor.unequal
+            if tensor.unequal and is_gradient(self._flow.names[number]):
+                self._known.moved_apart.add(self._flow.repeated_name(number))
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
-        if all(map(self._is_in_another_order, different)):
+        alike = [n for n in self._judgements if not is_held_parameter(self._flow.names[n])]
+        if len(alike) - len(different) >= _FEWEST_LATER and all(map(self._is_in_another_order, different)):
             for number in different:
                 bound = replace(self._judgements[number].bound, explained=True)
                 self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
@@ -250,20 +259,19 @@ class _StepJudge:
     def _of(self, tensor: Measured) -> Judgement:
         number, difference = tensor.number, self._differences[tensor.number]
         reads = self._flow.reads(number, self._tensors)
-        is_fact = self._is_fact(tensor, reads)
+        fact = self._fact(tensor, reads)
         limit, base = self._limits(tensor, reads)
         times = difference / limit if limit else (math.inf if tensor.unequal else 0.0)
         bound = RoundingBound(limit, times, explained=True)
         if not tensor.unequal:
             return Judgement(Verdict.EQUAL, bound)
-        if difference <= limit and not is_fact:
+        if difference <= limit and not fact:
             return Judgement(Verdict.CLOSE, bound)
         if number in self._unread:
             return Judgement(Verdict.NOT_READ, bound, self._unread[number])
-        if is_fact:
-            bound = RoundingBound(limit, times, explained=False)
-            return Judgement(Verdict.DIFFERENT, bound, self._same_bytes(tensor), "shown")
-        if noise := self._noise(tensor, base, limit, reads):
+        if fact:
+            return Judgement(Verdict.DIFFERENT, replace(bound, explained=False), fact, "shown")
+        if noise := self._noise(tensor, limit, reads):
             return Judgement(Verdict.NOISE, bound, noise)
         bound = RoundingBound(limit, times, self._is_explained(difference, base, reads))
         level = "likely" if reads is None else "shown"
@@ -289,19 +297,32 @@ class _StepJudge:
         known = self._judgements.get(number)
         return known.verdict if known else Verdict.EQUAL
 
-    def _is_fact(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
-        """Return whether its operator read the same bytes on both sides, and must have returned the same.
+    def _fact(self, tensor: Measured, reads: Sequence[int] | None) -> str:
+        """Return why a difference is a fact: by its type, or as its operator read the same bytes; else "".
 
         Counts calls with the same bytes while at it.
         """
+        if self._has_other_type(tensor, reads):
+            own, other = tensor.dtypes
+            return f"{own} instead of {other}, though what its operator read and others like it have one type"
         if not tensor.is_alike or not tensor.fits or not self._has_same_sources(tensor, reads):
-            return False
+            return ""
         calls = self._calls_like(tensor)
         is_fact = bool(tensor.unequal) and calls.contradict(tensor)
         calls.equal += not tensor.unequal
         calls.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
         calls.unequal += bool(tensor.unequal) and not is_fact
-        return is_fact
+        return self._same_bytes(tensor) if is_fact else ""
+
+    def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
+        """Return whether an operator of one type returned another one than those like it, on one side."""
+        if _has_one_type(tensor) or not reads or not all(_has_one_type(self._tensors[n]) for n in reads):
+            return False
+        kind = self._flow.kinds[tensor.number]
+        return any(_has_one_type(self._tensors[n]) for n in self._tensors if self._is_like(n, kind))
+
+    def _is_like(self, number: int, kind: tuple[str, ...]) -> bool:
+        return self._flow.kinds[number] == kind and self._flow.is_output(number)
 
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether all that a tensor was computed of is known to be equal."""
@@ -309,7 +330,7 @@ class _StepJudge:
         if is_held_parameter(name):
             before, name = known.before, flow.repeated_name(tensor.number)
             sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
-            return sources == {Verdict.EQUAL} and not known.is_apart
+            return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart
         if not flow.is_output(tensor.number):
             return False
         if reads is not None and (flow.has_parameters or not known.is_apart):
@@ -356,14 +377,18 @@ class _StepJudge:
         before = self._largest(self._judgements if reads is None else reads)
         return before > 0 if not base else difference <= base + GROWTH * before
 
-    def _noise(self, tensor: Measured, base: float, limit: float, reads: Sequence[int] | None) -> str:
+    def _is_rounding_of_zero(self, number: int) -> bool:
+        """Return whether a gradient is as small as rounding of the coarsest type makes gradients differ."""
+        metrics, scale = self._tensors[number].metrics, self._coarsest * self._usual
+        return metrics is not None and metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
+
+    def _noise(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
         """Return why a difference is what exact arithmetic leaves open; "" if it is not known to be."""
         name, metrics = self._flow.names[tensor.number], tensor.metrics
         if metrics is None or metrics.nan_mismatch or metrics.inf_mismatch:
             return ""
         if is_gradient(name):
-            scale = base * self._usual
-            is_noise = metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
+            is_noise = self._is_rounding_of_zero(tensor.number)
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if is_held_parameter(name):
             return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
@@ -417,6 +442,7 @@ class _StepJudge:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
         unread = {}
         later, closest = 0, 0.0
+        of_parameters = self._largest_of_gradients()
         for number, tensor in reversed(self._tensors.items()):
             name, difference = self._flow.names[number], self._differences[number]
             if is_held_parameter(name) or is_parameter_gradient(name):
@@ -426,9 +452,14 @@ class _StepJudge:
                 unread[number] = (
                     f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
                 )
+            elif is_gradient(name) and of_parameters * _CLOSER <= difference:
+                unread[number] = (
+                    f"nothing was computed from it: the gradients of all parameters are at least "
+                    f"{_CLOSER:.0f} times closer"
+                )
             elif (
                 tensor.unequal
-                and self._flow.may_be_unread(number)
+                and self._flow.is_same_rank
                 and later >= _FEWEST_LATER
                 and closest * _CLOSER <= difference
             ):
@@ -440,13 +471,34 @@ class _StepJudge:
                 later, closest = later + 1, max(closest, difference)
         return unread
 
+    def _largest_of_gradients(self) -> float:
+        """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
+        flow = self._flow
+        gradients = [n for n in self._tensors if is_parameter_gradient(flow.names[n])]
+        names = {flow.repeated_name(n) for n in gradients}
+        parameters = [flow.repeated_name(n) for n in self._tensors if is_held_parameter(flow.names[n])]
+        if not parameters or not names.issuperset(map(gradient_name, parameters)):
+            return math.inf
+        return max(
+            (self._differences[n] for n in gradients if not self._is_rounding_of_zero(n)), default=math.inf
+        )
+
+
+def _has_one_type(tensor: Measured) -> bool:
+    return tensor.dtypes[0] == tensor.dtypes[1]
+
 
 def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float) -> bool:
     """Return whether rows of a length are the same within a limit, in whatever order.
 
     Rows are sorted by a random projection, which keeps those together that differ by rounding.
     """
-    first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
+    if a.dtype.kind == "c":
+        return False
+    try:
+        first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
+    except (ValueError, TypeError):  # no numbers
+        return False
     by = np.random.default_rng(0).standard_normal(length)
     first, second = (side[np.argsort(side @ by)] for side in (first, second))
     return bool(np.linalg.norm(first - second) <= limit * np.linalg.norm(second))

@@ -213,14 +213,14 @@ def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
     )
 
 
-def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:
-    """Return along which axis, and over how many ranks, batches are cut: those of tokens and labels are."""
+def _cuts_of_batches(tensors: Sequence[JudgedTensor]) -> frozenset[tuple[int, int]]:
+    """Return along which axis, and over how many ranks, batches are cut: as tokens and what comes first."""
     cuts = set()
+    first = next((tensor for tensor in tensors if not is_of_parameter(tensor.row.name_a)), None)
     for tensor in tensors:
         way = tensor.decision.way if tensor.decision else None
-        if way is None or "int" not in tensor.row.dtype_a:
-            continue
-        cuts |= {(cut.axis, cut.size) for cut in way.a.dimensions if cut.axis is not None}
+        if way is not None and (tensor is first or "int" in tensor.row.dtype_a):
+            cuts |= {(cut.axis, cut.size) for cut in way.a.dimensions if cut.axis is not None}
     return frozenset(cuts)
 
 
@@ -237,6 +237,8 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
         return tensor
     metrics = outcome.metrics
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
+    if any(cut.held is Held.MEAN and cut.size in sizes for cut in way.a.dimensions):
+        return replace(tensor, odd="")  # parts of a sum that is as many times larger look like a mean
     if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
         return tensor
     size = round(way.factor)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import is_held_parameter
 from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.listed_tensors import ListedTensors
@@ -130,8 +131,8 @@ class LayoutRun:
             tensors=tensors,
             first=outcome.first,
             left_out=tuple(left_out),
-            only_a=_missing(steps_a, compared_a, steps_b),
-            only_b=_missing(steps_b, compared_b, steps_a),
+            only_a=self._missing(self.a, steps_a, compared_a, steps_b),
+            only_b=self._missing(self.b, steps_b, compared_b, steps_a),
             incomplete=outcome.incomplete,
             notes=(
                 *_notes(steps_a, steps_b, outcome),
@@ -172,6 +173,23 @@ class LayoutRun:
         if loaded.partial and not self.choices.include_partial:
             return LeftOut(key, loaded.partial)
         return loaded
+
+    def _missing(
+        self, source: Source, side: SideSteps, compared: set[int], other: SideSteps
+    ) -> tuple[StepKey, ...]:
+        """Return the steps of a side that the other one lacks, once for each; none if a step was named there.
+
+        Steps that were begun with parameters and not run do not count.
+        """
+        if other.selection.step is not None:
+            return ()
+        lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
+        keys = (StepKey(min(side.ranks), step) for step in lacking)
+        return tuple(key for key in keys if not self._has_only_parameters(source, key))
+
+    def _has_only_parameters(self, source: Source, key: StepKey) -> bool:
+        loaded = self._loaded(source, key)
+        return not isinstance(loaded, LeftOut) and all(map(is_held_parameter, loaded.names))
 
     def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
         a, b = self.a.label, self.b.label
@@ -286,11 +304,3 @@ def _paired_steps(a: SideSteps, b: SideSteps) -> list[tuple[int, int]]:
             hint=f"A has {a}, B has {b}. Name what to compare: STORE@step=STEP.",
         )
     return pairs
-
-
-def _missing(side: SideSteps, compared: set[int], other: SideSteps) -> tuple[StepKey, ...]:
-    """Return the steps of a side that the other one lacks, once for each; none if a step was named there."""
-    if other.selection.step is not None:
-        return ()
-    lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
-    return tuple(StepKey(min(side.ranks), step) for step in lacking)

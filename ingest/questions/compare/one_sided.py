@@ -102,4 +102,5 @@ def without_effect(
 
 def is_sure(row: ComparedTensor) -> bool:
     """Return whether names tell that both sides have the tensor: a number of a call does not."""
-    return row.verdict not in UNMATCHED and not row.guessed and not row.op_type.startswith(NUMBERED)
+    is_told = not row.guessed and not row.op_type.startswith(NUMBERED)
+    return row.verdict is Verdict.UNKNOWN or (is_told and row.verdict not in UNMATCHED)

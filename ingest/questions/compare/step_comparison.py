@@ -108,7 +108,7 @@ class StepComparison:
         ways = Counter(pair.matched_by for pair in matching.pairs)
         self.guessed = Counter({how.value: count for how, count in ways.items() if how.is_guess})
         """The numbers of pairs that were guessed, by how."""
-        self._are_of_versions = any(how.is_of_versions for how in ways)
+        self._are_of_versions = 2 * sum(ways[how] for how in ways if how.is_of_versions) > self.matched
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
@@ -162,7 +162,7 @@ class StepComparison:
     def _is_sure(self, pair: TensorPair) -> bool:
         """Return whether a pair is of the same tensors, if the two sides ran different operators."""
         is_numbered = self._a.keys[pair.a].op_type.startswith(NUMBERED)
-        return not self.gaps or not (pair.matched_by.is_guess or is_numbered)
+        return not (pair.matched_by.is_of_versions or (self.gaps and is_numbered))
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
