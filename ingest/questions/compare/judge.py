@@ -210,10 +210,7 @@ class _StepJudge:
         self, known: _SeenSoFar, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
     ) -> None:
         self._known, self._flow, self._elements = known, flow, elements
-        # Some dumps have parameters behind what reads them.
-        trained = {n for n, name in enumerate(flow.names) if gradient_name(name) in flow.last_of}
-        in_order = sorted(tensors, key=lambda tensor: tensor.number not in trained)
-        self._tensors = {tensor.number: tensor for tensor in in_order}
+        self._tensors = {tensor.number: tensor for tensor in tensors}
         self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
@@ -236,12 +233,12 @@ class _StepJudge:
                 self._known.moved_apart.add(self._flow.repeated_name(number))
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
         alike = [n for n in self._judgements if not is_held_parameter(self._flow.names[n])]
-        if len(alike) - len(different) >= _FEWEST_LATER and all(map(self._is_in_another_order, different)):
-            for number in different:
-                bound = replace(self._judgements[number].bound, explained=True)
-                self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
-        else:
-            self._known.found = True
+        if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
+            self._known.found |= bool(different)
+            return self._judgements
+        for number in different:
+            bound = replace(self._judgements[number].bound, explained=True)
+            self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
         return self._judgements
 
     def _is_in_another_order(self, number: int) -> bool:
@@ -396,11 +393,17 @@ class _StepJudge:
 
     def _carried_noise(self, tensor: Measured, metrics: Metrics, limit: float, reads: Sequence[int]) -> str:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
-        noisy = [number for number in reads if self._verdict(number) is Verdict.NOISE]
+        noisy = [number for number in reads if self._is_noise(number)]
         carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
         if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
             return ""
         return f"no more than what {self._flow.names[noisy[0]]} differs by, which is noise, makes"
+
+    def _is_noise(self, number: int) -> bool:
+        """Return whether a tensor differs by noise; some dumps have parameters behind what reads them."""
+        tensor = self._tensors[number]
+        is_later = number not in self._judgements and is_held_parameter(self._flow.names[number])
+        return self._verdict(number) is Verdict.NOISE or (is_later and bool(self._noise(tensor, 0.0, None)))
 
     def _carried(self, metrics: Metrics, read: Measured) -> float:
         """Return the relative difference that what an operator read makes in what it returned."""

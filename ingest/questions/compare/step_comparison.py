@@ -152,9 +152,8 @@ class StepComparison:
         if self.gaps:
             compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
         rows = [*compared, *self._unmatched()]
-        if self._choices.thresholds.are_empty:
-            named = sum(not pair.matched_by.is_guess for pair in self._pairs)
-            rows = without_effect(rows, named, (self._a.keys, self._b.keys))
+        if self._choices.thresholds.are_empty and not self._are_of_versions:
+            rows = without_effect(rows, self.matched, (self._a.keys, self._b.keys))
         for row in rows:
             self.counts[row.verdict] += 1
             yield row
