@@ -152,7 +152,7 @@ class StepComparison:
         if self.gaps:
             compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
         rows = [*compared, *self._unmatched()]
-        if self._choices.thresholds.are_empty and not self._are_of_versions:
+        if self._choices.thresholds.are_empty and not (self._choices.mapping.rules or self._are_of_versions):
             rows = without_effect(rows, self.matched, (self._a.keys, self._b.keys))
         for row in rows:
             self.counts[row.verdict] += 1
