@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import Dataflow, is_gradient, is_held_parameter, is_of_parameter
+from ingest.questions.compare.dataflow import (
+    Dataflow,
+    is_gradient,
+    is_held_parameter,
+    is_of_parameter,
+    is_parameter_gradient,
+)
 from ingest.questions.compare.first_difference import first_unexplained
-from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
+from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured, gradient_name
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
 from ingest.questions.compare.thresholds import Thresholds, is_ignored
@@ -84,6 +90,9 @@ class LayoutJudge:
     _tensors: dict[int, JudgedTensor] = field(default_factory=dict)
     """Those of the step that was judged last."""
     _flow: Dataflow = field(default_factory=lambda: Dataflow(()))
+    _rows: list[ComparedTensor] = field(default_factory=list)
+    _parts: dict[str, ComparedTensor] = field(default_factory=dict)
+    """The gradients of parameters of the step before of which each rank held its part of a sum."""
 
     def judge(
         self,
@@ -103,6 +112,11 @@ class LayoutJudge:
             elements: reads a tensor of A and its counterpart.
             fixed: the limits of types count instead of derived ones.
         """
+        self._parts = {
+            row.name_a: row
+            for row in self._rows
+            if is_parameter_gradient(row.name_a) and _is_certain_sum(self._tensors[row.number])
+        }
         batches = _cuts_of_batches(tensors)
         tensors = [_rescaled(tensor, batches) for tensor in tensors]
         self._tensors = {tensor.row.number: tensor for tensor in tensors}
@@ -110,10 +124,11 @@ class LayoutJudge:
         measured = [known for tensor in tensors if (known := tensor.measured())]
         judgements = self._judge.judge(measured, flow, elements)
         is_given = fixed or not thresholds.are_empty
-        return [
+        self._rows = [
             _row(tensor, judgements.get(tensor.row.number), thresholds, is_given=is_given)
             for tensor in tensors
         ]
+        return self._rows
 
     def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first tensor that differs by more than what came before explains.
@@ -124,8 +139,22 @@ class LayoutJudge:
         first = first_unexplained(known.values())
         if first is None:
             return None
+        if part := self._unreduced_gradient(first, known):
+            return FirstDifference(part, ())
         first = self._unreduced(first, known) or first
         return FirstDifference(first, _inputs_beside(first, rows))
+
+    def _unreduced_gradient(
+        self, first: ComparedTensor, known: Mapping[int, ComparedTensor]
+    ) -> ComparedTensor | None:
+        """Return the gradient of which each rank moved its replica by its own part alone; else None."""
+        moved = {gradient_name(row.name_a): n for n, row in known.items() if is_held_parameter(row.name_a)}
+        of_parts = [moved[name] for name in self._parts if name in moved]
+        part = self._parts.get(gradient_name(first.name_a))
+        if part is None or any(self._tensors[n].is_same_everywhere for n in of_parts):
+            return None  # gradients are dumped before they are reduced
+        why = f"each rank holds a part of the sum, and moved {first.name_a} by that part alone"
+        return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
 
     def _unreduced(self, first: ComparedTensor, known: dict[int, ComparedTensor]) -> ComparedTensor | None:
         """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
@@ -148,10 +177,15 @@ class LayoutJudge:
         """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
         tensor = self._tensors[number]
         own, other = tensor.key.op_name, self._tensors[following.number].key.op_name
-        way = tensor.decision.way if tensor.decision else None
-        is_known = tensor.decision is not None and tensor.decision.certainty in _SHOWN
         is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
-        return way is not None and is_known and is_sum(way.a) and not way.same_on_both and not is_reduction
+        return _is_certain_sum(tensor) and not is_reduction
+
+
+def _is_certain_sum(tensor: JudgedTensor) -> bool:
+    """Return whether ranks are known to hold parts of what is whole in B."""
+    decision = tensor.decision
+    way = decision.way if decision and decision.certainty in _SHOWN else None
+    return way is not None and is_sum(way.a) and not way.same_on_both
 
 
 def _inputs_beside(first: ComparedTensor, rows: Iterable[ComparedTensor]) -> tuple[ComparedInput, ...]:
