@@ -95,9 +95,9 @@ class Dataflow:
     def reads(self, number: int, known: Container[int]) -> list[int] | None:
         """Return what the operator of a tensor read, of what is known; None if that is not known at all.
 
-        An output is computed of the inputs of its operator, and of the parameters of a module and of those in
-        it. The gradient of a parameter is computed of the gradient of what its module returned, and of what
-        that read.
+        An output is computed of the inputs of its operator, and of the parameters of a module and of those
+        that were called in it. The gradient of a parameter is computed of the gradient of what its module
+        returned, and of what that read.
         """
         key, name = self.keys[number], self.names[number]
         if is_parameter(key.op_type) or is_input(key.io):
@@ -111,7 +111,9 @@ class Dataflow:
         inputs = self._inputs.get(key.operator)
         if not inputs or any(n not in known for n in inputs):
             return None
-        return [*inputs, *filter(known.__contains__, self._parameters.get(key.op_name, ()))]
+        inner = {key.op_name, *(self.keys[n].op_name for n in range(inputs[0], number))}
+        parameters = {n for module in inner for n in self._parameters.get(module, ())}
+        return [*inputs, *sorted(n for n in parameters if n in known)]
 
     def read_otherwise(self, number: int) -> int | None:
         """Return the input of A that stands for what was dumped of a tensor, but has other bytes; else None.

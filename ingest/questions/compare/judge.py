@@ -250,6 +250,8 @@ class _StepJudge:
         if pair is None or pair[0].shape != pair[1].shape:
             return False
         limit = self._judgements[number].bound.limit
+        if self._differences[number] <= limit:
+            return False  # a fact
         lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
         return any(_have_same_rows(*pair, length, limit) for length in lengths if length)
 
@@ -455,7 +457,7 @@ class _StepJudge:
                 unread[number] = (
                     f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
                 )
-            elif is_gradient(name) and of_parameters * _CLOSER <= difference:
+            elif is_gradient(name) and of_parameters * _CLOSER < difference:
                 unread[number] = (
                     f"nothing was computed from it: the gradients of all parameters are at least "
                     f"{_CLOSER:.0f} times closer"
@@ -464,7 +466,7 @@ class _StepJudge:
                 tensor.unequal
                 and self._flow.is_same_rank
                 and later >= _FEWEST_LATER
-                and closest * _CLOSER <= difference
+                and closest * _CLOSER < difference
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "
