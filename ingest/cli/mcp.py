@@ -26,7 +26,7 @@ def command(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask clients for the token in this file.", show_default=False),
+        typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
     ] = None,
     trust_header: Annotated[
         str | None,

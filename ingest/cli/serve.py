@@ -42,7 +42,7 @@ def command(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask viewers for the token in this file.", show_default=False),
+        typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
     ] = None,
     trust_header: Annotated[
         str | None,

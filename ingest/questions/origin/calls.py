@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,10 @@ class Call:
         return tensor_name(self.op_type, self.op_name, operand.io, operand.slot, self.key.occurrence)
 
 
+#: The types of rows of what is learned.
+_LEARNED: Final = ("Gradient", "Parameter")
+
+
 class CollectiveCall(NamedTuple):
     """A call of a collective, with or without a bad tensor."""
 
@@ -105,8 +109,8 @@ class RankTrace:
     unknown: int = 0
     """The number of floating-point tensors that may or may not hold NaN or Inf."""
     ends_clean: bool = False
-    """Whether what was computed last is clean: parameters and their gradients; or, if only
-    outputs were dumped, the last of them. What is bad before is memory that nothing read, or not yet."""
+    """Whether what was computed last is clean: the last output, parameters, and their gradients, which were
+    dumped. What is bad before is memory that nothing read, or not yet."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -165,18 +169,13 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         unknown=_count_unknown(tables, rows, bad),
     )
     names = tables.label("op_name")[rows].tolist()
-    is_trained = "Gradient" in op_types
-    ends = np.array(
-        [
-            is_trained and kind in ("Gradient", "Parameter") and ".output" not in name
-            for kind, name in zip(op_types, names, strict=True)
-        ],
-        bool,
-    )
-    if not ends.any() and trace.is_ordered and not trace.has_inputs:
-        ends[-1:] = True
+    kinds = list(zip(op_types, io, names, strict=True))
+    learned = [n for n, (kind, _, name) in enumerate(kinds) if kind in _LEARNED and ".output" not in name]
+    # The loss may be NaN although gradients are finite: that of a logarithm of a negative number is.
+    outputs = [n for n, (kind, label, _) in enumerate(kinds) if is_output(label) and kind not in _LEARNED]
     step.forget_tables()
-    return replace(trace, ends_clean=bool(ends.any() and not bad[rows[ends]].any()))
+    is_known = trace.is_ordered and any(op_types[n] == "Gradient" for n in learned)
+    return replace(trace, ends_clean=is_known and not bad[rows[learned + outputs[-1:]]].any())
 
 
 def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:

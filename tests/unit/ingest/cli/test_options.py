@@ -17,6 +17,7 @@ DIFFERENT = {
     "--layout-map": "settles what `compare` leaves open; `export` writes whole tensors by it",
     "--limit": "each says what it limits",
     "--metrics": "`consolidate` knows it with --follow only",
+    "--listen": "`mcp` speaks over standard input and output without it",
     "--out": "a page, or a configuration",
     "--placement": "of the tensor that `show` prints, and of all that `export` writes",
     "--poll": "`consolidate` knows it with --follow only",
