@@ -221,7 +221,9 @@ def test_the_rank_that_stands_still_is_told_and_a_healthy_dump_is_silent(
         )
         assert down.labels["instance"] == here
         print(f"an hour of rules is {3600 / QUICK:g} s; {time.monotonic() - begun:.1f} s were watched")
-        others = {alert for alert in fired(server) if alert[1] != here}
+        # Scans of a committed dump are a minute apart, which is an hour by these rules.
+        seldom = ("DumpIngestWatcherStuck", f"127.0.0.1:{healthy}", "")
+        others = {alert for alert in fired(server) if alert[1] != here} - {seldom}
         # Before the first scrape there is no watcher; and a scrape may have been late on a busy machine.
         late = {sample.labels["instance"] for sample in server.query("min_over_time(up[1h]) == 0")}
         assert {(name, where) for name, where, _ in others if where and where not in late} == set()
