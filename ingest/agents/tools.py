@@ -192,7 +192,7 @@ def _cut(value: Any, cursor: int, room: int) -> dict[str, Any]:
 
 
 def _first_rows(rows: Sequence[Any], room: int) -> list[Any]:
-    """Return the first rows that fit into so many characters; only the first is shortened much."""
+    """Return the rows that fit in `room` characters; only the first of them may lose most of its length."""
     taken: list[Any] = []
     for row in rows:
         short = _fitting(row, room)
@@ -204,7 +204,7 @@ def _first_rows(rows: Sequence[Any], room: int) -> list[Any]:
 
 
 def _fitting(value: Any, room: int) -> Any:
-    """Return a value with as many members in its lists as fit into so many characters; None if none do."""
+    """Return a value with its lists cut until it fits in `room` characters; None if it never does."""
     shorter = (_shortened(value, most) for most in _MEMBERS)
     return next((short for short in shorter if _size(short) <= room), None)
 

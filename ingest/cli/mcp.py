@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, StoreArgument
+from ingest.cli.opening import settings_and_store
+from ingest.cli.options import (
+    AllowAnyoneOption,
+    ConfigOption,
+    StoreArgument,
+    TokenFileOption,
+    TrustHeaderOption,
+)
 from ingest.cli.printing import say
 from workers.errors import UsageError
 
@@ -24,22 +29,9 @@ def command(
             show_default=False,
         ),
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
-    ] = None,
-    trust_header: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Let in whom a proxy names in this header, such as X-Forwarded-User.",
-            show_default=False,
-        ),
-    ] = None,
-    allow_anyone: Annotated[
-        bool,
-        typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
-    ] = False,
+    token_file: TokenFileOption = None,
+    trust_header: TrustHeaderOption = None,
+    allow_anyone: AllowAnyoneOption = False,
     config: ConfigOption = None,
 ) -> None:
     """Let coding agents ask a store, or all stores below a URL: a server of the Model Context Protocol.
@@ -50,9 +42,7 @@ def command(
     [bold]dump-ingest mcp run.zarr[/]
     [bold]dump-ingest mcp s3://bucket/runs --listen 127.0.0.1:8001[/]
     """
-    settings = load_settings(config, store=store).settings
-    if settings.store is None:
-        raise UsageError("no store is named", hint="Name it as STORE, or with DUMP_INGEST_STORE.")
+    settings, store_url = settings_and_store(store, config)
     if listen is None and (token_file or trust_header or allow_anyone):
         raise UsageError("who may ask is a matter of HTTP", hint="Give --listen, or leave the other out.")
     try:
@@ -65,7 +55,7 @@ def command(
     from ingest.page.access import Listen, access_for
     from ingest.page.library import Library
 
-    library = Library(settings.store, settings.store_arguments)
+    library = Library(store_url, settings.store_arguments)
     if listen is None:
         library.begin()  # a wrong URL is reported before a client waits
         asyncio.run(server.serve_stdio(library))
@@ -75,5 +65,5 @@ def command(
     library.begin()
     listening = server.bind(address)
     host, port = listening.getsockname()[:2]
-    say(f"answering agents about {settings.store} at http://{Listen(host, port).shown}/mcp")
+    say(f"answering agents about {store_url} at http://{Listen(host, port).shown}/mcp")
     server.serve_http(library, listening, access)

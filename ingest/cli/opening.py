@@ -67,13 +67,23 @@ def open_store(store: str | None, config: Path | None, *, mesh: str | None = Non
 def _opened(store: str | None, config: Path | None, mesh: str | None) -> ingest.DumpStore:
     if store and _has_defaults_alone(config):
         return ingest.open_store(store, mesh=mesh or "")
-    settings = load_settings(config, store=store, mesh=mesh).settings
+    settings, url = settings_and_store(store, config, mesh=mesh)
+    return ingest.open_store(url, mesh=settings.mesh, **settings.store_arguments)
+
+
+def settings_and_store(store: str | None, config: Path | None, **flags: Any) -> tuple[Settings, str]:
+    """Return the settings in effect for a command that reads, and the URL of the store that is named.
+
+    Raises:
+        UsageError: a setting is wrong, or none names a store.
+    """
+    settings = load_settings(config, store=store, **flags).settings
     if settings.store is None:
         raise UsageError(
             "no store is named",
             hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
         )
-    return ingest.open_store(settings.store, mesh=settings.mesh, **settings.store_arguments)
+    return settings, settings.store
 
 
 def page_url(config: Path | None) -> str | None:

@@ -224,6 +224,23 @@ WatchersOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+#: Who may ask a server; `ingest.page.access` checks it.
+TokenFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
+]
+TrustHeaderOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Let in whom a proxy names in this header, such as X-Forwarded-User.",
+        show_default=False,
+    ),
+]
+AllowAnyoneOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
+]
 
 #: What the options that choose tensors choose: `tensor_filter.FilterFields` of the reader, whose import takes
 #: numpy.

@@ -6,13 +6,19 @@ import asyncio
 import math
 import signal
 import webbrowser
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, StoreArgument, WatchersOption
+from ingest.cli.opening import settings_and_store
+from ingest.cli.options import (
+    AllowAnyoneOption,
+    ConfigOption,
+    StoreArgument,
+    TokenFileOption,
+    TrustHeaderOption,
+    WatchersOption,
+)
 from ingest.cli.printing import say
 from ingest.heartbeat import INTERVAL_S, beat, tell_ready
 from workers.errors import UsageError
@@ -40,22 +46,9 @@ def command(
             show_default=False,
         ),
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
-    ] = None,
-    trust_header: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Let in whom a proxy names in this header, such as X-Forwarded-User.",
-            show_default=False,
-        ),
-    ] = None,
-    allow_anyone: Annotated[
-        bool,
-        typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
-    ] = False,
+    token_file: TokenFileOption = None,
+    trust_header: TrustHeaderOption = None,
+    allow_anyone: AllowAnyoneOption = False,
     watchers: WatchersOption = "",
     cache: Annotated[
         str, typer.Option(metavar="SIZE", help="How many bytes of answers are kept for all viewers.")
@@ -82,12 +75,7 @@ def command(
     from ingest.page.watchers import Watchers, parse_addresses
     from ingest.units import parse_size
 
-    settings = load_settings(config, store=store).settings
-    if settings.store is None:
-        raise UsageError(
-            "no store is named",
-            hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
-        )
+    settings, store_url = settings_and_store(store, config)
     address = Listen.parse(listen)
     access = access_for(
         address, token_file, trust_header, base_url or settings.page_url, is_open=allow_anyone
@@ -97,7 +85,7 @@ def command(
     except ValueError as exc:
         raise UsageError(f"--cache: {exc}") from exc
     urls = parse_addresses(watchers)
-    library = Library(settings.store, settings.store_arguments, refresh)
+    library = Library(store_url, settings.store_arguments, refresh)
     library.begin()  # a wrong URL is reported before anything listens
     server = PageServer(
         library,
@@ -110,7 +98,7 @@ def command(
         ),
     )
     url = server.bind()
-    say(f"serving {settings.store} at {url}")
+    say(f"serving {store_url} at {url}")
     if open_browser:
         webbrowser.open(url)
     asyncio.run(_serve(server))

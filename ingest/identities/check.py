@@ -50,10 +50,8 @@ def check(actual: Array, expected: Iterable[tuple[Expectation, bool]]) -> Identi
     try:
         with np.errstate(all="ignore"):  # what is not finite is not judged
             best, tried = _best(actual, expected)
-    except (ValueError, IndexError):
-        return IdentityCheck(
-            "open", "shapes that do not fit"
-        )  # of a shard, or of another operator of the name
+    except (ValueError, IndexError):  # of a shard, or of another operator of the name
+        return IdentityCheck("open", "shapes that do not fit")
     if best is None:
         reason = "does not follow from its definition as a whole" if tried else "other attributes"
         return IdentityCheck("open", reason)
