@@ -349,8 +349,8 @@ class _RankPatterns:
             if len(before) < 3 or max(before) > min(before) * (1 + _LEVEL):
                 continue
             family, _ = Counter(family_of(each.told) for each in self._updates[step - 1]).most_common(1)[0]
-            alike = [each.name for each in self._updates[step] if family_of(each.told) == family]
-            ratios = {name: rates[step][name] / before[0] for name in alike}
+            alike = [each for each in self._updates[step] if family_of(each.told) == family]
+            ratios = {each.name: rate_of(each.told) / before[0] for each in alike if each.name in rates[step]}
             names = [name for name, ratio in ratios.items() if ratio > _JUMP or ratio < _DROP]
             if len(names) * 4 >= 3 * len(ratios) and len(names) > 2:
                 yield before[0], rate, names, step

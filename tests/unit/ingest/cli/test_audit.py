@@ -64,3 +64,26 @@ def test_repeated_faults_of_one_rank_are_one_finding(made: MadeDump, store: Path
     (failure,) = found["failures"]
     assert (failure["rank"], failure["steps"], failure["where"]) == (1, [0, 1, 2], "row")
     assert "suspect its host" in answer("audit", store, code=5).stderr
+
+
+def trained(run: MadeRun, steps: int, *, frozen: int = 0, rate: float = 0.1) -> None:
+    """Dump five parameters and their gradients; SGD updates them, but for the first `frozen`."""
+    random = np.random.default_rng(0)
+    values = [random.normal(size=(16, 8)).astype(np.float32) for _ in range(5)]
+    for step in range(steps):
+        for number, value in enumerate(values):
+            gradient = random.normal(size=(16, 8)).astype(np.float32)
+            run.parameter(f"p{number}", value, step=step)
+            run.op(f"Gradient.p{number}", (), [gradient], step=step)
+            if number >= frozen:
+                values[number] = value - np.float32(rate) * gradient
+
+
+@pytest.mark.parametrize("frozen", [0, 2, 3])
+def test_parameters_that_no_update_reaches_are_one_finding(made: MadeDump, store: Path, frozen: int) -> None:
+    trained(MadeRun(made), 7, frozen=frozen)
+    ingest_directly(made.root, store)
+    found = ingest.audit(ingest.open_store(store)).failures
+    assert [(each.cause, each.level, each.follows) for each in found] == (
+        [("update does not happen", "shown", frozen - 1)] if frozen else []
+    )
