@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -116,6 +117,7 @@ def record(
     modules: str = "*",
     advance: Advance = "forward",
     first_step: int = 0,
+    max_nbytes: int | None = None,
     queue_nbytes: int = 1024 * MIB,
     when_full: WhenFull = "wait",
     compiled: Compiled = "boundary",
@@ -148,6 +150,7 @@ def record(
         advance: what begins a step: `forward`, each call of the model; `optimizer`, the end of a step of an
             optimizer of its parameters; `manual`, `Recorder.advance`.
         first_step: the number of the first step, for a job that goes on at a checkpoint.
+        max_nbytes: with `tensors`, larger tensors have statistics only; in bytes. Default: no limit.
         queue_nbytes: the most that waits to be written, in bytes. A larger tensor waits for an empty queue.
         when_full: `wait`, which delays the training; or `leave out`: then the statistics are recorded without
             the elements, and the dump says how many.
@@ -185,6 +188,7 @@ def record(
         modules=modules,
         advance=advance,
         first_step=_whole("first_step", first_step, 0),
+        max_nbytes=math.inf if max_nbytes is None else _whole("max_nbytes", max_nbytes, 0),
         queue_nbytes=_whole("queue_nbytes", queue_nbytes, 1),
         when_full=when_full,
         compiled=compiled,

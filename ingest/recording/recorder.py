@@ -52,6 +52,7 @@ class Choice:
     modules: str
     advance: Advance
     first_step: int
+    max_nbytes: float
     queue_nbytes: int
     when_full: WhenFull
     compiled: Compiled
@@ -236,8 +237,9 @@ class Recorder:
             self._add_problem("nothing is recorded while a CUDA graph is captured")
             return
         queue, wait = self._writer.queue, self._choice.when_full == "wait"
-        elements = self._choice.what == "tensors"
-        nbytes = ROW_NBYTES + (tensor.numel() * tensor.element_size() if elements else 0)
+        tensor_nbytes = tensor.numel() * tensor.element_size()
+        elements = self._choice.what == "tensors" and tensor_nbytes <= self._choice.max_nbytes
+        nbytes = ROW_NBYTES + tensor_nbytes * elements
         if not queue.reserve(nbytes, wait=wait):
             has_room = queue.reserve_margin(ROW_NBYTES)
             self.left_out += elements or not has_room

@@ -37,7 +37,7 @@ FLOORS = (
     ("ingest.consolidating", "ingest.service", "ingest.store_gc"),
     ("ingest.metrics", "ingest.reporting", "ingest.repairing"),
     ("ingest.page", "ingest.wiring"),
-    ("ingest.agents", "ingest.api", "ingest.doctor"),
+    ("ingest.agents", "ingest.api", "ingest.doctor", "ingest.golden"),
     ("ingest.cli",),
 )
 HEAVY = ("distributed", "dask", "zarr", "numcodecs", "s3fs", "botocore", "xarray")

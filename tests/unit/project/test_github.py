@@ -35,7 +35,7 @@ def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
-        ("vendor.github-workflows", WORKFLOWS),
+        ("vendor.github-workflows", [*WORKFLOWS, GITHUB.parent / "deploy" / "github" / "golden.yml"]),
         ("custom.github-workflows-require-timeout", WORKFLOWS),
         ("vendor.github-issue-forms", FORMS),
         ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
