@@ -100,6 +100,10 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """How many tensors have no elements, or no line, because the queue was full."""
     problems: tuple[str, ...] = ()
     """What else could not be recorded."""
+    incident: str = ""
+    """For which trigger a black box saved the elements of this step, or was to save them; "" for none."""
+    not_saved: str = ""
+    """Why it did not save them; "" if it did, or if nothing triggered."""
 
 
 class RecorderTree(Layout):

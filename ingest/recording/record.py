@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from ingest.layouts.recorder import DIRECTORY
+from ingest.recording.black_box import BlackBox
 from ingest.recording.recorder import Advance, Choice, Compiled, Recorder, What, WhenFull
 from ingest.recording.torch_module import Torch, TorchModule, import_torch
+from ingest.units import parse_size
 from workers.errors import UsageError
+from workers.host.resources import machine_nbytes
 from workers.model import MIB
 
 _AXES = ("tp", "pp", "dp", "cp", "ep", "sp", "dp_replicate", "dp_shard")
@@ -119,9 +122,15 @@ def record(
     first_step: int = 0,
     max_nbytes: int | None = None,
     queue_nbytes: int = 1024 * MIB,
-    when_full: WhenFull = "wait",
+    when_full: WhenFull | None = None,
     compiled: Compiled = "boundary",
     mesh: Any = None,
+    black_box: int | None = None,
+    keep: int | str | None = None,
+    ring: str | os.PathLike[str] | None = None,
+    after: int = 2,
+    incidents: int = 8,
+    budget: int | str | None = None,
 ) -> Recorder:
     """Record a PyTorch model as a dump, while the returned context manager is used.
 
@@ -153,11 +162,23 @@ def record(
         max_nbytes: with `tensors`, larger tensors have statistics only; in bytes. Default: no limit.
         queue_nbytes: the most that waits to be written, in bytes. A larger tensor waits for an empty queue.
         when_full: `wait`, which delays the training; or `leave out`: then the statistics are recorded without
-            the elements, and the dump says how many.
+            the elements, and the dump says how many. By default `wait`, but of a black box `leave out`.
         compiled: how modules that `torch.compile` has compiled are seen: only from outside (`boundary`), or
             run uncompiled in the steps that are recorded (`eager`).
         mesh: the place of this process in the mesh of the job: a DeviceMesh with names, or the place and size
             by axis: `{"tp": (0, 2), "dp": (3, 4)}`. By default that of DTensors and DistributedDataParallel.
+        black_box: how many steps before and with an incident have their elements saved. Statistics of all
+            steps are recorded, and elements of the last steps are held in a ring until something happens: a
+            NaN or infinity that was not there before, a spike of the loss or of the gradients, an exception,
+            SIGTERM, `Recorder.trigger`, a file `black-box/trigger` in the directory, or any of these on
+            another rank. None for no black box.
+        keep: the most memory of this process that the ring takes, in bytes or as `64GiB`. By default a
+            quarter of that of the machine, over the processes of `LOCAL_WORLD_SIZE`.
+        ring: a directory on this host for the ring, such as one in `/dev/shm` or on a local disk: what it
+            holds outlives the process. By default the ring is in memory of the process.
+        after: how many steps after an incident are saved, too.
+        incidents: how many incidents of the run may be saved.
+        budget: the most that this process saves, in bytes or as `64GiB`. By default `keep` for each incident.
 
     Returns:
         The recorder, to be used as a context manager.
@@ -170,7 +191,7 @@ def record(
     _check_model(torch, model)
     _check("what", what, get_args(What))
     _check("advance", advance, get_args(Advance))
-    _check("when_full", when_full, get_args(WhenFull))
+    _check("when_full", when_full or "wait", get_args(WhenFull))
     _check("compiled", compiled, get_args(Compiled))
     for wanted in (of,) if isinstance(of, str) else of:
         _check("of", wanted, _OF)
@@ -190,8 +211,17 @@ def record(
         first_step=_whole("first_step", first_step, 0),
         max_nbytes=math.inf if max_nbytes is None else _whole("max_nbytes", max_nbytes, 0),
         queue_nbytes=_whole("queue_nbytes", queue_nbytes, 1),
-        when_full=when_full,
+        when_full=when_full or ("wait" if black_box is None else "leave out"),
         compiled=compiled,
+        black_box=_black_box(
+            black_box,
+            what=what,
+            keep=keep,
+            ring=ring,
+            after=after,
+            incidents=incidents,
+            budget=budget,
+        ),
     )
     rank = rank_of(torch)
     places = coordinates_of(torch, model, mesh)
@@ -203,6 +233,50 @@ def record(
         (f"rank_{rank}", *(f".{axis}_rank_{number}_of_{size}" for axis, (number, size) in places.items()))
     )
     return Recorder(torch, model, root / DIRECTORY / name, rank, choice)
+
+
+def _black_box(
+    steps: int | None,
+    *,
+    what: What,
+    keep: int | str | None,
+    ring: str | os.PathLike[str] | None,
+    after: int,
+    incidents: int,
+    budget: int | str | None,
+) -> BlackBox | None:
+    if steps is None:
+        if (keep, ring, budget) != (None, None, None):
+            raise UsageError(
+                "record: keep, ring and budget are those of a black box", hint="Pass black_box=8, too."
+            )
+        return None
+    if what != "stats":
+        raise UsageError(
+            f"record: what={what!r} records elements of every step, and a black box those of incidents",
+            hint="Pass either black_box or what.",
+        )
+    keep_nbytes = (
+        machine_nbytes() // 4 // max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        if keep is None
+        else _nbytes("keep", keep)
+    )
+    incidents = _whole("incidents", incidents, 0)
+    return BlackBox(
+        steps=_whole("black_box", steps, 1),
+        after=_whole("after", after, 0),
+        keep_nbytes=keep_nbytes,
+        incidents=incidents,
+        budget_nbytes=incidents * keep_nbytes if budget is None else _nbytes("budget", budget),
+        ring=None if ring is None else Path(ring),
+    )
+
+
+def _nbytes(name: str, value: int | str) -> int:
+    try:
+        return _whole(name, parse_size(value) if isinstance(value, str) else value, 1)
+    except ValueError as exc:
+        raise UsageError(f"record: {name}: {exc}", hint="Pass bytes, or a text such as '64GiB'.") from exc
 
 
 def _numbers(steps: Any) -> frozenset[int]:

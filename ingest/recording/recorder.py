@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from ingest.layouts.recorder import RecordedPlacement, RecordedStep
+from ingest.recording.black_box import GRACE_S, BlackBox, BlackBoxWriter, save_on_sigterm
 from ingest.recording.hooks import (
     CallLines,
     CompiledCalls,
@@ -27,7 +28,7 @@ from ingest.recording.hooks import (
 )
 from ingest.recording.snapshots import ROW_NBYTES, Camera, placement_of
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
-from ingest.recording.writer import Row, StepEnd, Writer, existing_steps
+from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps
 from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
 from workers.errors import UsageError
@@ -56,6 +57,8 @@ class Choice:
     queue_nbytes: int
     when_full: WhenFull
     compiled: Compiled
+    black_box: BlackBox | None = None
+    """None if elements are written in every step, or in none."""
 
     def has(self, step: int) -> bool:
         """Return whether a step is to be recorded."""
@@ -97,7 +100,19 @@ class Recorder:
         """What could not be recorded."""
         self._camera = Camera(torch)
         self._lines = CallLines(torch)
-        self._writer = Writer(directory, choice.queue_nbytes)
+        self._box: BlackBoxWriter | None = None
+        if choice.black_box is not None:
+            self._box = BlackBoxWriter(
+                directory,
+                choice.queue_nbytes,
+                choice.black_box,
+                rank=rank,
+                every=choice.every,
+                fail=self.fail,
+            )
+        self._writer = self._box or Writer(directory, choice.queue_nbytes)
+        self._holds = False
+        """Whether elements of the step that runs go into the ring."""
         self._hooks: StepHooks | None = None
         self._functions: FunctionCalls | None = None
         self._sequence = count()
@@ -121,6 +136,7 @@ class Recorder:
                 hint="Call `ingest.record` again for another recording.",
             )
         self._check_directory()
+        self._start_writer()
         self._was_used = True
         self._process = os.getpid()
         kernels.warm_up()
@@ -130,7 +146,8 @@ class Recorder:
             for module in Names(self._model, inside_compiled=False).compiled:
                 self._mode.callback(run_within(module, self._around_compiled))
         self._watch()
-        self._writer.start()
+        if self._box is not None:
+            self._mode.callback(save_on_sigterm(lambda: self._request("SIGTERM").done.wait(GRACE_S)))
         _in_use.add(self.directory.resolve())
         if self._choice.advance != "forward":
             self._begin(self._choice.first_step)
@@ -140,6 +157,9 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Finish the step that runs, write what is queued, and say what could not be recorded."""
+        is_failure = error is not None and getattr(error, "code", 1) not in (0, None)  # as `sys.exit` has
+        if is_failure and self._box is not None and not self._is_copy:
+            self._request(f"{type(error).__name__}: {error}")
         self._end("" if error is None else f"{type(error).__name__}: {error}"[:200])
         self._watching.close()
         self._mode.close()
@@ -195,6 +215,32 @@ class Recorder:
             )
         self._next()
 
+    def trigger(self, why: str) -> None:
+        """Save what the black box holds, on all ranks: the steps before this one, this one, and some more.
+
+        Args:
+            why: a few words, which the dump repeats.
+
+        Raises:
+            UsageError: the recorder is not a black box.
+        """
+        if self._box is None:
+            raise UsageError(
+                "the recorder is not a black box: there is nothing to save",
+                hint="Pass black_box=8 to `ingest.record`.",
+            )
+        self._request(why)
+
+    def _request(self, why: str) -> Request:
+        request = Request(self.step or 0, why)
+        self._writer.queue.put(request)
+        return request
+
+    @property
+    def incidents(self) -> dict[str, list[int]]:
+        """The steps whose elements the black box has saved so far, by what triggered it."""
+        return {} if self._box is None else dict(self._box.incidents)
+
     def save(self, name: str, value: Any) -> None:
         """Record what no module takes or returns, such as a loss; does nothing between recorded steps.
 
@@ -237,21 +283,27 @@ class Recorder:
             self._add_problem("nothing is recorded while a CUDA graph is captured")
             return
         queue, wait = self._writer.queue, self._choice.when_full == "wait"
+        step, room = self.step or 0, None
         tensor_nbytes = tensor.numel() * tensor.element_size()
-        elements = self._choice.what == "tensors" and tensor_nbytes <= self._choice.max_nbytes
+        elements = (self._choice.what == "tensors" or self._holds) and tensor_nbytes <= self._choice.max_nbytes
         nbytes = ROW_NBYTES + tensor_nbytes * elements
+        if self._box is not None and elements and tensor.device.type == "cpu":
+            room = self._box.ring.room(step, tensor_nbytes)
+            elements, nbytes = room is not None, ROW_NBYTES
+            self.left_out += room is None
         if not queue.reserve(nbytes, wait=wait):
             has_room = queue.reserve_margin(ROW_NBYTES)
             self.left_out += elements or not has_room
             if not has_room:
                 return
-            elements, nbytes = False, ROW_NBYTES
+            elements, nbytes, room = False, ROW_NBYTES, None
+        into, place = (None, None) if room is None else (room.data, (room.chunk, room.begin))
         try:
-            snapshot = self._camera.take(tensor, elements=elements)
+            snapshot = self._camera.take(tensor, elements=elements, into=into)
         except BaseException:
             queue.release(nbytes)
             raise
-        queue.put(Row(self.step or 0, name, snapshot, nbytes, dtensor))
+        queue.put(Row(step, name, snapshot, nbytes, dtensor, place))
 
     def _check_directory(self) -> None:
         hint = "Record into another directory, or remove those steps first."
@@ -267,10 +319,24 @@ class Recorder:
                 f"{self.directory} cannot be written: {exc.strerror or exc}",
                 hint="The recorder writes below the directory that `ingest.record` names: give it one.",
             ) from exc
-        if existing := [step for step in existing if step >= self._choice.first_step]:
+        existing = [step for step in existing if step >= self._choice.first_step]
+        if existing and self._box is None:
             raise UsageError(
                 f"{self.directory} already has step {existing[0]} of rank {self._rank}", hint=hint
             )
+
+    def _start_writer(self) -> None:
+        try:
+            self._writer.start()
+        except BlockingIOError as exc:
+            raise UsageError(
+                f"another process records rank {self._rank} into {self.directory.parent}",
+                hint="Give each run a directory of its own, and each process its RANK.",
+            ) from exc
+        except OSError as exc:
+            raise UsageError(
+                f"the black box cannot begin: {exc}", hint="Give it directories that it may write."
+            ) from exc
 
     def _watch(self) -> None:
         """Add the hooks that count the steps, which are also those of the outermost module."""
@@ -339,6 +405,7 @@ class Recorder:
         if not self._choice.has(step) or self._writer.failure is not None or self._is_copy:
             return
         self._sequence = count()
+        self._holds = self._box is not None and self._box.may_save(step)
         self._left_out_before, self._problems_before = self.left_out, len(self.problems)
         is_eager = self._choice.compiled == "eager"
         hooks = StepHooks(

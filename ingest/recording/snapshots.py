@@ -240,7 +240,9 @@ class Camera:
         """Return whether a CUDA graph is being captured, in which nothing can be copied to the host."""
         return tensor.device.type == "cuda" and bool(self._torch.cuda.is_current_stream_capturing())
 
-    def take(self, tensor: TorchTensor, *, elements: bool) -> TensorSnapshot:
+    def take(
+        self, tensor: TorchTensor, *, elements: bool, into: npt.NDArray[np.uint8] | None = None
+    ) -> TensorSnapshot:
         """Return a plain tensor as it is now.
 
         Memory: with elements, a copy of them; on an accelerator, another one there until it has arrived.
@@ -248,6 +250,7 @@ class Camera:
         Args:
             tensor: one of `parts`.
             elements: whether to copy its elements, and not only to compute statistics.
+            into: memory for the elements of a tensor on a CPU, as many bytes; by default new memory.
         """
         torch = self._torch
         with torch.no_grad():
@@ -258,7 +261,11 @@ class Camera:
             if plain.device.type == "cpu":
                 if elements:
                     # Always a copy: the optimizer, or the next operator, may write into the tensor.
-                    host = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
+                    if into is None or not len(into):
+                        host = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
+                    else:
+                        host = torch.from_numpy(into).view(plain.dtype)
+                        host.view(shape).copy_(plain)
                     return TensorSnapshot(name, shape, host.nbytes, _elements=self._as_numpy(host, name))
                 return TensorSnapshot(name, shape, 0, _row=_row_of(self._as_numpy(plain.reshape(-1), name)))
             return self._take_from_device(plain, name, shape, elements=elements)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -83,13 +83,16 @@ class ByteQueue(Generic[Item]):
             self._items.append(item)
             self._changed.notify_all()
 
-    def take(self) -> Item | None:
-        """Wait for an item; return None at once if somebody waits for room and the queue is empty."""
+    def take(self, timeout_s: float | None = None) -> Item | None:
+        """Wait for an item; return None at once if somebody waits for room and the queue is empty.
+
+        Args:
+            timeout_s: how long to wait, in seconds, before None is returned anyway; None for ever.
+        """
         with self._changed:
             while not self._items:
-                if self._waiting and self._held:
+                if (self._waiting and self._held) or not self._changed.wait(timeout_s):
                     return None
-                self._changed.wait()
             return self._items.popleft()
 
     def release(self, nbytes: int) -> None:
@@ -111,13 +114,19 @@ class StepFiles:
     Args:
         directory: of the step; it must not exist.
         max_file_nbytes: the bytes of elements at which a file is full.
+        again: whether the directory may exist: its lines stay until they are replaced at the end.
 
     Raises:
         OSError: the directory exists, or cannot be made.
     """
 
-    def __init__(self, directory: Path, max_file_nbytes: int) -> None:
-        directory.mkdir(parents=True)
+    def __init__(self, directory: Path, max_file_nbytes: int, *, again: bool = False) -> None:
+        directory.mkdir(parents=True, exist_ok=again)
+        self._lines_path = directory / (f".{STATISTICS_FILE}" if again else STATISTICS_FILE)
+        if again:
+            # The mark first: from now on, whoever looks sees a step that is not finished.
+            for path in (directory / STEP_FILE, self._lines_path, *directory.glob("recorded-tensor*")):
+                path.unlink(missing_ok=True)
         self._directory = directory
         self._max_file_nbytes = max_file_nbytes
         self._lines: list[RecordedTensor] = []
@@ -139,22 +148,7 @@ class StepFiles:
             self._nbytes += snapshot.nbytes
         elif snapshot.has_elements:
             file = f"recorded-tensor-{name.sequence}.raw"
-        self._lines.append(
-            RecordedTensor(
-                op_type=name.op_type,
-                op_name=name.op_name,
-                io=name.io,
-                slot=name.slot,
-                graph=name.graph,
-                sequence=name.sequence,
-                dtype=snapshot.dtype,
-                shape=snapshot.shape,
-                statistics=by_name(snapshot.statistics(), FIELDS),
-                file=file,
-                key=key,
-                dtensor=dtensor,
-            )
-        )
+        self._lines.append(line_of(name, snapshot, dtensor, file, key))
         self.tensors += 1
         if file and not key:
             self._write_lines()
@@ -174,7 +168,7 @@ class StepFiles:
 
     def _write_lines(self) -> None:
         if self._lines:
-            with (self._directory / STATISTICS_FILE).open("ab") as file:
+            with self._lines_path.open("ab") as file:
                 file.write(msgspec.json.Encoder().encode_lines(self._lines))
             self._lines = []
 
@@ -182,9 +176,40 @@ class StepFiles:
         """Write what is left, and at last the file that says that the step is finished."""
         self.flush()
         (self._directory / STACK_FILE).write_bytes(stacks)
-        written = self._directory / f".{STEP_FILE}"
-        written.write_bytes(msgspec.json.encode(mark))
-        written.replace(self._directory / STEP_FILE)
+        if self.tensors:
+            self._lines_path.replace(self._directory / STATISTICS_FILE)
+        write_mark(self._directory, structs.replace(mark, tensors=self.tensors))
+
+
+def line_of(
+    name: TensorName,
+    snapshot: TensorSnapshot,
+    dtensor: RecordedPlacement | None,
+    file: str = "",
+    key: str = "",
+) -> RecordedTensor:
+    """Return the line of a tensor, whose elements are in a file if it has a name."""
+    return RecordedTensor(
+        op_type=name.op_type,
+        op_name=name.op_name,
+        io=name.io,
+        slot=name.slot,
+        graph=name.graph,
+        sequence=name.sequence,
+        dtype=snapshot.dtype,
+        shape=snapshot.shape,
+        statistics=by_name(snapshot.statistics(), FIELDS),
+        file=file,
+        key=key,
+        dtensor=dtensor,
+    )
+
+
+def write_mark(directory: Path, mark: RecordedStep) -> None:
+    """Write the last file of a step, whole or not at all."""
+    written = directory / f".{STEP_FILE}"
+    written.write_bytes(msgspec.json.encode(mark))
+    written.replace(directory / STEP_FILE)
 
 
 def _write_safetensors(path: Path, tensors: list[tuple[str, TensorSnapshot]]) -> None:
@@ -221,6 +246,8 @@ class Row:
     """What is reserved for it in the queue."""
     dtensor: RecordedPlacement | None = None
     """How the DTensor of which it is the local part lies on its mesh."""
+    place: tuple[int, int] | None = None
+    """The chunk of the ring that has its elements, and where they begin there; None if they are elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,8 +261,21 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
+class Request:
+    """Asks a black box to save what it holds."""
+
+    step: int
+    why: str
+    done: threading.Event = field(default_factory=threading.Event)
+    """Set when what was held is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
     """The last of all."""
+
+
+Queued: TypeAlias = Row | StepEnd | Request | Stop
 
 
 class Writer:
@@ -249,7 +289,7 @@ class Writer:
     """
 
     def __init__(self, directory: Path, limit_nbytes: int) -> None:
-        self.queue: ByteQueue[Row | StepEnd | _Stop] = ByteQueue(limit_nbytes)
+        self.queue: ByteQueue[Queued] = ByteQueue(limit_nbytes)
         self.failure: Exception | None = None
         self._directory = directory
         self._max_file_nbytes = max(1, min(MAX_FILE_NBYTES, limit_nbytes // 4))
@@ -265,14 +305,11 @@ class Writer:
 
     def close(self) -> None:
         """Write everything that is queued, and end."""
-        self.queue.put(_Stop())
+        self.queue.put(Stop())
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            item = self.queue.take()
-            if isinstance(item, _Stop):
-                return
+        while not isinstance(item := self.queue.take(), Stop):
             try:
                 self._handle(item)
             except Exception as exc:  # noqa: BLE001  (whatever it is: the training goes on without a recorder)
@@ -280,7 +317,7 @@ class Writer:
                 self._files = None
                 self._release()
 
-    def _handle(self, item: Row | StepEnd | None) -> None:
+    def _handle(self, item: Queued | None) -> None:
         if isinstance(item, Row):
             self._unwritten += item.nbytes
             if self.failure is not None:
@@ -294,8 +331,7 @@ class Writer:
             return
         if self._files is not None and self.failure is None:
             if isinstance(item, StepEnd):
-                mark = structs.replace(item.mark, tensors=self._files.tensors)
-                self._files.finish(item.stacks(), mark)
+                self._files.finish(item.stacks(), item.mark)
                 self._files = None
             else:
                 self._files.flush()

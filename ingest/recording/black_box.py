@@ -1,0 +1,539 @@
+"""The black box: statistics of all steps are written, elements of the last ones only if something happens.
+
+Beside the steps of a dump stands `black-box/`: the triggers that all ranks share, and for each rank
+`owner.json`, which its process locks as long as it lives. Who finds it unlocked takes in what the process
+left behind, see `adopt`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import math
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import xxhash
+from msgspec import structs
+
+from ingest.layouts.recorder import DIRECTORY, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
+from ingest.recording.ring import HeldStep, Ring, chunk_of
+from ingest.recording.snapshots import TensorSnapshot
+from ingest.recording.triggers import Incident, Suspicions, Trigger, Triggers, write_trigger
+from ingest.recording.writer import (
+    MAX_FILE_NBYTES,
+    Queued,
+    Request,
+    Row,
+    StepEnd,
+    StepFiles,
+    Stop,
+    Writer,
+    existing_steps,
+    line_of,
+    write_mark,
+)
+from ingest.units import human_bytes
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import FIELDS
+
+BLACK_BOX = "black-box"
+_OWNER_FILE = "owner.json"
+_STACK_FILE = "stack.json"
+#: Steps in the ring beyond those that an incident saves: other ranks learn of it that much later.
+SLACK = 2
+#: How often triggers are looked for while nothing is recorded, as in a job that hangs.
+_IDLE_S = 1.0
+#: Of a file system: what saving leaves free, so that checkpoints still find room.
+_FREE_SHARE = 0.05
+#: Of the index of a ring in files: how many lines wait to be written, and how long if no more come.
+_INDEX_LINES, _INDEX_S = 64, 0.1
+#: How long the end of a recording waits for a file system that does not answer.
+_PATIENCE_S = 60.0
+#: How long a process that is asked to end stays to save its ring.
+GRACE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlackBox:
+    """What a black box holds and saves."""
+
+    steps: int
+    after: int
+    keep_nbytes: int
+    incidents: int
+    budget_nbytes: int
+    ring: Path | None
+    """Where the files of the ring are; None for memory of the process."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The content of `owner.json`."""
+
+    pid: int
+    host: str
+    rank: int
+    incidents: int
+    """How many may be saved in the run."""
+    ring: str
+    """The directory with the elements; "" if they are in memory."""
+
+
+class RingLine(msgspec.Struct, frozen=True):
+    """One line of the index of a ring in files."""
+
+    tensor: RecordedTensor
+    nbytes: int
+    place: tuple[int, int] | None
+    """None if it has no elements there."""
+
+
+class BlackBoxWriter(Writer):
+    """Writes statistics of each step, holds its elements, and saves them if a trigger asks for it.
+
+    What cannot be written is left out and told to `fail`: the next step is tried again.
+
+    Args:
+        directory: of the rank, in that of the recorder, in the dump.
+        limit_nbytes: the most that waits to be written, besides the ring.
+        choice: what is held and saved.
+        rank: the number of the rank.
+        every: the difference between the numbers of recorded steps.
+        fail: told what could not be done.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limit_nbytes: int,
+        choice: BlackBox,
+        *,
+        rank: int,
+        every: int,
+        fail: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(directory, limit_nbytes)
+        self.incidents: dict[str, list[int]] = {}
+        """The steps that were saved, by what triggered it."""
+        self.saved_nbytes = 0
+        self._choice, self._rank, self._fail = choice, rank, fail
+        self._home = directory.parent.parent / BLACK_BOX / directory.name
+        reach = (choice.steps - 1) * every, choice.after * every
+        self._share = lambda: Triggers(self._home.parent, rank, *reach, choice.incidents)
+        self._suspicions = Suspicions()
+        self._step = -1
+        """The newest step of which anything was seen."""
+        self._index: list[RingLine] = []
+        self._left_out = 0
+
+    def start(self) -> None:
+        """Take in what a process before this one has left, claim the ring, and begin to write.
+
+        Raises:
+            OSError: the directory of the dump, or that of the ring, cannot be written.
+        """
+        adopt_ring(self._home)
+        ring = None
+        if self._choice.ring is not None:
+            name = xxhash.xxh3_64_hexdigest(os.fsencode(self._home.resolve()))
+            ring = self._choice.ring / f"{BLACK_BOX}-{name}"
+            shutil.rmtree(ring, ignore_errors=True)
+            ring.mkdir(parents=True)
+        self._home.mkdir(parents=True, exist_ok=True)
+        owner = Owner(
+            os.getpid(),
+            socket.gethostname(),
+            self._rank,
+            self._choice.incidents,
+            "" if ring is None else str(ring.resolve()),
+        )
+        self._lock = _locked(self._home)
+        self._lock.write(msgspec.json.encode(owner))
+        self._lock.flush()
+        self.ring = Ring(self._choice.keep_nbytes, self._choice.steps + SLACK, ring)
+        self._triggers = self._share()
+        super().start()
+
+    def may_save(self, step: int) -> bool:
+        """Return whether a step may ever be saved, so that its elements are worth their copy."""
+        return self.saved_nbytes < self._choice.budget_nbytes and not self._triggers.is_spent(step)
+
+    def close(self) -> None:
+        """Write what is queued, save what is triggered, and give up the ring."""
+        self.queue.put(Stop())
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            self._fail(
+                "the end", TimeoutError(f"{self._directory} takes nothing more; the rest was left out")
+            )
+            return  # the ring stays: whoever comes next takes it in
+        _give_up(self._home, self._lock, self.ring.directory)
+
+    def _run(self) -> None:
+        while True:
+            item = self.queue.take(_INDEX_S if self._index else _IDLE_S)
+            try:
+                self._handle(item)
+            except Exception as exc:  # noqa: BLE001  (whatever it is: the training goes on, and the next step is tried)
+                self._fail(f"step {self._step}", exc)
+                self._files = None
+            if isinstance(item, Stop):
+                return
+
+    def _handle(self, item: Queued | None) -> None:
+        if isinstance(item, Row):
+            try:
+                self._add(item)
+            finally:
+                self.queue.release(item.nbytes)
+            return
+        if isinstance(item, StepEnd):
+            self._finish(item)
+            return
+        if isinstance(item, Request):
+            self._triggers.add(max(item.step, 0), item.why)
+        elif item is None and self._files is not None:
+            self._files.flush()
+        self._flush_index()
+        self._look(is_urgent=True)
+        if isinstance(item, Request):
+            item.done.set()
+
+    def _add(self, row: Row) -> None:
+        if row.step != self._step:
+            self._begin(row.step)
+        held = self.ring.running(row.step)
+        row = self._in_ring(row)
+        statistics = row.snapshot.statistics()
+        held.rows.append(row)
+        if self.ring.directory is not None:
+            self._index.append(
+                RingLine(line_of(row.name, row.snapshot, row.dtensor), row.snapshot.nbytes, row.place)
+            )
+            if len(self._index) >= _INDEX_LINES:
+                self._flush_index()
+        if self._files is not None:
+            self._files.add(row.name, _without_elements(row.snapshot), row.dtensor)
+        if why := self._suspicions.see(row.step, row.name, statistics):
+            self._triggers.add(row.step, why)
+
+    def _begin(self, step: int) -> None:
+        """Begin to write the statistics of a step, unless that would replace what an incident has saved."""
+        self._step, self._files, self._left_out = step, None, 0
+        if not self._triggers.protects(step):
+            directory = self._directory / f"step_{step}"
+            shutil.rmtree(directory, ignore_errors=True)
+            self._files = StepFiles(directory, self._max_file_nbytes)
+
+    def _in_ring(self, row: Row) -> Row:
+        """Return a row whose elements are in the ring, if it had any: those of a device come here first."""
+        if row.place is not None or not row.snapshot.nbytes:
+            return row
+        if (room := self.ring.room(row.step, row.snapshot.nbytes)) is None:
+            self._left_out += 1
+            return replace(row, snapshot=_without_elements(row.snapshot))
+        elements = row.snapshot.elements()
+        copy = room.data.view(elements.dtype)
+        copy[:] = elements
+        snapshot = replace(row.snapshot, _row=row.snapshot.statistics(), _elements=copy)
+        return replace(row, snapshot=snapshot, place=(room.chunk, room.begin))
+
+    def _finish(self, end: StepEnd) -> None:
+        held, files = self.ring.finish(end.step), self._files
+        self._step, self._files = max(end.step, self._step), None
+        held.stacks = end.stacks()
+        held.mark = structs.replace(
+            end.mark, tensors=len(held.rows), left_out=end.mark.left_out + self._left_out
+        )
+        try:
+            self._flush_index()
+            if why := self._suspicions.end():
+                self._triggers.add(end.step, why)
+            if files is not None:
+                files.finish(held.stacks, held.mark)
+        finally:
+            self.ring.hold(held)
+        self._look(is_urgent=False)
+
+    def _look(self, *, is_urgent: bool) -> None:
+        """Look for triggers, and save what they ask for and the ring has.
+
+        A trigger is obeyed one step later, so that a rank that went wrong first is heard first; and then all
+        ranks save the same steps.
+        """
+        self._triggers.look(max(self._step, 0))
+        for incident in self._triggers.incidents():
+            if is_urgent or self._step > incident.trigger.step:
+                for step in filter(incident.has, self.ring.steps):
+                    self._save(step, incident)
+
+    def _save(self, step: int, incident: Incident) -> None:
+        if (held := self.ring.take(step)) is None:
+            return
+        try:
+            directory = self._directory / f"step_{step}"
+            mark = structs.replace(
+                held.mark,
+                incident=str(incident.trigger),
+                not_saved=_why_not(self._directory, held, incident, self._choice, self.saved_nbytes),
+            )
+            if not mark.not_saved:
+                write_held(directory, held, mark, self._max_file_nbytes)
+                self.saved_nbytes += held.nbytes
+                self.incidents.setdefault(str(incident.trigger), []).append(step)
+            elif directory.exists():
+                write_mark(directory, mark)
+        finally:
+            self.ring.free(held)
+
+    def _flush_index(self) -> None:
+        lines, self._index = self._index, []
+        if lines and self.ring.directory is not None:
+            with (self.ring.directory / f"step_{self._step}.jsonl").open("ab") as file:
+                file.write(msgspec.json.Encoder().encode_lines(lines))
+
+
+def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:
+    return TensorSnapshot(snapshot.dtype, snapshot.shape, 0, _row=snapshot.statistics())
+
+
+def _why_not(directory: Path, held: HeldStep, incident: Incident, choice: BlackBox, saved_nbytes: int) -> str:
+    """Return why a step is not saved; "" if it is."""
+    if incident.is_beyond_budget:
+        return f"{choice.incidents} incidents of this run were saved, and no more may be"
+    if saved_nbytes + held.nbytes > choice.budget_nbytes:
+        return f"incidents may take {human_bytes(choice.budget_nbytes)} of each process, and have"
+    disk = shutil.disk_usage(directory)
+    if disk.free - held.nbytes < _FREE_SHARE * disk.total:
+        return f"the disk has {human_bytes(disk.free)} left, and {human_bytes(held.nbytes)} are to be saved"
+    return ""
+
+
+def write_held(directory: Path, held: HeldStep, mark: RecordedStep, max_file_nbytes: int) -> None:
+    """Write a step with its elements, in the place of its statistics.
+
+    Raises:
+        OSError: the disk is full, or gone.
+    """
+    files = StepFiles(directory, max_file_nbytes, again=True)
+    for row in held.rows:
+        files.add(row.name, row.snapshot, row.dtensor)
+    files.finish(held.stacks, mark)
+
+
+#: The directories whose rings are of this process: its own locks do not keep it out.
+_own: set[Path] = set()
+
+
+def _locked(home: Path) -> BinaryIO:
+    """Open and lock the file of the owner, and empty it.
+
+    The lock is one of POSIX: children that are forked do not have it, and it ends with the process.
+
+    Raises:
+        OSError: it is locked, or cannot be written.
+    """
+    file = (home / _OWNER_FILE).open("a+b")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    file.truncate(0)
+    _own.add(home.resolve())
+    return file
+
+
+def _give_up(home: Path, lock: BinaryIO, ring: Path | None) -> None:
+    if ring is not None:
+        shutil.rmtree(ring, ignore_errors=True)
+    (home / _OWNER_FILE).unlink(missing_ok=True)
+    lock.close()
+    _own.discard(home.resolve())
+    with contextlib.suppress(OSError):  # where other ranks, or triggers, are
+        home.rmdir()
+        home.parent.rmdir()
+
+
+def adopt(root: Path) -> list[str]:
+    """Take in what the rings of processes that died have left, and return what became of each.
+
+    Of a ring in files, the elements of its steps are saved. Of a ring in memory, nothing is left. The last
+    step says so if its own are not saved.
+
+    Args:
+        root: a dump; one without black boxes is left alone.
+    """
+    return list(filter(None, map(adopt_ring, sorted((root / BLACK_BOX).glob("rank_*")))))
+
+
+def adopt_ring(home: Path) -> str:
+    """Take in one ring; return "" if there is none, or if its process lives."""
+    if home.resolve() in _own or not (home / _OWNER_FILE).exists():
+        return ""
+    with (home / _OWNER_FILE).open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return ""
+        try:
+            owner = msgspec.json.decode(file.read(), type=Owner)
+        except msgspec.DecodeError:  # it died while it began
+            return ""
+        # Some file systems do not share locks between hosts.
+        if owner.host != socket.gethostname():
+            return ""
+        told = _adopt_of(home, owner)
+        if owner.ring:
+            shutil.rmtree(owner.ring, ignore_errors=True)
+        (home / _OWNER_FILE).unlink()
+    return told
+
+
+def _adopt_of(home: Path, owner: Owner) -> str:
+    directory = home.parent.parent / DIRECTORY / home.name
+    died = f"the process {owner.pid} on {owner.host} died"
+    steps = existing_steps(directory)
+    for step in steps:
+        _remove_halves(directory / f"step_{step}")
+    held = list(_left_behind(Path(owner.ring), directory)) if owner.ring else []
+    steps |= {one.step for one in held}
+    if not steps:
+        return died
+    last = max(steps)
+    triggers = Triggers(home.parent, owner.rank, 0, 0, owner.incidents)
+    trigger = Trigger(last, owner.rank, died, min((one.step for one in held), default=last), last)
+    if triggers.is_spent(last):
+        held = []
+    elif held:
+        write_trigger(home.parent, trigger)
+    for one in held:
+        write_held(
+            directory / f"step_{one.step}",
+            one,
+            structs.replace(
+                one.mark, incident=str(trigger), ended=died if one.step == last else one.mark.ended
+            ),
+            MAX_FILE_NBYTES,
+        )
+    if last not in {one.step for one in held}:
+        mark = _mark_of(directory / f"step_{last}")
+        lost = f"{died}: the elements of its last steps were in memory, and are lost"
+        (directory / f"step_{last}").mkdir(exist_ok=True)
+        write_mark(
+            directory / f"step_{last}", structs.replace(mark, ended=mark.ended or died, not_saved=lost)
+        )
+        return f"{home.name}: {lost}"
+    return f"{home.name}: {died}; steps {held[0].step} to {last} were saved"
+
+
+def _remove_halves(directory: Path) -> None:
+    """Remove what a process that died while it saved a step had written of it."""
+    if (half := directory / f".{STATISTICS_FILE}").exists():
+        for path in directory.glob("recorded-tensor*"):
+            path.unlink()
+        half.unlink()
+
+
+def _mark_of(directory: Path) -> RecordedStep:
+    try:
+        return msgspec.json.decode((directory / STEP_FILE).read_bytes(), type=RecordedStep)
+    except (OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError):
+            lines = (directory / STATISTICS_FILE).read_bytes().count(b"\n")
+            return RecordedStep(tensors=lines)
+        return RecordedStep(tensors=0)
+
+
+def _left_behind(ring: Path, directory: Path) -> Iterator[HeldStep]:
+    """Yield the steps that a ring in files still has, the oldest first."""
+    stacks = max(directory.glob(f"step_*/{_STACK_FILE}"), key=lambda path: path.stat().st_mtime, default=None)
+    numbers = sorted(int(path.stem.removeprefix("step_")) for path in ring.glob("step_*.jsonl"))
+    for step in numbers:
+        mark = _mark_of(directory / f"step_{step}")
+        rows, lost = [], 0
+        for text in (ring / f"step_{step}.jsonl").read_bytes().rpartition(b"\n")[0].splitlines():
+            line = msgspec.json.decode(text, type=RingLine)
+            snapshot = _snapshot_of(line, ring, step)
+            lost += bool(line.nbytes) and not snapshot.nbytes
+            rows.append(Row(step, line.tensor.name, snapshot, 0, line.tensor.dtensor))
+        yield HeldStep(
+            step,
+            rows,
+            mark=structs.replace(mark, left_out=mark.left_out + lost),
+            stacks=b"{}" if stacks is None else stacks.read_bytes(),
+        )
+
+
+def _snapshot_of(line: RingLine, ring: Path, step: int) -> TensorSnapshot:
+    told = tuple(_number(line.tensor.statistics.get(name)) for name in FIELDS)
+    snapshot = TensorSnapshot(
+        line.tensor.dtype, line.tensor.shape, 0, _row=told if line.tensor.statistics else None
+    )
+    if line.place is None or (chunk := chunk_of(ring, line.place[0], step)) is None:
+        return snapshot
+    elements = chunk[line.place[1] : line.place[1] + line.nbytes].view(
+        from_name(line.tensor.dtype).to_numpy()
+    )
+    return replace(snapshot, nbytes=line.nbytes, _elements=elements)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def save_on_sigterm(save: Callable[[], None]) -> Callable[[], None]:
+    """Save when the process is asked to end, and let it end as it would have; return what undoes this.
+
+    A thread does it, because Python runs no handler while the main thread waits for a collective. Does
+    nothing outside of the main thread, or if the program reads signals by a wakeup file itself.
+
+    Args:
+        save: returns when it has saved, or has waited long enough.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
+        return lambda: None
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    others = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if others != -1:
+        signal.set_wakeup_fd(others)
+        os.close(reading)
+        os.close(writing)
+        return lambda: None
+
+    def handle(number: int, frame: Any) -> None:
+        if callable(before):
+            before(number, frame)
+
+    def undo() -> None:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(-1)
+        os.close(writing)
+
+    signal.signal(signal.SIGTERM, handle)
+    arguments = (reading, save, before == signal.SIG_DFL)
+    threading.Thread(target=_await_sigterm, args=arguments, name="dump-ingest-sigterm", daemon=True).start()
+    return undo
+
+
+def _await_sigterm(reading: int, save: Callable[[], None], ends: bool) -> None:  # noqa: FBT001  (arguments of a thread)
+    while numbers := os.read(reading, 64):
+        if signal.SIGTERM in numbers:
+            save()
+            if ends:
+                # As Python would, but it can only from the main thread.
+                ctypes.CDLL(None).signal(signal.SIGTERM, 0)
+                os.kill(os.getpid(), signal.SIGTERM)
+    os.close(reading)
