@@ -21,6 +21,40 @@ def record_shards(directory: Path, ranks: int) -> None:
     _run(_train_shards, directory, ranks)
 
 
+def record_box(directory: Path, ranks: int) -> None:
+    """Train replicas with a black box for 24 steps; in step 15, rank 1 has a bad record."""
+    _run(_train_with_box, directory, ranks)
+
+
+def _train_with_box(directory: Path, rank: int, ranks: int) -> None:
+    import torch  # deferred: only these processes have it for certain
+    from torch import distributed, nn  # deferred: the same
+    from torch.nn.parallel import DistributedDataParallel  # deferred: the same
+
+    import ingest  # deferred: this module is imported by processes that need none of it
+
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
+    )
+    torch.manual_seed(0)
+
+    class Root(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.sqrt(x + 10)
+
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), Root(), nn.Linear(8, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(rank)
+    with ingest.record(model, directory / "run-dump", black_box=4, keep="4MiB"):
+        for step in range(24):
+            batch = torch.randn(4, 4) - 1e6 * ((rank, step) == (1, 15))
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    distributed.destroy_process_group()
+
+
 def _run(train: Callable[..., None], directory: Path, ranks: int, *arguments: int) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)

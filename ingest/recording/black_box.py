@@ -28,7 +28,7 @@ from msgspec import structs
 from ingest.layouts.recorder import DIRECTORY, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
 from ingest.recording.ring import HeldStep, Ring, chunk_of
 from ingest.recording.snapshots import TensorSnapshot
-from ingest.recording.triggers import Incident, Suspicions, Trigger, Triggers, write_trigger
+from ingest.recording.triggers import SavedSteps, Suspicions, Trigger, Triggers, write_trigger
 from ingest.recording.writer import (
     MAX_FILE_NBYTES,
     Queued,
@@ -76,7 +76,7 @@ class BlackBox:
     """Where the files of the ring are; None for memory of the process."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class RingOwner(msgspec.Struct, frozen=True):
     """The content of `owner.json`."""
 
     pid: int
@@ -127,13 +127,15 @@ class BlackBoxWriter(Writer):
         self.saved_nbytes = 0
         self._choice, self._rank, self._fail = choice, rank, fail
         self._home = directory.parent.parent / BLACK_BOX / directory.name
-        reach = (choice.steps - 1) * every, choice.after * every
-        self._share = lambda: Triggers(self._home.parent, rank, *reach, choice.incidents)
+        self._reach = (choice.steps - 1) * every, choice.after * every
         self._suspicions = Suspicions()
         self._step = -1
         """The newest step of which anything was seen."""
         self._index: list[RingLine] = []
         self._left_out = 0
+        self._stacks = b"{}"
+        self._in_part = -1
+        """The step that was saved while it ran."""
 
     def start(self) -> None:
         """Take in what a process before this one has left, claim the ring, and begin to write.
@@ -149,18 +151,18 @@ class BlackBoxWriter(Writer):
             shutil.rmtree(ring, ignore_errors=True)
             ring.mkdir(parents=True)
         self._home.mkdir(parents=True, exist_ok=True)
-        owner = Owner(
+        owner = RingOwner(
             os.getpid(),
             socket.gethostname(),
             self._rank,
             self._choice.incidents,
             "" if ring is None else str(ring.resolve()),
         )
-        self._lock = _locked(self._home)
-        self._lock.write(msgspec.json.encode(owner))
-        self._lock.flush()
+        file = _locked(self._home)
+        file.write(msgspec.json.encode(owner))
+        file.flush()
         self.ring = Ring(self._choice.keep_nbytes, self._choice.steps + SLACK, ring)
-        self._triggers = self._share()
+        self._triggers = Triggers(self._home.parent, self._rank, *self._reach, self._choice.incidents)
         super().start()
 
     def may_save(self, step: int) -> bool:
@@ -176,7 +178,7 @@ class BlackBoxWriter(Writer):
                 "the end", TimeoutError(f"{self._directory} takes nothing more; the rest was left out")
             )
             return  # the ring stays: whoever comes next takes it in
-        _give_up(self._home, self._lock, self.ring.directory)
+        _give_up(self._home, self.ring.directory)
 
     def _run(self) -> None:
         while True:
@@ -201,7 +203,7 @@ class BlackBoxWriter(Writer):
             return
         if isinstance(item, Request):
             self._triggers.add(max(item.step, 0), item.why)
-        elif item is None and self._files is not None:
+        if self._files is not None:
             self._files.flush()
         self._flush_index()
         self._look(is_urgent=True)
@@ -250,7 +252,7 @@ class BlackBoxWriter(Writer):
     def _finish(self, end: StepEnd) -> None:
         held, files = self.ring.finish(end.step), self._files
         self._step, self._files = max(end.step, self._step), None
-        held.stacks = end.stacks()
+        held.stacks = self._stacks = end.stacks()
         held.mark = structs.replace(
             end.mark, tensors=len(held.rows), left_out=end.mark.left_out + self._left_out
         )
@@ -275,8 +277,10 @@ class BlackBoxWriter(Writer):
             if is_urgent or self._step > incident.trigger.step:
                 for step in filter(incident.has, self.ring.steps):
                     self._save(step, incident)
+            if is_urgent and incident.has(self._step) and self._step != self._in_part:
+                self._save_in_part(incident)
 
-    def _save(self, step: int, incident: Incident) -> None:
+    def _save(self, step: int, incident: SavedSteps) -> None:
         if (held := self.ring.take(step)) is None:
             return
         try:
@@ -295,6 +299,16 @@ class BlackBoxWriter(Writer):
         finally:
             self.ring.free(held)
 
+    def _save_in_part(self, incident: SavedSteps) -> None:
+        """Save the step that runs, as far as it is: it may never end. If it does, it is saved again."""
+        held = self.ring.unfinished(self._step)
+        if held is None or _why_not(self._directory, held, incident, self._choice, self.saved_nbytes):
+            return
+        self._in_part = self._step
+        held.stacks = self._stacks
+        mark = RecordedStep(tensors=0, ended="saved while it ran", incident=str(incident.trigger))
+        write_held(self._directory / f"step_{self._step}", held, mark, self._max_file_nbytes)
+
     def _flush_index(self) -> None:
         lines, self._index = self._index, []
         if lines and self.ring.directory is not None:
@@ -306,7 +320,9 @@ def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:
     return TensorSnapshot(snapshot.dtype, snapshot.shape, 0, _row=snapshot.statistics())
 
 
-def _why_not(directory: Path, held: HeldStep, incident: Incident, choice: BlackBox, saved_nbytes: int) -> str:
+def _why_not(
+    directory: Path, held: HeldStep, incident: SavedSteps, choice: BlackBox, saved_nbytes: int
+) -> str:
     """Return why a step is not saved; "" if it is."""
     if incident.is_beyond_budget:
         return f"{choice.incidents} incidents of this run were saved, and no more may be"
@@ -330,8 +346,8 @@ def write_held(directory: Path, held: HeldStep, mark: RecordedStep, max_file_nby
     files.finish(held.stacks, mark)
 
 
-#: The directories whose rings are of this process: its own locks do not keep it out.
-_own: set[Path] = set()
+#: By directory the locks of this process, which do not keep it out itself.
+_own: dict[Path, BinaryIO] = {}
 
 
 def _locked(home: Path) -> BinaryIO:
@@ -349,16 +365,15 @@ def _locked(home: Path) -> BinaryIO:
         file.close()
         raise
     file.truncate(0)
-    _own.add(home.resolve())
+    _own[home.resolve()] = file
     return file
 
 
-def _give_up(home: Path, lock: BinaryIO, ring: Path | None) -> None:
+def _give_up(home: Path, ring: Path | None) -> None:
     if ring is not None:
         shutil.rmtree(ring, ignore_errors=True)
     (home / _OWNER_FILE).unlink(missing_ok=True)
-    lock.close()
-    _own.discard(home.resolve())
+    _own.pop(home.resolve()).close()
     with contextlib.suppress(OSError):  # where other ranks, or triggers, are
         home.rmdir()
         home.parent.rmdir()
@@ -386,7 +401,7 @@ def adopt_ring(home: Path) -> str:
         except OSError:
             return ""
         try:
-            owner = msgspec.json.decode(file.read(), type=Owner)
+            owner = msgspec.json.decode(file.read(), type=RingOwner)
         except msgspec.DecodeError:  # it died while it began
             return ""
         # Some file systems do not share locks between hosts.
@@ -399,7 +414,7 @@ def adopt_ring(home: Path) -> str:
     return told
 
 
-def _adopt_of(home: Path, owner: Owner) -> str:
+def _adopt_of(home: Path, owner: RingOwner) -> str:
     directory = home.parent.parent / DIRECTORY / home.name
     died = f"the process {owner.pid} on {owner.host} died"
     steps = existing_steps(directory)
@@ -417,23 +432,19 @@ def _adopt_of(home: Path, owner: Owner) -> str:
     elif held:
         write_trigger(home.parent, trigger)
     for one in held:
-        write_held(
-            directory / f"step_{one.step}",
-            one,
-            structs.replace(
-                one.mark, incident=str(trigger), ended=died if one.step == last else one.mark.ended
-            ),
-            MAX_FILE_NBYTES,
-        )
-    if last not in {one.step for one in held}:
-        mark = _mark_of(directory / f"step_{last}")
-        lost = f"{died}: the elements of its last steps were in memory, and are lost"
-        (directory / f"step_{last}").mkdir(exist_ok=True)
-        write_mark(
-            directory / f"step_{last}", structs.replace(mark, ended=mark.ended or died, not_saved=lost)
-        )
-        return f"{home.name}: {lost}"
-    return f"{home.name}: {died}; steps {held[0].step} to {last} were saved"
+        ended = died if one.step == last else one.mark.ended
+        mark = structs.replace(one.mark, incident=str(trigger), ended=ended)
+        write_held(directory / f"step_{one.step}", one, mark, MAX_FILE_NBYTES)
+    saved = [one.step for one in held]
+    told = (
+        f"steps {saved[0]} to {saved[-1]} were saved" if saved else "the elements of its last steps are lost"
+    )
+    if last not in saved:
+        newest = directory / f"step_{last}"
+        mark = _mark_of(newest)
+        newest.mkdir(parents=True, exist_ok=True)
+        write_mark(newest, structs.replace(mark, ended=mark.ended or died, not_saved=f"{died}: {told}"))
+    return f"{home.name}: {died}: {told}"
 
 
 def _remove_halves(directory: Path) -> None:
@@ -491,14 +502,14 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def save_on_sigterm(save: Callable[[], None]) -> Callable[[], None]:
+def save_on_sigterm(save: Callable[[], bool]) -> Callable[[], None]:
     """Save when the process is asked to end, and let it end as it would have; return what undoes this.
 
     A thread does it, because Python runs no handler while the main thread waits for a collective. Does
     nothing outside of the main thread, or if the program reads signals by a wakeup file itself.
 
     Args:
-        save: returns when it has saved, or has waited long enough.
+        save: saves, and returns whether it could in time.
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
@@ -528,7 +539,7 @@ def save_on_sigterm(save: Callable[[], None]) -> Callable[[], None]:
     return undo
 
 
-def _await_sigterm(reading: int, save: Callable[[], None], ends: bool) -> None:  # noqa: FBT001  (arguments of a thread)
+def _await_sigterm(reading: int, save: Callable[[], bool], ends: bool) -> None:  # noqa: FBT001  (arguments of a thread)
     while numbers := os.read(reading, 64):
         if signal.SIGTERM in numbers:
             save()

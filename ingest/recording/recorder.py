@@ -147,7 +147,7 @@ class Recorder:
                 self._mode.callback(run_within(module, self._around_compiled))
         self._watch()
         if self._box is not None:
-            self._mode.callback(save_on_sigterm(lambda: self._request("SIGTERM").done.wait(GRACE_S)))
+            self._mode.callback(save_on_sigterm(lambda: bool(self._request("SIGTERM").done.wait(GRACE_S))))
         _in_use.add(self.directory.resolve())
         if self._choice.advance != "forward":
             self._begin(self._choice.first_step)

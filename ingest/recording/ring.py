@@ -38,7 +38,7 @@ class Room(NamedTuple):
     begin: int
 
 
-class Chunk(NamedTuple):
+class RingChunk(NamedTuple):
     """A piece of memory that one step holds at a time."""
 
     number: int
@@ -53,7 +53,7 @@ class HeldStep:
 
     step: int
     rows: list[Row] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[RingChunk] = field(default_factory=list)
     end: int = 0
     """Of what is used of its last chunk."""
     mark: RecordedStep = field(default_factory=lambda: RecordedStep(tensors=0))
@@ -84,7 +84,7 @@ class Ring:
         self._steps = steps
         self._chunk_nbytes = max(64 * 1024, min(_CHUNK_NBYTES, limit_nbytes // 64))
         self._number = 0
-        self._free: list[Chunk] = []
+        self._free: list[RingChunk] = []
         self._running: dict[int, HeldStep] = {}
         self._held: deque[HeldStep] = deque()
         # Reentrant: a signal may interrupt the training thread in here.
@@ -114,6 +114,10 @@ class Ring:
     def running(self, step: int) -> HeldStep:
         """Return a step that is not finished yet."""
         return self._running.setdefault(step, HeldStep(step))
+
+    def unfinished(self, step: int) -> HeldStep | None:
+        """Return a step if it is not finished yet; None if it is, or has not begun."""
+        return self._running.get(step)
 
     def finish(self, step: int) -> HeldStep:
         """Return a step that is finished; the caller gives it back with `hold` or `free`."""
@@ -146,7 +150,7 @@ class Ring:
                 (self.directory / f"step_{held.step}.jsonl").unlink(missing_ok=True)
             held.rows, held.chunks = [], []
 
-    def _chunk(self, nbytes: int) -> Chunk | None:
+    def _chunk(self, nbytes: int) -> RingChunk | None:
         size = max(nbytes, self._chunk_nbytes)
         while True:
             fitting = [chunk for chunk in self._free if nbytes <= len(chunk.data) <= 2 * size]
@@ -166,7 +170,7 @@ class Ring:
             else:
                 return None
 
-    def _new_chunk(self, size: int) -> Chunk:
+    def _new_chunk(self, size: int) -> RingChunk:
         number, self._number = self._number, self._number + 1
         if self.directory is None:
             data, holder = np.empty(size, np.uint8), np.full(1, -1)
@@ -182,9 +186,9 @@ class Ring:
                 mapped = np.frombuffer(mmap.mmap(file.fileno(), _HEADER_NBYTES + size), np.uint8)
             data, holder = mapped[_HEADER_NBYTES:], mapped[:8].view(np.int64)
         self.nbytes += size
-        return Chunk(number, data, holder)
+        return RingChunk(number, data, holder)
 
-    def _drop(self, chunk: Chunk) -> None:
+    def _drop(self, chunk: RingChunk) -> None:
         self.nbytes -= len(chunk.data)
         if self.directory is not None:
             self._path(chunk.number).unlink(missing_ok=True)

@@ -110,8 +110,8 @@ class Trigger(msgspec.Struct, frozen=True, order=True):
         return f"step_{self.step:09d}.rank_{self.rank}.json"
 
 
-class Incident(NamedTuple):
-    """Triggers that concern the same steps: the first one says which."""
+class SavedSteps(NamedTuple):
+    """The steps that one incident saves: triggers may follow the first one in them."""
 
     trigger: Trigger
     is_beyond_budget: bool
@@ -200,12 +200,12 @@ class Triggers:
         spent = len(incidents) + len(_first_of_each(self._earlier)) >= self._limit
         return spent and not any(one.has(step) and not one.is_beyond_budget for one in incidents)
 
-    def incidents(self) -> list[Incident]:
+    def incidents(self) -> list[SavedSteps]:
         """Return the incidents of this process, the earliest first."""
         earlier = len(_first_of_each(self._earlier))
         new = set(self._triggers.values()).difference(self._earlier)
         return [
-            Incident(trigger, number >= self._limit)
+            SavedSteps(trigger, number >= self._limit)
             for number, trigger in enumerate(_first_of_each(new), earlier)
         ]
 

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from tests.pipeline import ingest_directly
-from tests.torch_ranks import record_shards
+from tests.torch_ranks import record_box, record_shards
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +74,20 @@ def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:
     }
     pieces = [store.tensors(piece.name, rank=rank)[0].read() for rank in store.ranks]
     np.testing.assert_array_equal(piece.unsharded().read(), pieces[0].astype(float) + pieces[1])
+
+
+def test_all_ranks_of_a_black_box_save_the_steps_around_what_one_of_them_saw(
+    torch: Any, tmp_path: Path
+) -> None:
+    del torch
+    record_box(tmp_path, 2)
+    ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    with_tensors = {
+        rank: [step for step in store.steps if store.tensors("Module.*", rank=rank, step=step)[0].is_dumped]
+        for rank in store.ranks
+    }
+    assert with_tensors == {0: [12, 13, 14, 15, 16, 17], 1: [12, 13, 14, 15, 16, 17]}
+    assert store.steps == list(range(24))
+    origin = ingest.origin(store)
+    assert (origin.op_type, origin.rank, origin.step) == ("Module.Root", 1, 15)
