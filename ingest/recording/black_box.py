@@ -25,7 +25,14 @@ import msgspec
 import xxhash
 from msgspec import structs
 
-from ingest.layouts.recorder import DIRECTORY, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
+from ingest.layouts.recorder import (
+    BLACK_BOX,
+    DIRECTORY,
+    STATISTICS_FILE,
+    STEP_FILE,
+    RecordedStep,
+    RecordedTensor,
+)
 from ingest.recording.ring import HeldStep, Ring, chunk_of
 from ingest.recording.snapshots import TensorSnapshot
 from ingest.recording.triggers import SavedSteps, Suspicions, Trigger, Triggers, write_trigger
@@ -46,7 +53,6 @@ from ingest.units import human_bytes
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 
-BLACK_BOX = "black-box"
 _OWNER_FILE = "owner.json"
 _STACK_FILE = "stack.json"
 #: Steps in the ring beyond those that an incident saves: other ranks learn of it that much later.
@@ -388,7 +394,13 @@ def adopt(root: Path) -> list[str]:
     Args:
         root: a dump; one without black boxes is left alone.
     """
-    return list(filter(None, map(adopt_ring, sorted((root / BLACK_BOX).glob("rank_*")))))
+    found = []
+    for home in sorted((root / BLACK_BOX).glob("rank_*")):
+        try:
+            found.append(adopt_ring(home))
+        except OSError as exc:
+            found.append(f"{home.name}: what a process that died has left cannot be taken in: {exc}")
+    return list(filter(None, found))
 
 
 def adopt_ring(home: Path) -> str:

@@ -12,7 +12,8 @@ from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
-from ingest.layouts.base import Problem, ProblemKind
+from ingest.layouts.base import ProblemKind
+from ingest.layouts.recorder import RingFound
 from ingest.reporting.reminders import Reminders
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
 from ingest.steps.difference import FilesNotTaken
@@ -102,6 +103,7 @@ class ServiceLog:
         self._filling = Reminders(clock)
         self._under_pressure = False
         self._skew = Reminders(clock)
+        self._rings = Reminders(clock)
 
     def observe(self, event: Event) -> None:
         """Log an event, if it is worth a line."""
@@ -114,8 +116,8 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case DumpState():
-                self._log_problems(event.problems)
+            case DumpState() | RingFound():
+                self._log_dump(event)
             case (
                 CommitKept()
                 | CommitReverted()
@@ -209,8 +211,13 @@ class ServiceLog:
         if disk.full_in_s is not None and self._filling.is_due("filling"):
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_problems(self, problems: Sequence[Problem]) -> None:
+    def _log_dump(self, event: DumpState | RingFound) -> None:
         """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
+        if isinstance(event, RingFound):
+            if self._rings.is_due(event.told):
+                self._log.warning("black_box", found=event.told)
+            return
+        problems = event.problems
         shown = {str(problem): problem for problem in problems[:_PROBLEMS]}
         self._problems.keep(shown)
         due = [problem for text, problem in shown.items() if self._problems.is_due(text)]

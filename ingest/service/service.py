@@ -22,6 +22,7 @@ from ingest.dispatch.window import TaskMonitor
 from ingest.dump_retention.policy import SourceDeleted, SourceJudge
 from ingest.heartbeat import beat
 from ingest.layouts.base import Dump
+from ingest.layouts.recorder import BLACK_BOX, RingFound
 from ingest.service.dependencies import Dependencies, StoreProbe
 from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.offering import Offering, Planner
@@ -201,10 +202,20 @@ class Service:
             self.disk = self.options.pressure.judge(space)
             self.observers.notify(self.disk)
 
+    def _adopt_rings(self) -> None:
+        """Take in what black boxes of processes that died have left in the dump."""
+        root = self.watcher.dump.root
+        if (root / BLACK_BOX).is_dir() and not self.options.dry_run:
+            from ingest.recording.black_box import adopt  # deferred: takes 0.1 s, and few dumps need it
+
+            for told in adopt(root):
+                self.observers.notify(RingFound(told))
+
     def scan(self) -> None:
         """Scan the dump, measure its disk, and compare the result with the store."""
         started = self.clock()
         self.measure_disk()
+        self._adopt_rings()
         try:
             first_files = _FIRST_FILES if self.dump_state is None else 0
             dump_state = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)
