@@ -23,6 +23,7 @@ from tests.pools import PooledRun, replicas, small_pools
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _TRAINING = "# train.py\n"
+_BOX = "# box.py\n"
 #: Its examples build on one another, as in a notebook; below each stands what it prints.
 GUIDE = ROOT / "docs" / "python.md"
 _CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
@@ -81,7 +82,7 @@ def without_local(text: str) -> str:
 @pytest.mark.dask
 @pytest.mark.parametrize(
     "example",
-    [example for example in examples("console") if "torch.zarr" not in example.text],
+    [example for example in examples("console") if not re.search("torch.zarr|box.py", example.text)],
     ids=lambda example: example.page.name,
 )
 def test_a_console_example_prints_what_the_page_shows(
@@ -103,7 +104,7 @@ def test_a_console_example_prints_what_the_page_shows(
 PYTHON = [
     example
     for example in examples("python")
-    if example.page != GUIDE and not example.text.startswith(_TRAINING)
+    if example.page != GUIDE and not example.text.startswith((_TRAINING, _BOX))
 ]
 #: Runs each example in names of its own, and prints what it raised by its number.
 _RUN_ALL = """
@@ -153,6 +154,18 @@ def test_the_recorded_model_of_the_page_tells_its_line(
     ingest_directly(tmp_path / "run-dump", tmp_path / "torch.zarr")
     command, _, shown = asked.text.removeprefix("$ dump-ingest ").partition("\n")
     assert run(*shlex.split(command), cwd=tmp_path).stdout == shown
+
+
+@pytest.mark.usefixtures("torch")
+def test_the_black_box_of_the_page_saves_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = (example for example in examples("python") if example.text.startswith(_BOX))
+    (shown,) = (example for example in examples("console") if "box.py" in example.text)
+    (tmp_path / "box.py").write_text(program.text)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("box.py")
+    assert f"$ python box.py\n{capsys.readouterr().out}" == shown.text
 
 
 def test_the_guide_prints_what_it_shows_from_top_to_bottom(sandbox: Path) -> None:

@@ -83,6 +83,8 @@ class Suspicions:
         return self._spike("the norm of all gradients", norm) if norm else ""
 
     def _spike(self, what: str, value: float) -> str:
+        if not math.isfinite(value):
+            return ""  # what is not finite is told once
         series = self._series[what]
         middle = median(series) if len(series) >= _ENOUGH else math.inf
         deviation = _NORMAL * median(abs(one - middle) for one in series) if math.isfinite(middle) else 0.0
