@@ -66,7 +66,7 @@ class HeldStep:
 
 
 class Ring:
-    """Holds elements of whole steps; the oldest go when there is no more room, or when there are too many.
+    """Holds elements of whole steps; the oldest go when room runs out, or when there are too many.
 
     Used by the training thread, which takes room, and the writing thread, which does everything else.
 

@@ -1,7 +1,7 @@
 """What makes a black box save its ring: what looks wrong in a step, and triggers that all ranks share.
 
-Ranks share triggers by files in one directory, which each looks through after a step. There is no
-collective, so no rank waits for another one, and one that hangs keeps nobody from saving.
+Ranks share triggers by files in one directory, which each looks through after a step, and not by
+a collective: no rank waits for another one, and one that hangs keeps nobody from saving.
 """
 
 from __future__ import annotations
