@@ -285,7 +285,9 @@ class Recorder:
         queue, wait = self._writer.queue, self._choice.when_full == "wait"
         step, room = self.step or 0, None
         tensor_nbytes = tensor.numel() * tensor.element_size()
-        elements = (self._choice.what == "tensors" or self._holds) and tensor_nbytes <= self._choice.max_nbytes
+        elements = (
+            self._choice.what == "tensors" or self._holds
+        ) and tensor_nbytes <= self._choice.max_nbytes
         nbytes = ROW_NBYTES + tensor_nbytes * elements
         if self._box is not None and elements and tensor.device.type == "cpu":
             room = self._box.ring.room(step, tensor_nbytes)
