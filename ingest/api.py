@@ -16,6 +16,7 @@ from ingest.page.report import report
 from ingest.page.sheet import window
 from ingest.page.watchers import watchers
 from ingest.questions.audit import AuditAnswer, audit
+from ingest.questions.audit_budget import audit_budget
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
@@ -140,6 +141,7 @@ __all__ = [
     "anomalies",
     "apply_gc",
     "audit",
+    "audit_budget",
     "broken_links",
     "check_dump_config",
     "compare",

@@ -56,6 +56,7 @@ _FILES = {
     "html": "Write a page with a plot and a table.",
     "csv": "Write all values to this CSV file.",
 }
+_PAGE = {"html": "Write a page with what is printed."}
 
 
 def command_of(question: Question) -> Callable[..., None]:
@@ -68,9 +69,10 @@ def command_of(question: Question) -> Callable[..., None]:
     rows = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
     before: dict[str, tuple[Any, Any]] = {"store": (StoreArgument, None)} if has_store else {}
     own = {each.name: (typer_type(each.name, each.option, each.default), each.default) for each in parameters}
+    written = _FILES if draws else _PAGE if question.has_page else {}
     files = {
         name: (Annotated[Path | None, typer.Option(metavar="FILE", help=words, show_default=False)], None)
-        for name, words in (_FILES if draws else {}).items()
+        for name, words in written.items()
     }
     after: dict[str, tuple[Any, Any]] = {
         "limit": (Annotated[int, typer.Option(min=0, help=rows)], question.limit),
@@ -163,11 +165,12 @@ def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> N
     if png or html:
         from ingest.questions import plot  # deferred: few commands write a plot
 
-        figure = answer.figure(limit)
+        figure = answer.figure(limit) if hasattr(answer, "figure") else None
         if png:
             write_and_say(png, plot.png(figure))
         if html:
-            write_and_say(html, plot.page(answer.title, figure, answer.table(), answer.remarks, limit))
+            parts = answer.report() if figure is None else [*answer.remarks, answer.table()]
+            write_and_say(html, plot.page(answer.title, parts, limit, figure))
 
 
 def end_as(answer: Shown) -> None:

@@ -7,6 +7,7 @@ backward.py      gradients of the parameters of a module
 collectives.py   what collectives make of the pieces of all ranks
 optimizer.py     what an optimizer makes of a parameter
 audit.py         the calls of a step, one after another
+budget.py        the error that each operator adds, and that it passes on
 check.py         whether an output follows from its inputs
 limits.py        how far a result may be from its definition by rounding alone
 difference.py    where two tensors differ, and what turns one into the other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.limits import unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
-from ingest.identities.optimizer import ParameterHistory, family_of, rate_of, recorded_update
+from ingest.identities.optimizer import LEFT_OUT, ParameterHistory, family_of, rate_of, recorded_update
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import (
     is_collective,
@@ -40,7 +40,7 @@ _GRADIENT = "Gradient"
 _OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
-#: Elements of parameters whose history is kept: 120 bytes for each.
+#: Elements of parameters whose history is kept: 152 bytes for each.
 _KEPT = 1 << 24
 #: Gradients of this share of the usual ones may be zero in exact arithmetic, as those of the bias of keys.
 _NOISE = 2.0**-10
@@ -48,9 +48,8 @@ _NOISE = 2.0**-10
 _LARGEST = 1e15
 #: How many parameters must follow from their gradients for each that does not.
 _MOST = 3
-#: How many elements a parameter must have that fails, how near its rate must be to that of others, and by how
-#: many limits it must be off: what an optimizer does is known as well as its rates are.
-_ELEMENTS, _SAME_RATE, _FAR = 64, 0.01, 8.0
+#: How near the rate of a parameter that fails must be to that of others.
+_SAME_RATE = 0.01
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
@@ -389,25 +388,20 @@ class StepAudit:
         tensor = Tensor(self._step, operand.row)
         return tensor.is_dumped and not tensor.removed and is_real(from_name(tensor.dtype))
 
-    def _parameters_of(self, module: str) -> dict[str, Array]:
-        """Read the parameters of a module, as far as they were dumped, by their names within it."""
-        dumped = {name: self._parameters.get(f"{module}.{name}") for name in _PARAMETERS}
-        return {
-            name: self._read(parameter)
-            for name, parameter in dumped.items()
-            if parameter is not None and self._is_readable(parameter)
-        }
-
-    def _operands(self, call: FlowCall) -> CallOperands:
+    def _operands(self, call: FlowCall, read: Callable[[FlowOperand], Array] | None = None) -> CallOperands:
+        """Read what a call read and wrote, with the parameters of its module, as far as they were dumped."""
+        read = read or self._read
         given = sorted(call.inputs, key=lambda each: (not each.io.startswith("input"), each.slot))
-        named = {each.io.rpartition(".")[2]: self._read(each) for each in given if "." in each.io}
-        if is_container(call.op_type):
-            named |= self._parameters_of(call.key.op_name)
-        inputs = [self._read(each) for each in given if "." not in each.io]
+        named = {each.io.rpartition(".")[2]: read(each) for each in given if "." in each.io}
+        for name in _PARAMETERS if is_container(call.op_type) else ():
+            parameter = self._parameters.get(f"{call.key.op_name}.{name}")
+            if parameter is not None and self._is_readable(parameter):
+                named[name] = read(parameter)
+        inputs = [read(each) for each in given if "." not in each.io]
         return CallOperands(
             [*inputs, *(named[each] for each in _PARAMETERS if each in named)],
             named,
-            [self._read(each) for each in call.outputs],
+            [read(each) for each in call.outputs],
         )
 
     def _read(self, operand: FlowOperand) -> Array:
@@ -422,8 +416,9 @@ def _is_written(array: Array) -> bool:
 
 def _is_clear(found: IdentityCheck, rate: float) -> bool:
     """Return whether an update that fails has the rate of others, and enough elements to tell that."""
-    is_large = found.difference is not None and found.difference.size >= _ELEMENTS
-    return is_large and found.times > _FAR and abs(rate_of(found.told) / rate - 1) < _SAME_RATE
+    # Of fewer elements, none is left out of the fit: what is wrong with one decides on the rates.
+    is_large = found.difference is not None and found.difference.size * LEFT_OUT >= 1
+    return is_large and abs(rate_of(found.told) / rate - 1) < _SAME_RATE
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:

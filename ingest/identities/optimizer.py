@@ -2,10 +2,11 @@
 
 SGD, with momentum, decay or Nesterov's look-ahead, changes a parameter by a linear combination of the
 gradient, its last change, the last gradient and the parameter itself, so that the last values tell all
-coefficients. Adam and AdamW (D. P. Kingma and J. Ba, ICLR 2015; I. Loshchilov and F. Hutter, ICLR 2019) need
-the gradients since their states were zero; so does Lion (X. Chen et al., NeurIPS 2023). Their `eps` and the
-decay follow from one step, because an update u = -lr (m / (sqrt(v) + eps) + d p) is linear in lr, eps, lr d
-and lr d eps: lr m + u sqrt(v) + eps u + lr d p sqrt(v) + lr d eps p = 0.
+coefficients. Adam and AdamW (D. P. Kingma and J. Ba, ICLR 2015; I. Loshchilov and F. Hutter, ICLR 2019),
+Lion (X. Chen et al., NeurIPS 2023), Adafactor (N. Shazeer and M. Stern, ICML 2018) and Muon (K. Jordan et
+al., 2024) need the gradients since their states were zero. The `eps` of Adam and the decay follow from one
+step, because an update u = -lr (m / (sqrt(v) + eps) + d p) is linear in lr, eps, lr d and lr d eps:
+lr m + u sqrt(v) + eps u + lr d p sqrt(v) + lr d eps p = 0.
 
 Gradients are recorded before they are clipped. Those that are clipped in every step have one norm then, so
 that the moments are those of gradients over the norm of all of them.
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from ingest.identities.definition import Array, Expectation, wide
-from ingest.identities.limits import FEW, LAMBDA, unit_roundoff
+from ingest.identities.limits import FEW, LAMBDA, sum_error, unit_roundoff
 
 #: The rates of the moments of Adam that are tried.
 _BETA, _BETAS = 0.9, (0.999, 0.95, 0.98, 0.99)
@@ -31,8 +33,16 @@ _CLIP_EPS = 1e-6
 _OF_NORM = 4.0
 #: A parameter of fewer elements does not tell the coefficients.
 _LEAST = 16
+#: The rates of Lion that are tried: of the direction, and of the momentum.
+_LION = ((0.9, 0.99), (0.95, 0.98))
+#: The exponent of the rate of Adafactor's second moment, over the steps.
+_ADAFACTOR = -0.8
+#: The rate of Muon's momentum, and the polynomial that makes a matrix orthogonal in five steps.
+_MUON, _NEWTON_SCHULZ, _ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
+#: Multiplications that this may take.
+_MUON_COST = 1 << 31
 #: The share of elements that a fit leaves out: those that it explains least.
-_LEFT_OUT = 0.02
+LEFT_OUT = 0.02
 _WORKING = 2.0**-24
 #: A share of the sizes of elements that is well above all rounding.
 _VISIBLE = 2.0**-8
@@ -102,6 +112,82 @@ class _Moments:
             yield _Model(name, [*terms, value], sizes / divisor, 2)
 
 
+@dataclass(slots=True)
+class _OtherStates:
+    """Those of Lion, Adafactor and Muon of the gradients since they were zero, in float64."""
+
+    count: int = 0
+    lion: list[Array | float] = field(default_factory=lambda: [0.0] * len(_LION))
+    sizes: Array | float = 0.0
+    """The magnitudes that were added up in the momentum of Lion."""
+    momentum: Array | float = 0.0
+    """That of Muon."""
+    squares: list[Array | float] = field(default_factory=lambda: [0.0, 0.0])
+    """The second moment of Adafactor: by row and by column; of a vector, by element."""
+
+    def advance(self, gradient: Array) -> None:
+        self.count += 1
+        self.lion = [
+            slow * each + (1 - slow) * gradient for each, (_, slow) in zip(self.lion, _LION, strict=True)
+        ]
+        self.sizes = _LION[0][1] * self.sizes + (1 - _LION[0][1]) * np.abs(gradient)
+        self.momentum = _MUON * self.momentum + gradient
+        new, squares = self.count**_ADAFACTOR, gradient**2
+        means = [squares.mean(axis, keepdims=True) if gradient.ndim > 1 else squares for axis in (-1, -2)]
+        self.squares = [(1 - new) * old + new * mean for old, mean in zip(self.squares, means, strict=True)]
+
+    def models(self, value: Array, gradient: Array) -> Iterator[_Model]:
+        for (fast, slow), after in zip(_LION, self.lion, strict=True):
+            before = (after - (1 - slow) * gradient) / slow
+            mixed = fast * before + (1 - fast) * gradient
+            sizes = np.asarray(self.sizes + np.abs(gradient))
+            # Where rounding decides on the sign, nothing follows.
+            doubt = np.where((np.abs(mixed) <= FEW * _WORKING * sizes) & (sizes > 0), np.inf, 1.0)
+            yield from _decayed(f"Lion, betas = {fast}, {slow}", np.sign(mixed), value, doubt)
+        yield from self._adafactor(value, gradient)
+        if gradient.ndim > 1 and gradient.size * min(gradient.shape[0], gradient[0].size) <= _MUON_COST:
+            for told, update in ((", Nesterov", gradient + _MUON * self.momentum), ("", self.momentum)):
+                matrix = np.asarray(update).reshape(len(gradient), -1)
+                exact = _orthogonal(matrix, np.dtype(np.float64))
+                for dtype in (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)):
+                    # What rounding does to five steps is seen by doing them with it.
+                    slack = LAMBDA * np.sqrt(np.mean((_orthogonal(matrix, dtype) - exact) ** 2))
+                    if slack < np.sqrt(np.mean(exact**2)):
+                        sizes = np.full(value.shape, slack / (FEW * _WORKING))
+                        direction = exact.reshape(value.shape)
+                        yield from _decayed(f"Muon, momentum = {_MUON}{told}", direction, value, sizes)
+
+    def _adafactor(self, value: Array, gradient: Array) -> Iterator[_Model]:
+        rows, columns = (np.asarray(each) for each in self.squares)
+        second = rows * columns / rows.mean(-2, keepdims=True) if gradient.ndim > 1 else rows
+        direction = np.where(gradient, gradient, 0.0) / np.sqrt(np.where(second > 0, second, 1.0))
+        sums = sum(sum_error(length, _WORKING) for length in gradient.shape[-2:]) / (FEW * _WORKING)
+        yield from _decayed("Adafactor", direction, value, (1 + sums) * np.abs(direction))
+
+
+def _decayed(family: str, direction: Array, value: Array, sizes: Array) -> Iterator[_Model]:
+    """Yield updates in a direction, without decay and with it."""
+    yield _Model(family, [direction], sizes)
+    yield _Model(family, [direction, value], sizes, 1)
+
+
+def _orthogonal(matrix: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a matrix made nearly orthogonal by the iteration of Newton and Schulz, with this rounding."""
+    a, b, c = _NEWTON_SCHULZ
+    working = np.float64 if dtype == np.float64 else np.float32
+
+    def rounded(each: Array) -> Array:
+        return np.asarray(each.astype(dtype).astype(working))
+
+    x = rounded(matrix / (np.linalg.norm(matrix) + 1e-7))
+    x = x.T if len(x) > x.shape[1] else x
+    for _ in range(_ITERATIONS):
+        gram = rounded(x @ x.T)
+        inner = rounded(rounded(b * gram) + rounded(rounded(c * gram) @ gram))
+        x = rounded(rounded(a * x) + rounded(inner @ x))
+    return np.asarray((x.T if len(matrix) > matrix.shape[1] else x).astype(np.float64))
+
+
 def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
     """Return the eps with which most elements follow; 0 if none is seen.
 
@@ -126,7 +212,7 @@ def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
 
 @dataclass(slots=True)
 class ParameterHistory:
-    """What is kept of a parameter from step to step, in float64: 15 numbers for each element."""
+    """What is kept of a parameter from step to step, in float64: 19 numbers for each element."""
 
     value: Array
     gradient: Array | None = None
@@ -135,10 +221,12 @@ class ParameterHistory:
     """What the last update showed."""
     moments: _Moments = field(default_factory=_Moments)
     clipped: _Moments = field(default_factory=_Moments)
+    others: _OtherStates = field(default_factory=_OtherStates)
 
     def advance(self, gradient: Array, norm: float = 0.0) -> None:
         """Take the gradient of the step that comes, and the norm of all gradients of the step."""
         self.moments.advance(gradient)
+        self.others.advance(gradient)
         if norm:
             self.clipped.advance(gradient / (norm + _CLIP_EPS))
 
@@ -184,6 +272,7 @@ class ParameterHistory:
             fresh = _Moments()
             fresh.advance(gradient)
             yield from fresh.models(value, change, _ADAM_EPS, RESET)
+        yield from self.others.models(value, gradient)
 
     def _shows_momentum(self, change: Array) -> bool:
         """Return whether what momentum carries on would be seen in a change."""
@@ -205,7 +294,7 @@ def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None
     for _ in range(2):
         fit = np.linalg.lstsq(matrix[kept], target[kept], rcond=None)[0]
         residue = np.abs(matrix @ fit - target)
-        kept = residue <= np.quantile(residue, 1 - _LEFT_OUT)
+        kept = residue <= np.quantile(residue, 1 - LEFT_OUT)
     spread = np.sqrt(np.mean(residue[kept] ** 2)) * LAMBDA
     inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept])
     lengths = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", matrix, inverse, matrix), 0))

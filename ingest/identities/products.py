@@ -13,6 +13,8 @@ from ingest.identities.limits import sum_error, unit_roundoff
 
 #: Products of more multiplications than this are checked by projection, and only what differs is recomputed.
 DIRECT = 1 << 26
+#: With arithmetic of this roundoff, float64, all of a product is recomputed.
+_WHOLE = 2.0**-53
 #: Projections that differ by this many times what half of them do are looked at.
 _UNUSUAL = 6.0
 
@@ -74,7 +76,7 @@ def _of_factors(a: Array, b: Array, bias: Array | None, out: Array, unit: float)
         0.0 if bias is None else wide(bias.astype(out.dtype) if _is_wider(bias, out) else bias).reshape(-1)
     )
     share = sum_error(k + 1, unit) + unit
-    if batch * rows * columns * k <= DIRECT:
+    if batch * rows * columns * k <= DIRECT or unit <= _WHOLE:
         value = a @ b
         error = share * (np.abs(a) @ np.abs(b)) + 2 * unit * np.abs(added)
         if bias is not None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ingest.identities.audit import (
     ADDED,
@@ -26,8 +26,22 @@ from ingest.identities.audit import (
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level, named_difference
-from ingest.identities.optimizer import CLIPPED_AWAY, RESET, family_of, rate_of
-from ingest.questions.question import Answer, Note, Part, Partial, Plain, Question, Ranks, Steps, Table
+from ingest.identities.operators import PRODUCTS
+from ingest.identities.optimizer import CLIPPED_AWAY, RESET
+from ingest.questions.audit_budget import BudgetAnswer, audit_budget
+from ingest.questions.question import (
+    Answer,
+    Mode,
+    Note,
+    Option,
+    Part,
+    Partial,
+    Plain,
+    Question,
+    Ranks,
+    Steps,
+    Table,
+)
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
@@ -36,8 +50,6 @@ from workers.model import StepKey
 
 #: By how many units of roundoff a gradient must change its parameter, going by what those of others do.
 _CLEAR = 8.0
-#: How nearly learning rates are the same, and how far from them one is that no schedule has as its next.
-_LEVEL, _JUMP, _DROP = 0.01, 30.0, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,10 @@ class AuditFailure(Plain):
     """What the other elements showed of the operator, such as `eps = 1e-05`."""
     follows: int = 0
     """How many more tensors have the same cause."""
+    failed: int = 0
+    """How many tensors do not follow, over all steps; of a mistake that shows in no single one, 0."""
+    host: str = ""
+    """The host that dumped the rank, if what fails makes its hardware suspect; else ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,11 @@ class AuditAnswer(Answer):
     """Steps that the answer is not about, and why."""
 
     @property
+    def title(self) -> str:
+        """The heading of its page."""
+        return f"Audit: {self.store}"
+
+    @property
     def is_alarm(self) -> bool:
         """Whether anything fails."""
         return bool(self.failures)
@@ -105,7 +126,7 @@ class AuditAnswer(Answer):
     @property
     def tensors(self) -> int:
         """All tensors whose elements were dumped."""
-        return sum(share.tensors for share in self.coverage) + sum(len(each.steps) for each in self.failures)
+        return sum(share.tensors for share in self.coverage) + sum(each.failed for each in self.failures)
 
     @property
     def nbytes(self) -> int:
@@ -158,21 +179,8 @@ class AuditAnswer(Answer):
         )
         if self.failures:
             yield self.table()
-            yield from map(Note, _suspects(self.failures))
         else:
             yield Note("nothing fails", "")
-
-
-def _suspects(failures: Iterable[AuditFailure]) -> Iterator[str]:
-    """Yield the ranks on which several operators fail, or one in several steps."""
-    by_rank: dict[int, list[AuditFailure]] = defaultdict(list)
-    for failure in failures:
-        by_rank[failure.rank].append(failure)
-    for rank, own in by_rank.items():
-        steps = {step for failure in own for step in failure.steps}
-        if len(steps) > 1 and len(by_rank) == 1:
-            many = f"{counted(len(own), 'tensor')} in {len(steps)} steps"
-            yield f"all failures are on rank {rank}: {many}: suspect its host"
 
 
 def audit(
@@ -202,7 +210,8 @@ def _audited(snapshot: Snapshot) -> AuditAnswer:
         for rank, own in audits.items():
             for checked in own.checked(audits, histories[rank]):
                 tally.add(Tensor(snapshot.chosen[StepKey(rank, step)], checked.row), checked)
-    return AuditAnswer(snapshot.store.url, tally.failures(), tally.coverage(), snapshot.left_out)
+    hosts = {key.rank: opened.commit.record.source.host for key, opened in snapshot.chosen.items()}
+    return AuditAnswer(snapshot.store.url, tally.failures(hosts), tally.coverage(), snapshot.left_out)
 
 
 @dataclass(slots=True)
@@ -293,12 +302,6 @@ class _RankPatterns:
                 names = [name for name, steps in found.items() if steps[0] == earliest[0]]
                 others = [name for name in found if name not in names]
                 yield _mistake(rank, tuple(earliest), [*names, *others], cause=cause, level=level, what=what)
-        for before, rate, names, step in self._scaled():
-            is_less = rate < before
-            what = f"changes by {rate:.3g} times what its gradient tells; in three steps before, {before:.3g}"
-            cause = "gradients clipped to nothing" if is_less else "factor"
-            level = Level.LIKELY if is_less else Level.SHOWN
-            yield _mistake(rank, (step,), names, cause=cause, level=level, what=what)
 
     def _added(self) -> dict[str, list[int]]:
         """Return gradients that are never reset any more; passes that count as one batch end with a reset."""
@@ -336,24 +339,6 @@ class _RankPatterns:
             for name in names if len(names) * 2 > len(seen) and len(names) > 1 else ():
                 found[name].append(step)
         return found
-
-    def _scaled(self) -> Iterator[tuple[float, float, list[str], int]]:
-        """Yield two rates, that of three steps in a row and the far other one of the next, and who has it."""
-        rates = {
-            step: {each.name: rate_of(each.told) for each in seen if ", lr = " in each.told}
-            for step, seen in self._updates.items()
-        }
-        usual = {step: statistics.median(known.values()) for step, known in rates.items() if len(known) > 1}
-        for step, rate in usual.items():
-            before = [usual[step - back] for back in (1, 2, 3) if step - back in usual]
-            if len(before) < 3 or max(before) > min(before) * (1 + _LEVEL):
-                continue
-            family, _ = Counter(family_of(each.told) for each in self._updates[step - 1]).most_common(1)[0]
-            alike = [each for each in self._updates[step] if family_of(each.told) == family]
-            ratios = {each.name: rate_of(each.told) / before[0] for each in alike if each.name in rates[step]}
-            names = [name for name, ratio in ratios.items() if ratio > _JUMP or ratio < _DROP]
-            if len(names) * 4 >= 3 * len(ratios) and len(names) > 2:
-                yield before[0], rate, names, step
 
 
 def _mistake(
@@ -396,7 +381,11 @@ class _AuditTally:
             new = _failure(tensor, step, checked.kind, found, found.difference)
             earlier = self._failures.setdefault(key, new)
             if earlier is not new:
-                self._failures[key] = replace(earlier, steps=(*earlier.steps, step))
+                more = earlier.failed + 1
+                what = (
+                    earlier.what if new.what == earlier.what else f"{earlier.what.partition(';')[0]}; varies"
+                )
+                self._failures[key] = replace(earlier, steps=(*earlier.steps, step), failed=more, what=what)
             return
         is_proved = found.status == "holds"
         share = self._shares.setdefault((is_proved, checked.kind), _Running(tensor.name))
@@ -412,10 +401,37 @@ class _AuditTally:
         )
         return tuple(sorted(shares, key=lambda share: (not share.is_proved, -share.nbytes)))
 
-    def failures(self) -> tuple[AuditFailure, ...]:
-        """Return the failures, by first step, rank and order of execution."""
+    def failures(self, hosts: Mapping[int, str]) -> tuple[AuditFailure, ...]:
+        """Return the failures, by first step, rank and order of execution.
+
+        Args:
+            hosts: by rank, the host that dumped it.
+        """
         told = [each for rank, own in self._patterns.items() for each in own.failures(rank)]
-        return tuple(sorted([*told, *self._failures.values()], key=lambda each: (each.steps[0], each.rank)))
+        by_rank: dict[int, list[AuditFailure]] = defaultdict(list)
+        for failure in self._failures.values():
+            by_rank[failure.rank].append(failure)
+        for rank, own in by_rank.items():
+            computed = [each for each in own if each.identity not in ("optimizer", "gradient")]
+            is_repeated = len({step for each in computed for step in each.steps}) > 1
+            # A kernel that is wrong is so in each step, and on each rank.
+            if is_repeated and (len(by_rank) < len(hosts) or len({each.what for each in computed}) > 1):
+                told += [each for each in own if each not in computed]
+                told.append(_of_hardware(computed, hosts[rank]))
+            else:
+                told += own
+        return tuple(sorted(told, key=lambda each: (each.steps[0], each.rank)))
+
+
+def _of_hardware(failures: Sequence[AuditFailure], host: str) -> AuditFailure:
+    """Return the failures of one rank over steps as one: the first, with what makes its hardware suspect."""
+    first = min(failures, key=lambda each: each.steps[0])
+    steps = tuple(sorted({step for each in failures for step in each.steps}))
+    failed = sum(each.failed for each in failures)
+    what = "product" if all(each.identity in PRODUCTS for each in failures) else "output"
+    where = f"host {host}, rank {first.rank}" if host else f"rank {first.rank}"
+    text = f"{first.what}; {where}: {counted(failed, what)} in {len(steps)} steps: suspect hardware"
+    return replace(first, steps=steps, what=text, follows=len(failures) - 1, failed=failed, host=host)
 
 
 def _failure(
@@ -436,7 +452,30 @@ def _failure(
         shape.elements,
         shape.size,
         found.told,
+        failed=1,
     )
 
 
-QUESTION = Question(audit, ("audit run.zarr", "audit run.zarr --step 40 --rank 3"), noun="failure")
+def _budget(store: Catalog, _: object, **asked: Any) -> BudgetAnswer:
+    return audit_budget(store, **asked)
+
+
+QUESTION = Question(
+    audit,
+    (
+        "audit run.zarr",
+        "audit run.zarr --step 40 --rank 3 --html audit.html",
+        "audit run.zarr --budget --step 40",
+    ),
+    noun="failure",
+    modes=(
+        Mode(
+            "budget",
+            Option("Say how much error was born in each operator, and how much it inherited."),
+            default=False,
+            ask=_budget,
+            takes=frozenset({"rank", "step", "include_partial", "html"}),
+        ),
+    ),
+    has_page=True,
+)

@@ -10,13 +10,13 @@ import html
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.question import Table
+from ingest.questions.question import Drawing, Note, Part, Table
 from ingest.reader.text import printable
 from workers.errors import UsageError
 
@@ -25,6 +25,8 @@ Figure: TypeAlias = Any
 
 #: Characters of a label.
 _MAX_LABEL = 90
+#: What may be wider than the window.
+_WIDE = '<div class="wide" tabindex="0">{}</div>'
 #: The ratio of the greatest to the least value above which a scale is logarithmic.
 LOGARITHMIC = 1000
 
@@ -42,25 +44,27 @@ def png(figure: Figure) -> bytes:
     return _saved(figure, "png", dpi=120)
 
 
-def page(title: str, figure: Figure, below: Table[Any], remarks: Sequence[str], limit: int = 0) -> str:
-    """Return a page of HTML with a figure and a table, which loads nothing and runs nothing.
+def page(title: str, parts: Iterable[Part], limit: int = 0, figure: Figure | None = None) -> str:
+    """Return a page of HTML with a figure, tables and lines of prose, which loads nothing and runs nothing.
 
     Args:
         title: the heading.
-        figure: the figure.
-        below: the table below it.
-        remarks: what its marks mean.
-        limit: the rows of the table; 0 for all.
+        parts: what stands below it, in order; drawings of characters are left out.
+        limit: the rows of a table; 0 for all.
+        figure: what stands before them.
     """
     title = printable(title)
-    # As an image, because nothing in an SVG can run there.
-    image = base64.b64encode(_saved(figure, "svg", metadata={"Date": None})).decode()
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in below.columns)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
-        for row in below.cells(limit)
-    )
-    paragraphs = "\n".join(f"<p>{html.escape(remark)}</p>" for remark in remarks)
+    bodies = []
+    if figure is not None:  # as an image, because nothing in an SVG can run there
+        image = base64.b64encode(_saved(figure, "svg", metadata={"Date": None})).decode()
+        image = f'<img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{image}">'
+        bodies.append(_WIDE.format(image))
+    for part in parts:
+        if isinstance(part, Table):
+            bodies.append(_WIDE.format(_table(part, limit)))
+        elif not isinstance(part, Drawing):
+            bodies.append(f"<p>{html.escape(part.text if isinstance(part, Note) else part)}</p>")
+    body = "\n".join(bodies)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -83,19 +87,19 @@ td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-spa
 </head>
 <body>
 <h1>{html.escape(title)}</h1>
-<div class="wide" tabindex="0"><img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{image}"></div>
-{paragraphs}
-<div class="wide" tabindex="0">
-<table>
-<thead><tr>{head}</tr></thead>
-<tbody>
 {body}
-</tbody>
-</table>
-</div>
 </body>
 </html>
 """
+
+
+def _table(table: Table[Any], limit: int) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td>{html.escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
+        for row in table.cells(limit)
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
 
 
 def new_figure(width: float, height: float) -> Figure:

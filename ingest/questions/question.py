@@ -295,6 +295,8 @@ class Question:
     shown: Callable[[Any], Shown] = lambda answer: answer
     """Turns what the function returns into what is shown, if that is a table of another library."""
     modes: tuple[Mode, ...] = ()
+    has_page: bool = False
+    """Whether a command can write the answer, which has a `title`, as a page of HTML."""
     check: Callable[[Mapping[str, Any]], object] = lambda _: None
     """Refuses wrong parameters before the store is opened."""
 

@@ -51,19 +51,78 @@ def test_a_flipped_bit_of_a_product_is_named(dumps: DumpLibrary, tmp_path: Path,
     assert answer("audit", store, "--rank", 0).stderr == "nothing fails\n"
 
 
+def products(run: MadeRun, steps: int, *, ranks: int = 2, wrong: dict[int, list[int]]) -> None:
+    """Dump four products in each step and rank; of a rank that is wrong, a row of these is doubled."""
+    random = np.random.default_rng(0)
+    for step in range(steps):
+        for rank in range(ranks):
+            for number in range(4):
+                a, b = (random.normal(size=(16, 16)).astype(np.float32) for _ in range(2))
+                c = a @ b
+                if number in wrong.get(rank, []):
+                    c[5] *= 2
+                run.op(f"MatMul.product{number}", [a, b], [c], rank=rank, step=step)
+
+
 def test_repeated_faults_of_one_rank_are_one_finding(made: MadeDump, store: Path, answer: Answer) -> None:
-    run, random = MadeRun(made), np.random.default_rng(0)
-    for step in range(3):
-        for rank in range(2):
-            a, b = (random.normal(size=(16, 16)).astype(np.float32) for _ in range(2))
-            c = a @ b
-            c[5] *= 1 + rank
-            run.op("MatMul.product", [a, b], [c], rank=rank, step=step)
+    products(MadeRun(made), 3, wrong={1: [0, 2, 3]})
     ingest_directly(made.root, store)
     found = answer("audit", store, "--json", code=5).json
     (failure,) = found["failures"]
     assert (failure["rank"], failure["steps"], failure["where"]) == (1, [0, 1, 2], "row")
-    assert "suspect its host" in answer("audit", store, code=5).stderr
+    assert (failure["follows"], failure["failed"]) == (2, 9)
+    assert failure["what"].endswith(
+        f"host {failure['host']}, rank 1: 9 products in 3 steps: suspect hardware"
+    )
+    assert found["tensors"] == found["proved"] + 9 + sum(
+        share["tensors"] for share in found["coverage"] if not share["is_proved"]
+    )
+
+
+def test_what_all_ranks_compute_alike_is_no_fault_of_hardware(made: MadeDump, store: Path) -> None:
+    products(MadeRun(made), 3, wrong={0: [1], 1: [1]})
+    ingest_directly(made.root, store)
+    found = ingest.audit(ingest.open_store(store)).failures
+    assert [(each.rank, each.steps, each.host) for each in found] == [(0, (0, 1, 2), ""), (1, (0, 1, 2), "")]
+    assert not any("suspect" in each.what for each in found)
+
+
+def test_answers_are_pages_of_html(made: MadeDump, store: Path, answer: Answer, tmp_path: Path) -> None:
+    products(MadeRun(made), 1, wrong={1: [0]})
+    ingest_directly(made.root, store)
+    page = tmp_path / "audit.html"
+    answer("audit", store, "--html", page, code=5)
+    text = page.read_text()
+    assert "MatMul.product0.output.0" in text
+    assert "matmul" in text
+    assert "<script" not in text
+    answer("audit", store, "--budget", "--html", page)
+    assert "MatMul.product0.output.0" in page.read_text()
+
+
+def test_the_budget_says_where_an_error_was_born_and_who_inherits_it(
+    made: MadeDump, store: Path, answer: Answer
+) -> None:
+    random, run = np.random.default_rng(0), MadeRun(made)
+    x, a, b = (random.normal(size=(16, 16)).astype(np.float32) for _ in range(3))
+    y = x @ a
+    y += np.float32(1e-3) * random.normal(size=y.shape).astype(np.float32)
+    z = y @ b
+    run.op("MatMul.rough", [x, a], [y])
+    run.op("MatMul.fine", [y, b], [z])
+    run.op("ReLU.last", [z], [np.maximum(z, 0)])
+    ingest_directly(made.root, store)
+    known = {each.name: each for each in ingest.audit_budget(ingest.open_store(store)).operators}
+    rough, fine, last = (known[f"{name}.output.0"] for name in ("MatMul.rough", "MatMul.fine", "ReLU.last"))
+    assert [each.depth for each in (rough, fine, last)] == [0, 1, 2]
+    assert rough.born == pytest.approx(1e-3 / 4, rel=0.3)
+    assert rough.inherited is None
+    assert fine.units < 10
+    assert fine.inherited == pytest.approx(rough.born, rel=0.5)
+    assert last.born == 0
+    assert last.total == pytest.approx(fine.total, rel=0.5)
+    rows = answer("audit", store, "--budget", "--json").json["operators"]
+    assert [row["name"] for row in rows] == [each.name for each in (rough, fine, last)]
 
 
 def trained(run: MadeRun, steps: int, *, frozen: int = 0, rate: float = 0.1) -> None:

@@ -30,7 +30,7 @@ def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> Non
     lines = [Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
     figure = trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
     assert plot.png(figure)
-    text = plot.page(HOSTILE, figure, Table({HOSTILE: str}, [HOSTILE], "x"), [HOSTILE])
+    text = plot.page(HOSTILE, [HOSTILE, Table({HOSTILE: str}, [HOSTILE], "x")], figure=figure)
     assert "<script" not in text
     assert len(figure.axes[0].get_legend().get_texts()) == 2
     assert plot.png(heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
@@ -65,7 +65,7 @@ def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
 def test_a_page_follows_the_browser_in_colours_and_width() -> None:
     line = Line("0  a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
     figure = trend_figure("a", [0, 1], [line], "max")
-    text = plot.page("a", figure, Table({"rank": str}, ["0"], "x"), [])
+    text = plot.page("a", [Table({"rank": str}, ["0"], "x")], figure=figure)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
     assert "@media screen and (prefers-color-scheme: dark)" in text
     assert text.count('<div class="wide" tabindex="0">') == 2  # picture and table scroll by themselves

@@ -47,6 +47,6 @@ def test_names_run_nothing_in_a_page() -> None:
     for step in range(3):
         made.put(0, step, {f"Log.{HOSTILE}.output.0": step + 1})
     answer = TrendAnswer(trend(made.store, "Log.*"))
-    text = plot.page(HOSTILE, answer.figure(0), answer.table(), answer.remarks)
+    text = plot.page(HOSTILE, [*answer.remarks, answer.table()], figure=answer.figure(0))
     assert "<script" not in text
     assert "\x1b" not in text
