@@ -24,6 +24,7 @@ PARTS = {
     "containers": "tensors in files of torch.save and of safetensors, against npy and cp -r",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
     "object_store": "to S3 (Ceph), against s3fs; s3fs against obstore",
+    "bits": "faults in what operators wrote, at every bit position, and which of them `audit` finds",
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
