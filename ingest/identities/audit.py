@@ -14,7 +14,7 @@ from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
-from ingest.identities.limits import unit_roundoff
+from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.identities.optimizer import LEFT_OUT, ParameterHistory, family_of, rate_of, recorded_update
 from ingest.reader.flow.content import CallKey
@@ -44,8 +44,6 @@ _RANKS = 16
 _KEPT = 1 << 24
 #: Gradients of this share of the usual ones may be zero in exact arithmetic, as those of the bias of keys.
 _NOISE = 2.0**-10
-#: Larger numbers are found in memory that was not written yet, and their squares overflow float32.
-_LARGEST = 1e15
 #: How many parameters must follow from their gradients for each that does not.
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
@@ -411,7 +409,7 @@ class StepAudit:
 def _is_written(array: Array) -> bool:
     """Return whether all numbers are such as a network computes with; masks of infinity are, too."""
     known = wide(array)
-    return not np.any(np.isnan(known) | (np.isfinite(known) & (np.abs(known) > _LARGEST)))
+    return not np.any(np.isnan(known) | (np.isfinite(known) & (np.abs(known) > UNWRITTEN)))
 
 
 def _is_clear(found: IdentityCheck, rate: float) -> bool:

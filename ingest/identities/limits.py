@@ -35,6 +35,8 @@ FEW = 8.0
 #: The roundings that exponentials, and what is made of them, are allowed: SLEEF and CUDA document 1 to 4
 #: units in the last place, and others trade accuracy for speed: MindSpore's exponential for CPUs takes 40.
 FUNCTION = 64.0
+#: Larger numbers are found in memory that was not written yet, and their squares overflow float32.
+UNWRITTEN = 1e15
 
 
 def working_roundoff(dtype: np.dtype[Any]) -> float:
