@@ -26,6 +26,7 @@ _WORDS = {
     "nan": Cause.NOT_FINITE,
     "inf": Cause.NOT_FINITE,
     "overflow": Cause.NOT_FINITE,
+    "ranks differ": "",  # a place, without a cause
 }
 
 

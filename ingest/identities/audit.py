@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
-from ingest.identities.limits import UNWRITTEN, unit_roundoff
+from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.identities.optimizer import LEFT_OUT, ParameterHistory, family_of, rate_of, recorded_update
 from ingest.reader.flow.content import CallKey
@@ -52,6 +52,12 @@ _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
 ADDED, NOT_REDUCED, NOT_UPDATED = "added to that of the step before", "of this rank alone", "not updated"
+#: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
+STALE = "computed with the parameters of the step before"
+#: What proves the output of a module that adds up its input and what the modules in it gave.
+RESIDUAL = "sum of its parts"
+#: Parts of which such sums are looked for, addends of one, and elements that choose between sums.
+_PARTS, _ADDENDS, _SAMPLED = 6, 3, 64
 REDUCED = ("mean over ranks", "sum over ranks")
 
 
@@ -73,6 +79,8 @@ class RankHistory:
     step: int | None = None
     parameters: dict[str, ParameterHistory] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
+    """Modules that did what their parameters or parts suggest, in a step."""
     before: StepAudit | None = None
 
 
@@ -116,7 +124,7 @@ class StepAudit:
             elif is_collective(key.op_type):
                 yield from self._collective(call, peers)
             else:
-                yield from self._outputs(call)
+                yield from self._outputs(call, history)
         self._remember(history, number)
 
     def _input(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
@@ -166,22 +174,110 @@ class StepAudit:
         reason = f"{name}: {found.told or 'unknown state'}" if found.status == "open" else name
         return CheckedTensor(operand.row, reason, found)
 
-    def _outputs(self, call: FlowCall) -> Iterator[CheckedTensor]:
+    def _outputs(self, call: FlowCall, history: RankHistory) -> Iterator[CheckedTensor]:
         operands = None
-        name = plain_name(call.op_type)
+        name = self._kind(call)
         for slot, output in enumerate(call.outputs):
             found, reason = _OPEN, self._reason(call, output)
             if not reason:
                 operands = operands or self._operands(call)
-                found = check(operands.outputs[slot], expectations(call.op_type, operands, slot))
+                found = check(operands.outputs[slot], expectations(name, operands, slot))
+                if name != plain_name(call.op_type):
+                    found = _known_before(found, call, history)
                 if found.status == "fails" and writes_in_place(call.op_type):
                     found = IdentityCheck("open", "written in place")
                 elif found.status == "fails" and not all(map(_is_written, operands.numbers)):
                     found = IdentityCheck("open", "read NaN, or memory that was not written yet")
+                elif found.status != "holds" and self._is_stale(call, slot, history):
+                    found = IdentityCheck("open", STALE)
                 reason = f"{name}: {found.told}" if found.status == "open" else name
             if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
+            elif name not in DEFINITIONS and is_container(call.op_type) and self._is_readable(output):
+                found = self._summed(call, output, history)
+                reason = reason if found.status == "open" else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
+
+    def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
+        """Return whether an output follows from the last parameters, and a replica's from the new ones."""
+        names = [f"{call.key.op_name}.{each}" for each in _PARAMETERS]
+        last = {
+            self._parameters[name].row: known.before
+            for name in names
+            if name in self._parameters and (known := history.parameters.get(name)) is not None
+        }
+        replicas = [
+            peer
+            for peer in self._peers.values()
+            if peer is not self and all(map(peer.holds_parameter, names, map(self.parameter_content, names)))
+        ]
+        if not last or not replicas or not is_container(call.op_type):
+            return False
+
+        def reader(rows: Collection[int]) -> Callable[[FlowOperand], Array]:
+            def read(operand: FlowOperand) -> Array:
+                now, before = self._read(operand), last.get(operand.row)
+                return now if before is None or operand.row not in rows else before.astype(now.dtype)
+
+            return read
+
+        follows = any(self._follows(call, slot, reader(rows)) for rows in (*([row] for row in last), last))
+        return follows and any(peer.follows(call.key, slot) for peer in replicas)
+
+    def holds_parameter(self, name: str, content: object) -> bool:
+        """Return whether a parameter has these values here, too."""
+        return self.parameter_content(name) == content
+
+    def follows(self, key: CallKey, slot: int) -> bool:
+        """Return whether an output of a call follows from what it read."""
+        call = self._flow.calls.get(key)
+        is_known = (
+            call is not None and slot < len(call.outputs) and not self._reason(call, call.outputs[slot])
+        )
+        return call is not None and is_known and self._follows(call, slot, self._read)
+
+    def _follows(self, call: FlowCall, slot: int, read: Callable[[FlowOperand], Array]) -> bool:
+        operands = self._operands(call, read)
+        return check(operands.outputs[slot], expectations(self._kind(call), operands, slot)).status == "holds"
+
+    def _kind(self, call: FlowCall) -> str:
+        """Return the name of what a call computes: of a module of another name, what its weight suggests."""
+        name = plain_name(call.op_type)
+        weight = self._parameters.get(f"{call.key.op_name}.weight")
+        if name in DEFINITIONS or weight is None or not call.inputs or not is_container(call.op_type):
+            return name
+        if len(weight.shape) == 1:
+            return "layernorm" if f"{call.key.op_name}.bias" in self._parameters else "rmsnorm"
+        if len(weight.shape) != 2:
+            return name
+        return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
+
+    def _summed(self, call: FlowCall, output: FlowOperand, history: RankHistory) -> IdentityCheck:
+        """Hold the output of a module against sums of its input and of what the modules in it gave.
+
+        Which sum it is, the data tell.
+        """
+        within = [
+            other
+            for other in self._flow.calls.values()
+            if other.key.op_name.startswith(f"{call.key.op_name}.")
+            and other.key.occurrence == call.key.occurrence
+            and is_container(other.op_type)
+        ]
+        names = {other.key.op_name for other in within}
+        direct = [other for other in within if names.isdisjoint(_holders(other.key.op_name))]
+        given = [*call.inputs, *(each for other in direct for each in other.outputs)]
+        parts = [
+            wide(self._read(each))
+            for each in {each.content: each for each in given}.values()
+            if each.shape == output.shape and each.content != output.content and self._is_readable(each)
+        ]
+        if not 2 <= len(parts) <= _PARTS:
+            return _OPEN
+        actual = self._read(output)
+        return _known_before(
+            check(actual, ((each, False) for each in _sums_of(parts, actual))), call, history
+        )
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -191,7 +287,7 @@ class StepAudit:
 
     def _reason(self, call: FlowCall, output: FlowOperand) -> str:
         """Return why an output cannot be held against a definition; "" if it can."""
-        name = plain_name(call.op_type)
+        name = self._kind(call)
         if name not in DEFINITIONS:
             return f"no definition of {name}"
         if not call.inputs:
@@ -230,7 +326,7 @@ class StepAudit:
         for key, call in self._flow.calls.items():
             if key.op_name != module or not is_container(key.op_type) or not call.inputs:
                 continue
-            kind, x, gradient = plain_name(key.op_type), call.inputs[0], self._gradient_of_output(key)
+            kind, x, gradient = self._kind(call), call.inputs[0], self._gradient_of_output(key)
             if kind not in KINDS or gradient is None or not self._is_readable(x):
                 return []
             passed = self._read(gradient)
@@ -273,13 +369,27 @@ class StepAudit:
             if found.told in REDUCED:
                 if check(actual, ((each, False) for each in own)).status == "holds":
                     found = replace(found, told="")  # what all ranks computed is the same
-            elif reduced and found.status == "holds" and found.told != ADDED and self._is_replica(name):
+            elif (
+                reduced
+                and found.status == "holds"
+                and found.told != ADDED
+                and self._is_replica(name)
+                and self._has_own_batch()
+            ):
                 found = replace(found, told=NOT_REDUCED)
             where = found.difference.where if found.difference is not None else ""
             if found.status == "fails" and where != "element":
                 found = IdentityCheck("open", "other terms are added")
             reason = f"gradient: {found.told}" if found.status == "open" else "gradient"
             yield CheckedTensor(output.row, reason, found)
+
+    def first_input(self) -> object:
+        """Return what is equal for equal values of what was read first; None if nothing was."""
+        return next((call.inputs[0].content for call in self._flow.calls.values() if call.inputs), None)
+
+    def _has_own_batch(self) -> bool:
+        """Return whether ranks read other data, so that gradients have to be reduced."""
+        return len({peer.first_input() for peer in self._peers.values()}) > 1
 
     def _is_replica(self, name: str) -> bool:
         """Return whether all ranks hold the same values of a parameter."""
@@ -404,6 +514,38 @@ class StepAudit:
 
     def _read(self, operand: FlowOperand) -> Array:
         return Tensor(self._step, operand.row).read(verify=False)
+
+
+def _known_before(found: IdentityCheck, call: FlowCall, history: RankHistory) -> IdentityCheck:
+    """Return a check of what a module is guessed to do; it must have held before if more than an element fails.
+
+    A module may set rows to zero that are padding.
+    """
+    if found.status == "holds":
+        history.guessed.add(call.key.op_name)
+    is_element = found.difference is not None and found.difference.where == "element"
+    is_doubtful = found.status == "fails" and not is_element and call.key.op_name not in history.guessed
+    return _OPEN if is_doubtful else found
+
+
+def _holders(name: str) -> Iterator[str]:
+    """Yield the paths of the modules that hold one, the outermost first."""
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts)))
+
+
+def _sums_of(parts: Sequence[Array], actual: Array) -> Iterator[Expectation]:
+    """Yield the sums of few parts that most elements of a sample are."""
+    unit = max(unit_roundoff(actual.dtype), unit_roundoff(np.dtype(np.float32)))
+    step = max(1, actual.size // _SAMPLED)
+    shown = wide(actual).reshape(-1)[::step]
+    for count in range(2, _ADDENDS + 1):
+        for chosen in combinations(parts, count):
+            sampled = np.array([each.reshape(-1)[::step] for each in chosen])
+            error = sum_error(count, unit) * np.abs(sampled).sum(0)
+            if np.mean(np.abs(sampled.sum(0) - shown) <= 2 * error) * 4 >= 3:
+                size = np.abs(np.array(chosen)).sum(0)
+                yield Expectation(np.sum(chosen, axis=0), sum_error(count, unit) * size, RESIDUAL)
 
 
 def _is_written(array: Array) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from ingest.identities.audit import StepAudit
 from ingest.identities.definition import Array, CallOperands, wide
 from ingest.identities.limits import unit_roundoff
-from ingest.identities.operators import DEFINITIONS, plain_name
+from ingest.identities.operators import DEFINITIONS
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_flow import FlowCall, FlowOperand
 
@@ -72,8 +72,9 @@ class StepBudget(StepAudit):
         output = call.outputs[slot]
         known = [each for each in map(self._ideal, call.inputs) if each is not None]
         depth = max((each.depth for each in known), default=0)
-        stored = _nearest(call, slot, self._operands_by(call, lambda _: None))
-        ideal = stored if not depth else _nearest(call, slot, self._operands_by(call, self._ideal))
+        kind = self._kind(call)
+        stored = _nearest(kind, slot, self._operands_by(call, lambda _: None))
+        ideal = stored if not depth else _nearest(kind, slot, self._operands_by(call, self._ideal))
         if stored is None or ideal is None:
             return
         self._ideals[output.row] = _Ideal(ideal, depth + 1)
@@ -116,14 +117,14 @@ def _widened(array: Array) -> Array:
     return wide(array) if unit_roundoff(array.dtype) else array
 
 
-def _nearest(call: FlowCall, slot: int, operands: CallOperands) -> Array | None:
+def _nearest(kind: str, slot: int, operands: CallOperands) -> Array | None:
     """Return what the definition allows that is nearest to the output; None if it allows nothing."""
     out = operands.outputs[slot]
     with np.errstate(all="ignore"):
         try:
             allowed = [
                 each.value
-                for each in DEFINITIONS[plain_name(call.op_type)](operands, slot, _EXACT)
+                for each in DEFINITIONS[kind](operands, slot, _EXACT)
                 if each.value.shape == out.shape
             ]
         except (ValueError, IndexError):  # of a shard, or of another operator of the name

@@ -223,6 +223,11 @@ class ParameterHistory:
     clipped: _Moments = field(default_factory=_Moments)
     others: _OtherStates = field(default_factory=_OtherStates)
 
+    @property
+    def before(self) -> Array | None:
+        """The value in the step before; None if that is not known."""
+        return None if self.change is None else self.value - self.change
+
     def advance(self, gradient: Array, norm: float = 0.0) -> None:
         """Take the gradient of the step that comes, and the norm of all gradients of the step."""
         self.moments.advance(gradient)

@@ -19,6 +19,7 @@ from ingest.identities.audit import (
     NOT_REDUCED,
     NOT_UPDATED,
     REDUCED,
+    STALE,
     CheckedTensor,
     RankHistory,
     StepAudit,
@@ -256,6 +257,7 @@ class _RankPatterns:
     def __init__(self) -> None:
         self._gradients: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
+        self._stale: dict[str, list[int]] = defaultdict(list)
         self._moved: set[int] = set()
         self._parted: set[str] = set()
 
@@ -265,7 +267,9 @@ class _RankPatterns:
         kind, seen = checked.kind.partition(":")[0], _SeenInStep(name, found.told, found.times)
         if not checked.is_replica:
             self._parted.add(name.removeprefix("Parameter."))
-        if kind == "gradient" and found.status == "holds":
+        if found.told == STALE:
+            self._stale[name].append(step)
+        elif kind == "gradient" and found.status == "holds":
             self._gradients[step].append(seen)
         elif kind == "optimizer":
             if found.told != NOT_UPDATED:
@@ -293,6 +297,12 @@ class _RankPatterns:
                 Level.SHOWN,
                 "has a gradient and does not change; other parameters do",
                 self._unchanged(),
+            ),
+            (
+                "stale value",
+                Level.SHOWN,
+                "follows from the parameters of the step before; that of a replica from the new ones",
+                self._stale,
             ),
             *((cause, level, what, self._told(told)) for told, cause, level, what in _OF_UPDATES),
         ]
@@ -349,7 +359,7 @@ def _mistake(
         rank=rank,
         steps=steps,
         name=names[0],
-        identity="gradient" if names[0].startswith("Gradient") else "optimizer",
+        identity={"Gradient": "gradient", "Parameter": "optimizer"}.get(names[0].partition(".")[0], "copy"),
         cause=cause,
         level=level,
         what=what,
