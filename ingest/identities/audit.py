@@ -517,7 +517,7 @@ class StepAudit:
 
 
 def _known_before(found: IdentityCheck, call: FlowCall, history: RankHistory) -> IdentityCheck:
-    """Return a check of what a module is guessed to do; it must have held before if more than an element fails.
+    """Return a check of what a module is guessed to do: which held before if more than an element fails.
 
     A module may set rows to zero that are padding.
     """

@@ -22,7 +22,7 @@ from ingest.questions.divergence import divergence
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
-from ingest.questions.origin.episodes import Episode, episodes_of
+from ingest.questions.origin.episodes import Episode, FoundEpisodes, episodes_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges, named_ranges
@@ -88,7 +88,7 @@ class FoundIncidents:
             snapshot,
             incidents,
             tuple(search.sightings.without_rules),
-            tuple(dict.fromkeys([*snapshot.left_out, *search.left_out])),
+            tuple(dict.fromkeys([*snapshot.left_out, *search.bad.left_out])),
             tuple(search.sightings.damaged),
         )
 
@@ -138,19 +138,18 @@ class _IncidentSearch:
 
     snapshot: Snapshot
     sightings: Sightings = field(init=False)
-    left_out: list[LeftOut] = field(default_factory=list)
-    """Steps that turned out to be damaged."""
-    unread: set[int] = field(default_factory=set)
-    """Steps in which nothing was made of NaN and Inf."""
+    bad: FoundEpisodes = field(init=False)
+    """The steps with NaN and Inf."""
 
     def __post_init__(self) -> None:
-        """Collect how often each rule fired."""
+        """Collect how often each rule fired, and search for NaN and Inf."""
         self.sightings = Sightings.of(self.snapshot)
+        self.bad = episodes_of(self.snapshot)
 
     def incidents(self) -> Iterator[Incident]:
         """Yield the incidents: NaN and Inf first, then what they do not explain."""
         explained: set[int] = set()
-        for episode in episodes_of(self.snapshot, self.left_out, self.unread):
+        for episode in self.bad.episodes:
             explained |= set(episode.steps)
             yield self._of_episode(episode)
         for run in self._runs(self._overflow_steps() - explained):
@@ -316,8 +315,8 @@ class _IncidentSearch:
         summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
-        left_out = [left for left in self.left_out if left.key.step in run]
-        is_unread = run[0] in self.unread
+        left_out = [left for left in self.bad.left_out if left.key.step in run]
+        is_unread = run[0] in self.bad.unread
         if (has_nan and not is_unread) or left_out:
             severity = worst_of(
                 by_rule[rule][step] for rule in rules for step in run if step in by_rule[rule]

@@ -105,9 +105,7 @@ class Dataflow:
         if is_gradient(name):
             module = key.op_name.rpartition(".")[0] if is_parameter_gradient(name) else ""
             outputs = list(filter(known.__contains__, self._gradients_of_outputs.get(module, ())))
-            return (
-                outputs and [*outputs, *filter(known.__contains__, self._inputs_of.get(module, ()))]
-            ) or None
+            return (outputs and [*outputs, *filter(known.__contains__, self._inputs.get(module, ()))]) or None
         inputs = self._inputs.get(key.operator)
         if not inputs or any(n not in known for n in inputs):
             return None
@@ -141,19 +139,12 @@ class Dataflow:
         return of_a, of_b
 
     @cached_property
-    def _inputs(self) -> dict[OperatorKey, list[int]]:
-        inputs: dict[OperatorKey, list[int]] = defaultdict(list)
+    def _inputs(self) -> dict[OperatorKey | str, list[int]]:
+        """The inputs by their operator, and by its name, whatever its type."""
+        inputs: dict[OperatorKey | str, list[int]] = defaultdict(list)
         for number, key in enumerate(self.keys):
             if is_input(key.io):
                 inputs[key.operator].append(number)
-        return inputs
-
-    @cached_property
-    def _inputs_of(self) -> dict[str, list[int]]:
-        """The inputs by the name of the operator, whatever its type."""
-        inputs: dict[str, list[int]] = defaultdict(list)
-        for number, key in enumerate(self.keys):
-            if is_input(key.io):
                 inputs[key.op_name].append(number)
         return inputs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ingest.questions.origin.answer import OriginAnswer
 from ingest.questions.origin.search import OriginSearch
@@ -27,19 +28,30 @@ class Episode:
     """The number of tensors with NaN or Inf, over all of the steps and ranks."""
 
 
-def episodes_of(snapshot: Snapshot, left_out: list[LeftOut], unread: set[int]) -> Iterator[Episode]:
-    """Yield the episodes of a snapshot, in order of steps.
+class FoundEpisodes(NamedTuple):
+    """The episodes of a snapshot."""
+
+    episodes: tuple[Episode, ...]
+    """In order of steps."""
+    left_out: tuple[LeftOut, ...]
+    """The steps that the search was not about."""
+    unread: frozenset[int]
+    """The steps in which nothing was made of NaN and Inf."""
+
+
+def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
+    """Return the episodes of a snapshot.
 
     Reads the indexes of the steps up to the first of each episode that hold something bad, and of the step
     after it. Of the other steps only their totals are used, however long an episode is. Infinity that others
     turned into finite numbers is not an episode.
-
-    Args:
-        snapshot: the snapshot.
-        left_out: receives the steps that the search was not about, at its end.
-        unread: receives the steps in which nothing was made of NaN and Inf, at its end.
     """
     search = OriginSearch(snapshot, "auto")
+    episodes = tuple(_episodes(snapshot, search))
+    return FoundEpisodes(episodes, search.left_out, frozenset(search.unread))
+
+
+def _episodes(snapshot: Snapshot, search: OriginSearch) -> Iterator[Episode]:
     for answer, steps in search.answers():
         bad = [
             opened.commit.summary
@@ -56,5 +68,3 @@ def episodes_of(snapshot: Snapshot, left_out: list[LeftOut], unread: set[int]) -
             tuple(sorted(ranks)),
             sum(summary.anomalous_tensors for summary in bad),
         )
-    left_out += search.left_out
-    unread |= search.unread
