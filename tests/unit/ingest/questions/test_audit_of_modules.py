@@ -1,0 +1,109 @@
+"""Modules of any name are held against what their weights and parts suggest."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ingest
+from ingest.questions.audit import AuditAnswer
+from tests.pipeline import ingest_directly
+
+#: Called with a model before each step of each rank; what it returns is called after the step.
+Disturb = Callable[[Any, int, int], Callable[[], None] | None]
+Audited = Callable[..., AuditAnswer]
+
+
+@pytest.fixture
+def audited(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Audited:
+    """Return a function that trains a model with a residual block on some ranks, and audits the run."""
+    nn = torch.nn
+
+    class Column(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(16, 16) * 0.1)
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight.T
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(16), Column(), Column()
+
+        def forward(self, x: Any) -> Any:
+            return x + self.down(torch.relu(self.up(self.norm(x))))
+
+    def run(disturb: Disturb = lambda *_: None, *, ranks: int = 1, steps: int = 4) -> AuditAnswer:
+        for rank in range(ranks):
+            monkeypatch.setenv("RANK", str(rank))
+            torch.manual_seed(0)
+            net = nn.Sequential(Block(), nn.Linear(16, 4))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            with ingest.record(net, tmp_path / "dump", what="tensors"):
+                for step in range(steps):
+                    after = disturb(net, rank, step)
+                    optimizer.zero_grad()
+                    net(torch.randn(8, 16)).square().mean().backward()
+                    optimizer.step()
+                    if after is not None:
+                        after()
+        ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+        return ingest.audit(ingest.open_store(tmp_path / "run.zarr"))
+
+    return run
+
+
+def test_modules_of_other_names_and_sums_of_their_parts_are_proved(audited: Audited) -> None:
+    answer = audited(ranks=2)
+    assert answer.failures == ()
+    proved = {share.kind: share.tensors for share in answer.coverage if share.is_proved}
+    assert proved["sum of its parts"] == 2 * 4
+    assert proved["linear"] == 2 * 4 * 3
+    assert proved["layernorm"] == 2 * 4
+
+
+@pytest.mark.parametrize(("elements", "first"), [(1, 0), (16, 0), (16, 2)])
+def test_an_output_that_is_not_the_sum_of_its_parts_is_named_with_its_rank(
+    audited: Audited, elements: int, first: int
+) -> None:
+    """Of more than an element, the sum must have held before: rows may be set to zero on purpose."""
+
+    def disturb(net: Any, rank: int, step: int) -> Callable[[], None] | None:
+        def hook(_: Any, __: Any, output: Any) -> Any:
+            output = output.clone()
+            output.view(-1)[32 : 32 + elements] *= 1.5
+            return output
+
+        wrong = rank == 1 and step == first
+        return net[0].register_forward_hook(hook, prepend=True).remove if wrong else None
+
+    failures = audited(disturb, ranks=2).failures
+    expected = [("Module.Block.0.output.0", 1, (first,))] if elements == 1 or first else []
+    assert [(each.name, each.rank, each.steps) for each in failures] == expected
+
+
+def test_a_replica_that_computes_with_the_last_parameters_is_named(audited: Audited) -> None:
+    last: dict[int, Any] = {}
+
+    def disturb(net: Any, rank: int, step: int) -> Callable[[], None] | None:
+        weight = net[0].up.weight
+        old, last[rank] = last.get(rank), weight.detach().clone()
+        if rank == 0 or step != 2:
+            return None
+        now, all_of_it = last[rank], slice(None)
+        up = net[0].up
+        before = up.register_forward_pre_hook(lambda *_: weight.data.__setitem__(all_of_it, old))
+        after = up.register_forward_hook(lambda *_: weight.data.__setitem__(all_of_it, now))
+
+        def restore() -> None:
+            before.remove()
+            after.remove()
+
+        return restore
+
+    failure = audited(disturb, ranks=2).failures[0]
+    assert (failure.cause, failure.level, failure.rank, failure.steps) == ("stale value", "shown", 1, (2,))
+    assert failure.name == "Module.Column.0.up.output.0"
