@@ -42,6 +42,48 @@ class Optimizer:
         return np.asarray(p - self.rate * self.first)
 
 
+def lion(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
+    m = state.setdefault("m", np.zeros_like(g))
+    direction = np.sign(np.float32(0.9) * m + np.float32(0.1) * g)
+    state["m"] = np.float32(0.99) * m + np.float32(0.01) * g
+    return np.asarray(p * np.float32(1 - 1e-4) - np.float32(1e-3) * direction)
+
+
+def adafactor(p: Array, g: Array, state: dict[str, Any], count: int) -> Array:
+    new = np.float32(count**-0.8)
+    for axis in (0, 1):
+        mean = (g * g).mean(axis, keepdims=True, dtype=np.float32)
+        state[f"{axis}"] = (1 - new) * state.get(f"{axis}", np.zeros_like(mean)) + new * mean
+    second = state["0"] * state["1"] / state["1"].mean()
+    return np.asarray(p - np.float32(1e-3) * g / np.sqrt(second))
+
+
+def muon(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
+    momentum = state["m"] = np.float32(0.95) * state.get("m", np.zeros_like(g)) + g
+    x = g + np.float32(0.95) * momentum
+    x = x.T / (np.linalg.norm(x) + np.float32(1e-7))
+    for _step in range(5):
+        gram = x @ x.T
+        x = np.float32(3.4445) * x + (np.float32(-4.775) * gram + np.float32(2.0315) * gram @ gram) @ x
+    return np.asarray(p - np.float32(0.02) * x.T)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(lion, 1e-3), (adafactor, 1e-3), (muon, 0.02)])
+def test_optimizers_with_other_states_are_known_by_their_updates(step: Any, rate: float) -> None:
+    p, state = normal(40, 24) * np.float32(0.1), dict[str, Any]()
+    history = ParameterHistory(p.astype(np.float64))
+    for count in range(1, 6):
+        g = normal(40, 24, seed=count) * np.float32(1e-2)
+        after = step(p, g, state, count)
+        history.advance(g.astype(np.float64))
+        found = checked(history, g, after)
+        history.follow(after.astype(np.float64), g.astype(np.float64), found.told)
+        p = after
+    assert found.status == "holds"
+    assert found.told.lower().startswith(step.__name__)
+    assert rate_of(found.told) == pytest.approx(rate, rel=1e-3)
+
+
 def checked(history: ParameterHistory, g: Array, after: Array) -> IdentityCheck:
     return check(after, ((each, False) for each in history.expectations(g.astype(np.float64), after)))
 
