@@ -79,8 +79,6 @@ class RankHistory:
     step: int | None = None
     parameters: dict[str, ParameterHistory] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
-    guessed: set[str] = field(default_factory=set)
-    """Modules that did what their parameters or parts suggest, in a step."""
     before: StepAudit | None = None
 
 
@@ -183,7 +181,7 @@ class StepAudit:
                 operands = operands or self._operands(call)
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
                 if name != plain_name(call.op_type):
-                    found = _known_before(found, call, history)
+                    found = _of_guess(found)
                 if found.status == "fails" and writes_in_place(call.op_type):
                     found = IdentityCheck("open", "written in place")
                 elif found.status == "fails" and not all(map(_is_written, operands.numbers)):
@@ -194,7 +192,7 @@ class StepAudit:
             if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
             elif name not in DEFINITIONS and is_container(call.op_type) and self._is_readable(output):
-                found = self._summed(call, output, history)
+                found = self._summed(call, output)
                 reason = reason if found.status == "open" else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
 
@@ -252,7 +250,7 @@ class StepAudit:
             return name
         return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
 
-    def _summed(self, call: FlowCall, output: FlowOperand, history: RankHistory) -> IdentityCheck:
+    def _summed(self, call: FlowCall, output: FlowOperand) -> IdentityCheck:
         """Hold the output of a module against sums of its input and of what the modules in it gave.
 
         Which sum it is, the data tell.
@@ -516,16 +514,13 @@ class StepAudit:
         return Tensor(self._step, operand.row).read(verify=False)
 
 
-def _known_before(found: IdentityCheck, call: FlowCall, history: RankHistory) -> IdentityCheck:
-    """Return a check of what a module is guessed to do: which held before if more than an element fails.
+def _of_guess(found: IdentityCheck) -> IdentityCheck:
+    """Return a check of what a module is guessed to do, which fails by one element only.
 
-    A module may set rows to zero that are padding.
+    Rows may be set to zero because they are padding, or were dumped while a reduction was under way.
     """
-    if found.status == "holds":
-        history.guessed.add(call.key.op_name)
     is_element = found.difference is not None and found.difference.where == "element"
-    is_doubtful = found.status == "fails" and not is_element and call.key.op_name not in history.guessed
-    return _OPEN if is_doubtful else found
+    return found if found.status == "holds" or is_element else _OPEN
 
 
 def _holders(name: str) -> Iterator[str]:

@@ -65,11 +65,11 @@ def test_modules_of_other_names_and_sums_of_their_parts_are_proved(audited: Audi
     assert proved["layernorm"] == 2 * 4
 
 
-@pytest.mark.parametrize(("elements", "first"), [(1, 0), (16, 0), (16, 2)])
-def test_an_output_that_is_not_the_sum_of_its_parts_is_named_with_its_rank(
+@pytest.mark.parametrize(("elements", "first"), [(1, 0), (1, 2), (16, 2)])
+def test_an_element_that_is_not_the_sum_of_its_parts_is_named_with_its_rank(
     audited: Audited, elements: int, first: int
 ) -> None:
-    """Of more than an element, the sum must have held before: rows may be set to zero on purpose."""
+    """Rows may be set to zero because they are padding, or were dumped while a reduction was under way."""
 
     def disturb(net: Any, rank: int, step: int) -> Callable[[], None] | None:
         def hook(_: Any, __: Any, output: Any) -> Any:
@@ -81,7 +81,7 @@ def test_an_output_that_is_not_the_sum_of_its_parts_is_named_with_its_rank(
         return net[0].register_forward_hook(hook, prepend=True).remove if wrong else None
 
     failures = audited(disturb, ranks=2).failures
-    expected = [("Module.Block.0.output.0", 1, (first,))] if elements == 1 or first else []
+    expected = [("Module.Block.0.output.0", 1, (first,))] if elements == 1 else []
     assert [(each.name, each.rank, each.steps) for each in failures] == expected
 
 
