@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +23,7 @@ from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.thresholds import default_limit, is_ignored
-from ingest.questions.placement.agree import Agreements, kinds_of, placement_text
+from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
@@ -41,6 +41,8 @@ from workers.tasks.compare import (
     search_placements,
 )
 
+#: Of how many tensors of a kind the values are searched for blocks in any order, if none has any.
+_OF_A_KIND = 8
 #: How tensors are paired whose values need not agree: their names say that they are the same.
 _BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
 
@@ -52,6 +54,8 @@ class LayoutState:
     layout_map: LayoutMap
     agreements: Agreements = field(default_factory=Agreements)
     judge: LayoutJudge = field(default_factory=LayoutJudge)
+    in_vain: Counter[Kind] = field(default_factory=Counter)
+    """By kind, how many of the last tensors were searched for a way that fits, and have none."""
 
 
 class LayoutComparison:
@@ -127,10 +131,25 @@ class LayoutComparison:
         open_pairs = [pair for pair in pairs if not self._have_same_content(pair)]
         if not self._state.layout_map.placements:
             open_pairs = self._without_confirmed(open_pairs, runner)
-        questions = [self._question(pair.a, pair.b) for pair in open_pairs]
-        answers = answer_each(runner, search_placements, questions)
-        for pair, answer in zip(open_pairs, answers, strict=True):
-            self._take(pair, answer)
+        of_kind: defaultdict[Kind, list[TensorPair]] = defaultdict(list)
+        for pair in open_pairs:
+            of_kind[self._kind(pair.a)].append(pair)
+        first = [pair for pairs in of_kind.values() for pair in pairs[:_OF_A_KIND]]
+        other = [pair for pairs in of_kind.values() for pair in pairs[_OF_A_KIND:]]
+        for asked in (first, other):
+            questions = [
+                replace(
+                    self._question(pair.a, pair.b),
+                    by_content=self._state.in_vain[self._kind(pair.a)] < _OF_A_KIND,
+                )
+                for pair in asked
+            ]
+            answers = answer_each(runner, search_placements, questions)
+            for pair, answer in zip(asked, answers, strict=True):
+                self._take(pair, answer)
+
+    def _kind(self, tensor: int) -> Kind:
+        return kind_of(self._a.keys[tensor], len(self._a.shapes(tensor)[0]))
 
     def _without_confirmed(self, pairs: Sequence[TensorPair], runner: PairRunner) -> list[TensorPair]:
         """Decide what marginals propose and elements confirm, in one pass over these; return the rest."""
@@ -177,7 +196,9 @@ class LayoutComparison:
             self._problems[pair.a] = answer
         else:
             dtypes = self._a.dtype(pair.a), self._b.dtype(pair.b)
-            self._decisions[pair.a] = decide(answer.search, dtypes)
+            decision = self._decisions[pair.a] = decide(answer.search, dtypes)
+            kind, is_found = self._kind(pair.a), decision.fits or answer.search.order is not None
+            self._state.in_vain[kind] = 0 if is_found else self._state.in_vain[kind] + 1
 
     def _question(self, a: int, b: int) -> PlacementQuestion:
         return PlacementQuestion(

@@ -117,14 +117,24 @@ class Placement:
         return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MeshGrid:
-    """Pieces by their place on a mesh."""
+    """Pieces by their place on a mesh. Equal meshes are equal keys."""
 
     names: tuple[str, ...]
     """Of the dimensions, outer to inner; "" if they are not known."""
     numbers: npt.NDArray[np.int64]
     """The number of the piece at each place; one axis for each dimension."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeshGrid) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.names, self.numbers.shape, self.numbers.tobytes()
 
 
 _Way: TypeAlias = tuple[Held, int | None]

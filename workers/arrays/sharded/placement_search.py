@@ -7,8 +7,9 @@ large tensor, only ranges that are spread over it are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from workers.arrays.sharded.agreement import Agreement
 from workers.arrays.sharded.assembly import (
@@ -43,6 +44,8 @@ _RANGES, _RANGE = 64, 4096
 _MAX_PAIRS = 256
 #: The most dimensions of a mesh that is guessed; with an error below this, no further ones are tried.
 _MOST_DIMENSIONS, _GOOD = 4, 1e-3
+#: Forms of tensors whose ways are kept: those of a model, whose layers repeat.
+_FORMS = 64
 #: Ways that are off by more than this are followed by a search for blocks.
 _POOR = 0.05
 
@@ -107,8 +110,18 @@ class Search:
     """Where the values of each piece of A lie in the tensor, if no way fits and they were found."""
 
 
-def search(a: Pieces, b: Pieces, elements_a: Sequence[Elements], elements_b: Sequence[Elements]) -> Search:
-    """Score every way in which pieces of A and of the reference B may make up the same tensor."""
+def search(
+    a: Pieces,
+    b: Pieces,
+    elements_a: Sequence[Elements],
+    elements_b: Sequence[Elements],
+    *,
+    by_content: bool = True,
+) -> Search:
+    """Score every way in which pieces of A and of the reference B may make up the same tensor.
+
+    If none fits, values are searched for blocks in any order, unless `by_content` is false.
+    """
     sides = _Sides(a, b, elements_a, elements_b)
     scored: list[ScoredWay] = []
     for dimensions in range(_MOST_DIMENSIONS + 1):
@@ -120,28 +133,36 @@ def search(a: Pieces, b: Pieces, elements_a: Sequence[Elements], elements_b: Seq
     scored.sort(key=lambda way: (way.error, not way.same_on_both))
     if scored and scored[0].error <= _POOR:
         return Search(tuple(scored))
-    return sides.in_blocks(scored)
+    return sides.in_blocks(scored, by_content=by_content)
 
 
-def _pairs(a: Pieces, b: Pieces, dimensions: int) -> Iterator[tuple[Placement, Placement]]:
-    """Yield the ways that the shapes allow, the simplest first.
+@lru_cache(_FORMS * (_MOST_DIMENSIONS + 1))
+def _pairs(a: Pieces, b: Pieces, dimensions: int) -> Sequence[tuple[Placement, Placement]]:
+    """Return the ways that the shapes allow, the simplest first.
 
     Args:
         a: the pieces of A.
         b: the pieces of B.
         dimensions: how many the guessed mesh with more of them has; a mesh that is known counts as one.
     """
-    count = 0
+    pairs: list[tuple[Placement, Placement]] = []
     for own_b in range(dimensions + 1):
         for way_b in _ways(b, None, own_b):
             for own_a in range(dimensions + 1) if own_b == dimensions else [dimensions]:
                 for way_a in _ways(a, way_b.assembly.shape, own_a):
                     if is_sum(way_a) and is_sum(way_b):
                         continue  # sums on both sides are held alike, which is scored rank by rank
-                    yield way_a, way_b
-                    count += 1
-                    if count == _MAX_PAIRS:
-                        return
+                    pairs.append((way_a, way_b))
+                    if len(pairs) == _MAX_PAIRS:
+                        return pairs
+    return pairs
+
+
+@lru_cache(_FORMS)
+def _usual_blocks(side: Pieces, whole: Shape) -> Sequence[Placement]:
+    """Return the ways in which ranks hold several blocks of an axis."""
+    ways = (way for grid in side.grids for way in block_placements(grid, side.shapes, whole))
+    return [way for way in ways if not _adds_replicas(_with_twins(way.assembly, side.twins))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +198,14 @@ class _Sides:
         way = Placement((), assembly)
         return replace(self.score(way, way), same_on_both=True)
 
-    def _usual_blocks(self) -> Iterator[Placement]:
-        for grid in self.a.grids:
-            for way in block_placements(grid, self.a.shapes, self.b.shapes[0]):
-                if not _adds_replicas(_with_twins(way.assembly, self.a.twins)):
-                    yield way
-
-    def in_blocks(self, scored: list[ScoredWay]) -> Search:
+    def in_blocks(self, scored: list[ScoredWay], *, by_content: bool) -> Search:
         """Add ways in which ranks hold several blocks; first the usual ones, then what the values show."""
         if len(self.b.shapes) > 1 and not self.b.identical:
             return Search(tuple(scored))
         whole = Placement((), Piece(0, self.b.shapes[0]))
-        scored += [self.score(way, whole) for way in self._usual_blocks()]
+        scored += [self.score(way, whole) for way in _usual_blocks(self.a, self.b.shapes[0])]
         order = None
-        if not scored or min(way.error for way in scored) > _POOR:
+        if by_content and (not scored or min(way.error for way in scored) > _POOR):
             order, placement = place_by_content(
                 self.a.grids, self.a.shapes, self.elements_a, self.elements_b[0], self.b.shapes[0]
             )

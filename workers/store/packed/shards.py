@@ -17,10 +17,10 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, islice
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -475,7 +475,7 @@ class ShardStream:
             for span in _spans(reader.spec.chunk, [r for r in ranges if r[0] < r[1]])
             for run in reader.runs(*span)
         )
-        self._ahead: deque[tuple[range, Future[list[Chunk]]]] = deque()
+        self._ahead: deque[tuple[range, Callable[[], list[Chunk]]]] = deque()
         self._chunks: dict[int, Chunk] = {}
         self._run_of: dict[int, range] = {}
         """By chunk that is kept, the run with which it was fetched."""
@@ -536,8 +536,8 @@ class ShardStream:
         while number not in self._chunks:
             self._fetch_ahead()
             if self._ahead and self._ahead[0][0][0] <= number:
-                run, future = self._ahead.popleft()
-                self._keep(run, future.result())
+                run, fetched = self._ahead.popleft()
+                self._keep(run, fetched())
             else:
                 # It was fetched and dropped before: a tensor larger than what is kept, under another name.
                 run = next(self._reader.runs(number, last))
@@ -552,8 +552,12 @@ class ShardStream:
             del self._chunks[oldest], self._run_of[oldest]
 
     def _fetch_ahead(self) -> None:
-        while len(self._ahead) < _RUNS_AHEAD and (run := next(self._runs, None)) is not None:
-            self._ahead.append((run, self._threads.submit(self._reader.chunks, run)))
+        runs = [*islice(self._runs, _RUNS_AHEAD - len(self._ahead))]
+        # Who waits for the only one fetches it: starting a thread takes as long as a small chunk.
+        is_only = len(runs) == 1 and not self._ahead
+        for run in runs:
+            fetch = partial(self._reader.chunks, run)
+            self._ahead.append((run, fetch if is_only else self._threads.submit(fetch).result))
 
 
 class _Coverage:
