@@ -54,8 +54,8 @@ class LayoutState:
     layout_map: LayoutMap
     agreements: Agreements = field(default_factory=Agreements)
     judge: LayoutJudge = field(default_factory=LayoutJudge)
-    in_vain: Counter[Kind] = field(default_factory=Counter)
-    """By kind, how many of the last tensors were searched for a way that fits, and have none."""
+    in_vain: defaultdict[Kind, float] = field(default_factory=lambda: defaultdict(float))
+    """By kind, how many tensors no way fits; below zero if the values showed that of any."""
 
 
 class LayoutComparison:
@@ -197,8 +197,8 @@ class LayoutComparison:
         else:
             dtypes = self._a.dtype(pair.a), self._b.dtype(pair.b)
             decision = self._decisions[pair.a] = decide(answer.search, dtypes)
-            kind, is_found = self._kind(pair.a), decision.fits or answer.search.order is not None
-            self._state.in_vain[kind] = 0 if is_found else self._state.in_vain[kind] + 1
+            fits_by_content = decision.fits and answer.search.order is not None
+            self._state.in_vain[self._kind(pair.a)] += -math.inf if fits_by_content else not decision.fits
 
     def _question(self, a: int, b: int) -> PlacementQuestion:
         return PlacementQuestion(
