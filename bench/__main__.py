@@ -44,6 +44,7 @@ PARTS = {
 }
 #: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
+    "growth": "how everything grows with ranks, steps and tensors: processor time, memory, requests",
     "idle": "a watcher while nothing happens: processor time and memory of all its processes",
     "soaking": "memory and file descriptors of each process under steady load",
     "page": "the page on a large run: first paint, clicks, 20 viewers, the store away for a minute",
