@@ -34,7 +34,7 @@ from tests.servers.process import free_port, listens
 from workers.store.backends.local import LocalObjects
 
 #: Ranks, steps and tensors from which one axis grows, of stores and of dumps.
-_BASE, _QUICK_BASE = (2, 10, 100), (4, 4, 20)
+_BASE, _QUICK_BASE = (2, 4, 20), (4, 4, 20)
 _AXES = {"ranks": (8, 64, 512), "steps": (10, 100, 1000), "tensors": (100, 1000, 10_000)}
 _DUMPED = {"ranks": (2, 16, 128), "steps": (10, 80, 640), "tensors": (100, 800, 6400)}
 _QUICK = {"ranks": (2, 8), "steps": (4, 16), "tensors": (20, 80)}
