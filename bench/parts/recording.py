@@ -38,7 +38,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     model, step = _training()
     step()
     for clock, of in ((time.thread_time, "the training thread"), (time.process_time, "the process")):
-        contenders = {"without": partial(_ms_each, step, nullcontext(), clock)}
+        contenders = {"without": partial(ms_each, step, nullcontext(), clock)}
         for name, options in _CASES.items():
             contenders[name] = partial(_recorded, setting, model, step, options, clock)
         times = in_turns(setting.rounds, contenders)
@@ -73,20 +73,34 @@ def _recorded(
     clock: Callable[[], float],
 ) -> float:
     with setting.target() as directory:
-        return _ms_each(step, ingest.record(model, directory, **options), clock)
+        return ms_each(step, ingest.record(model, directory, **options), clock)
 
 
-def _ms_each(
-    step: Callable[[], None], context: AbstractContextManager[Any], clock: Callable[[], float]
+def ms_each(
+    step: Callable[[], None],
+    context: AbstractContextManager[Any],
+    clock: Callable[[], float],
+    *,
+    before: int = 1,
+    steps: int = _STEPS,
 ) -> float:
-    """Return milliseconds of one step, until all of what was recorded is on the disk."""
+    """Return milliseconds of one step, until all of what was recorded is on the disk.
+
+    Args:
+        step: makes one.
+        context: what records.
+        clock: in seconds.
+        before: how many steps are not measured.
+        steps: how many are.
+    """
     with context:
-        step()
+        for _ in range(before):
+            step()
         started = clock()
-        for _ in range(_STEPS):
+        for _ in range(steps):
             step()
     # The context has ended: all of it is written.
-    return 1e3 * (clock() - started) / _STEPS
+    return 1e3 * (clock() - started) / steps
 
 
 def _volume(setting: Setting, model: Any, step: Callable[[], None]) -> Table:

@@ -184,6 +184,7 @@ class BlackBoxWriter(Writer):
                 "the end", TimeoutError(f"{self._directory} takes nothing more; the rest was left out")
             )
             return  # the ring stays: whoever comes next takes it in
+        self.ring.close()
         _give_up(self._home, self.ring.directory)
 
     def _run(self) -> None:

@@ -150,6 +150,12 @@ class Ring:
                 (self.directory / f"step_{held.step}.jsonl").unlink(missing_ok=True)
             held.rows, held.chunks = [], []
 
+    def close(self) -> None:
+        """Give all memory back; files stay."""
+        with self._lock:
+            self._free, self._running, self.limit_nbytes = [], {}, 0
+            self._held.clear()
+
     def _chunk(self, nbytes: int) -> RingChunk | None:
         size = max(nbytes, self._chunk_nbytes)
         while True:
