@@ -133,6 +133,7 @@ def train(*arguments: str) -> None:
 
 
 def _start(directory: Path, *arguments: object) -> subprocess.Popen[str]:
+    directory.mkdir(exist_ok=True)
     program = [sys.executable, "-c", _RANK, str(directory), *map(str, arguments)]
     return subprocess.Popen(
         program, stdout=subprocess.PIPE, text=True, env={**os.environ, "RANK": str(arguments[0])}
