@@ -149,7 +149,7 @@ class BlackBoxWriter(Writer):
         Raises:
             OSError: the directory of the dump, or that of the ring, cannot be written.
         """
-        adopt_ring(self._home)
+        adopt_ring(self._home, is_next=True)
         ring = None
         if self._choice.ring is not None:
             name = xxhash.xxh3_64_hexdigest(os.fsencode(self._home.resolve()))
@@ -404,8 +404,13 @@ def adopt(root: Path) -> list[str]:
     return list(filter(None, found))
 
 
-def adopt_ring(home: Path) -> str:
-    """Take in one ring; return "" if there is none, or if its process lives."""
+def adopt_ring(home: Path, *, is_next: bool = False) -> str:
+    """Take in one ring; return "" if there is none, or if its process lives.
+
+    Args:
+        home: where its owner is named.
+        is_next: whether the caller is the next process of this rank, so that the one before cannot live.
+    """
     if home.resolve() in _own or not (home / _OWNER_FILE).exists():
         return ""
     with (home / _OWNER_FILE).open("r+b") as file:
@@ -418,7 +423,7 @@ def adopt_ring(home: Path) -> str:
         except msgspec.DecodeError:  # it died while it began
             return ""
         # Some file systems do not share locks between hosts.
-        if owner.host != socket.gethostname():
+        if owner.host != socket.gethostname() and not is_next:
             return ""
         told = _adopt_of(home, owner)
         if owner.ring:
@@ -540,13 +545,18 @@ def save_on_sigterm(save: Callable[[], bool]) -> Callable[[], None]:
         if callable(before):
             before(number, frame)
 
-    def undo() -> None:
+    def restore() -> None:
         if signal.getsignal(signal.SIGTERM) is handle:
             signal.signal(signal.SIGTERM, before)
-        signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(-1)
+
+    def undo() -> None:
+        restore()
         os.close(writing)
 
     signal.signal(signal.SIGTERM, handle)
+    # Or workers of a data loader that are asked to end would end the training instead.
+    os.register_at_fork(after_in_child=restore)
     arguments = (reading, save, before == signal.SIG_DFL)
     threading.Thread(target=_await_sigterm, args=arguments, name="dump-ingest-sigterm", daemon=True).start()
     return undo

@@ -298,6 +298,21 @@ def test_a_program_with_a_handler_of_its_own_for_sigterm_keeps_it(
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_forked_child_that_is_asked_to_end_ends_alone(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    with box(net, tmp_path) as recorder:
+        nets.train(net, 1)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        nets.train(net, 1)
+    assert recorder.incidents == {}
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_a_restart_repeats_steps_and_does_not_replace_what_was_saved(
     net: Any, nets: ModuleType, tmp_path: Path
 ) -> None:
