@@ -76,7 +76,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
             always = next((bit for bit in range(len(found)) if found[bit:].all()), None)
             times = made.checked(made.out).times
             anchor = _V_ABFT.get(name, "") if what.startswith("product") else ""
-            share = f"{found[beyond].sum()} of {beyond.sum()}"
+            share = "" if made.is_projected else f"{found[beyond].sum()} of {beyond.sum()}"
             by_operator.append(
                 (
                     name,

@@ -327,7 +327,8 @@ class StepAudit:
                 return []
             passed = self._read(gradient)
             narrowest = max(narrowest, unit_roundoff(passed.dtype))
-            parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
+            with np.errstate(all="ignore"):  # what is not finite is not judged
+                parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
         if not all(parts):
             return []
         return [added(each, narrowest) for each in zip(*parts, strict=False)]

@@ -480,7 +480,8 @@ class NormalisedRows:
         """Return the eps that most rows show; 0 if they show none."""
         centred = (self.x - self.mean) * scale
         shown = ((out - shift) * centred).sum(1) / (centred**2).sum(1)
-        return max(float(np.nanmedian(1 / shown**2 - self.variance[:, 0])), 0.0)
+        found = 1 / shown**2 - self.variance[:, 0]
+        return max(float(np.median(found[np.isfinite(found)])), 0.0) if np.isfinite(found).any() else 0.0
 
     def moments(self, out: Array) -> Iterator[Expectation]:
         """Yield what a norm returns besides: the mean, the variance, and the root of its inverse."""

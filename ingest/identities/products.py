@@ -102,7 +102,8 @@ def _unlike(a: Array, b: Array, c: Array, share: float) -> tuple[Array, Array] |
 
     R. Freivalds, "Probabilistic machines can use less running time", IFIP 1977. What they name is recomputed:
     those that differ by more than the rounding that half of them show. None if half of them differ by more
-    than rounding.
+    than rounding, both of the rows and of the columns: a wrong row changes all columns, which are looked at
+    without it.
 
     Args:
         a: (row, k).
@@ -110,16 +111,32 @@ def _unlike(a: Array, b: Array, c: Array, share: float) -> tuple[Array, Array] |
         c: the product that was computed.
         share: how far an element may be from the exact one, as a share of the norms of its row and column.
     """
-    generator = np.random.default_rng(0)
-    found = []
-    for left, right, result in ((a, b, c), (b.T, a.T, c.T)):
-        signs = generator.choice([-1.0, 1.0], (right.shape[1], 2))
-        residue = np.abs(left @ (right @ signs) - result @ signs).max(1)
-        usual = np.median(residue)
-        if usual > 4 * share * np.median(np.linalg.norm(left, axis=1)) * np.linalg.norm(right):
-            return None
-        found.append(np.flatnonzero(~(residue <= _UNUSUAL * usual)))
-    return found[0], found[1]
+    rows = _projected(a, b, c, share)
+    columns = _projected(b.T, a.T, c.T, share)
+    if rows is not None and (columns is None or len(rows)):
+        kept = np.setdiff1d(np.arange(len(a)), rows)
+        columns = _projected(b.T, a[kept].T, c[kept].T, share)
+    elif rows is None and columns is not None:
+        kept = np.setdiff1d(np.arange(b.shape[1]), columns)
+        rows = _projected(a, b[:, kept], c[:, kept], share)
+    return None if rows is None or columns is None else (rows, columns)
+
+
+def _projected(left: Array, right: Array, result: Array, share: float) -> Array | None:
+    """Return the rows whose projections differ by far more than usual; None if those of half of them do.
+
+    None, too, if rounding may be as large as the projections themselves: then they tell nothing.
+    """
+    if not right.size:
+        return None
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (right.shape[1], 2))
+    exact = left @ (right @ signs)
+    residue = np.abs(exact - result @ signs).max(1)
+    usual = np.median(residue)
+    limit = 4 * share * np.median(np.linalg.norm(left, axis=1)) * np.linalg.norm(right)
+    if usual > limit or limit > np.median(np.abs(exact)):
+        return None
+    return np.flatnonzero(~(residue <= _UNUSUAL * usual))
 
 
 def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:

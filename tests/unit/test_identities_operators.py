@@ -143,3 +143,20 @@ def test_nan_and_overflow_follow_from_what_was_read() -> None:
     z = y + y
     z[0, 0] = np.nan
     assert checked("Tensor.add", [y, y], z).status == "fails"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [128, 320], ids=["recomputed", "projected"])
+def test_a_product_that_is_lost_does_not_hold_and_a_lost_row_or_column_fails(dtype: Any, rows: int) -> None:
+    """Looser rounding, of TF32 or of the type, may be as large as the product: then it proves nothing."""
+    a, b = normal(rows, 512, dtype=dtype), normal(512, 512, dtype=dtype, seed=1)
+    product = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
+    assert checked("MatMul", [a, b], product).status == "holds"
+    assert checked("MatMul", [a, b], product * 0).status == "open"
+    for place in ((7, slice(None)), (slice(None), 7)):
+        c = product.copy()
+        c[place] = 0
+        found = checked("MatMul", [a, b], c)
+        assert found.status == "fails"
+        assert found.difference is not None
+        assert found.difference.where == "row"
