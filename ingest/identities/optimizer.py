@@ -48,6 +48,8 @@ _WORKING = 2.0**-24
 _VISIBLE = 2.0**-8
 #: How many times the root of the second moment eps is, so that it alone decides how far Adam goes.
 _DWARFED = 16.0
+#: Elements that tell the coefficients of an update.
+_FITTED = 1 << 16
 #: Elements that tell eps.
 _SAMPLE = 4096
 #: What is told of an update beside its rates; `ingest.questions.audit` looks for it.
@@ -288,9 +290,11 @@ class ParameterHistory:
 def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None:
     """Return the coefficients of terms, and what their uncertainty makes of each element.
 
-    By least squares, without the few elements that they explain least.
+    By least squares over some ten thousand elements, without the few that they explain least.
     """
-    matrix, target = np.stack([term.reshape(-1) for term in terms], 1), change.reshape(-1)
+    step = max(1, change.size // _FITTED)
+    matrix = np.stack([term.reshape(-1)[::step] for term in terms], 1)
+    target = change.reshape(-1)[::step]
     norms = np.linalg.norm(matrix, axis=0)
     if not (np.isfinite(matrix).all() and np.isfinite(target).all() and norms.all() and target.any()):
         return None
@@ -301,9 +305,9 @@ def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None
         residue = np.abs(matrix @ fit - target)
         kept = residue <= np.quantile(residue, 1 - LEFT_OUT)
     spread = np.sqrt(np.mean(residue[kept] ** 2)) * LAMBDA
-    inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept])
-    lengths = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", matrix, inverse, matrix), 0))
-    return fit / norms, (spread * lengths).reshape(change.shape)
+    inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept]) / np.outer(norms, norms)
+    squares = sum(inverse[i, j] * one * other for i, one in enumerate(terms) for j, other in enumerate(terms))
+    return fit / norms, np.asarray(spread * np.sqrt(np.maximum(squares, 0)))
 
 
 def recorded_update(
