@@ -20,7 +20,7 @@ def audited(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Audi
     """Return a function that trains a model with a residual block on some ranks, and audits the run."""
     nn = torch.nn
 
-    class Column(nn.Module):  # type: ignore[misc]
+    class Column(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.randn(16, 16) * 0.1)
@@ -28,7 +28,7 @@ def audited(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Audi
         def forward(self, x: Any) -> Any:
             return x @ self.weight.T
 
-    class Block(nn.Module):  # type: ignore[misc]
+    class Block(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.norm, self.up, self.down = nn.LayerNorm(16), Column(), Column()
