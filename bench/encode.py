@@ -26,7 +26,7 @@ from workers.store.objects import NewObject
 from workers.store.opening import open_objects, resolve
 from workers.store.packed.shards import ShardPacker
 
-#: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them. Other
+#: What malloc does with freed megabytes. Workers that a command starts keep them. Other
 #: processes may return them, depending on the state of their heap; each encoded chunk then costs new pages.
 MALLOC = {
     "keeps": {"MALLOC_TRIM_THRESHOLD_": str(16 * MIB), "MALLOC_MMAP_THRESHOLD_": str(4 * MIB)},

@@ -6,12 +6,13 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from distributed import Client
+import dask
+from distributed import Client, LocalCluster
 from s3fs import S3FileSystem
 
 from bench.load import Load, build
@@ -105,11 +106,22 @@ def credentials(ceph: CephS3) -> dict[str, str]:
     }
 
 
+#: Freed megabytes stay with the process, as in workers that a command starts.
+_MALLOC = {
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * MIB,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * MIB,
+}
+
+
 @contextmanager
 def workers(count: int = WORKERS, scheduler: str | None = None) -> Iterator[Client]:
-    """Yield a client of running workers with compiled kernels: our own, or those of a running scheduler."""
-    with Cluster(Settings(workers=count, scheduler=scheduler)) as cluster:
-        client = cluster.connect()
+    """Yield a client of running workers with compiled kernels: new ones, or those of a running scheduler."""
+    with ExitStack() as at_end:
+        if scheduler is None:
+            at_end.enter_context(dask.config.set(_MALLOC))
+            local = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=":0")
+            scheduler = at_end.enter_context(local).scheduler_address
+        client = at_end.enter_context(Cluster(Settings(scheduler=scheduler))).connect()
         client.wait_for_workers(count, timeout=60)
         yield client
 

@@ -12,13 +12,11 @@ import urllib.request
 from distributed import Client
 from distributed.comm.core import connect
 
-from ingest.dispatch.own_dask_cluster import run_security
-
 _TIMEOUT_S = 3
 
 
-async def _identity(address: str, **options: object) -> str:
-    comm = await connect(address, timeout=_TIMEOUT_S, **options)
+async def _identity(address: str) -> str:
+    comm = await connect(address, timeout=_TIMEOUT_S)
     try:
         await comm.write({"op": "identity", "reply": True})
         return str(await asyncio.wait_for(comm.read(), _TIMEOUT_S))
@@ -27,14 +25,9 @@ async def _identity(address: str, **options: object) -> str:
 
 
 def _over_dask(port: int) -> str:
-    """Ask who is there: without encryption, then with a certificate that the other side has not made."""
-    answer = _first_answer(port, "tcp", {})
-    return answer or _first_answer(port, "tls", run_security().get_connection_args("client"))
-
-
-def _first_answer(port: int, protocol: str, options: dict[str, object]) -> str:
+    """Ask who is there."""
     try:
-        return asyncio.run(_identity(f"{protocol}://127.0.0.1:{port}", **options))
+        return asyncio.run(_identity(f"tcp://127.0.0.1:{port}"))
     except (OSError, TimeoutError):
         return ""
 

@@ -21,7 +21,6 @@ from workers import events
 from workers.arrays.compiled import kernels
 from workers.host.heartbeat import answer_watchdog
 from workers.host.paths import check_scratch
-from workers.host.resources import throttle
 from workers.host.steady_clock import steady_dask
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
@@ -66,22 +65,11 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return not (isinstance(exc, RuntimeError) and str(exc) == "ConnectionPool is closed")
 
 
-class PortlessWorker(Worker):
-    """A worker without HTTP, for a cluster that ends with the process that has started it."""
-
-    def start_http_server(self, *args: object, **options: object) -> None:
-        """Open no port. By default, Dask opens one for `/metrics`, without TLS."""
-
-
 class IngestPlugin(WorkerPlugin):
     """Prepares a worker for `convert` and `publish`."""
 
     name = "dump-ingest"
     idempotent = True
-
-    def __init__(self, cpu_part: float = 1.0) -> None:
-        """Prepare workers that may use so much of one processor."""
-        self._cpu_part = cpu_part
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002  (Dask's interface)
         """Import the data plane, so that the first task does not wait for it, and install the metrics.
@@ -92,7 +80,6 @@ class IngestPlugin(WorkerPlugin):
 
         steady_dask()
         install_metrics()
-        throttle.limit(self._cpu_part)
         logging.getLogger("tornado.application").addFilter(_is_relevant)
         # Not a daemon: the process must not end while the compiler is at work.
         threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()

@@ -62,13 +62,6 @@ def replace_lost_workers(scheduler: Scheduler, ttl_s: float = WORKER_TTL_S) -> N
     check.callback_time = scheduler.worker_ttl / 2 * 1000
 
 
-class PortlessScheduler(Scheduler):
-    """A scheduler without HTTP: neither dashboard nor `/metrics`, and no port for them."""
-
-    def start_http_server(self, *args: object, **options: object) -> None:
-        """Open no port. By default, Dask opens one for HTTP, even without anything to show."""
-
-
 def dask_setup(scheduler: Scheduler) -> None:
     """Keep few messages and no spans, replace lost workers soon, and do not trust the wall clock.
 

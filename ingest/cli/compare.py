@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -24,10 +24,7 @@ from ingest.cli.printing import check_writable, print_json, say, write_file
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from ingest.questions.compare import Comparison
-    from ingest.settings import Settings
 
 _Loaded = TypeVar("_Loaded")
 
@@ -134,9 +131,7 @@ def command(
     scheduler: SchedulerOption = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Start this many Dask worker processes. Default: threads.", show_default=False
-        ),
+        typer.Option(min=1, help="Start this many worker processes. Default: threads.", show_default=False),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -154,6 +149,7 @@ def command(
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_growth import growth_between, print_growth
     from ingest.cli.compare_report import print_comparison, say_summary
+    from ingest.dispatch.runners import start_workers
     from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
@@ -175,7 +171,10 @@ def command(
     limits = _loaded(thresholds, load_thresholds)
     placements = _loaded(layout_map, load_layout_map)
     _check_files(files)
-    with _client(settings, in_threads=scheduler is None and workers is None) as client:
+    with ExitStack() as at_end:
+        client = None
+        if scheduler is not None or workers is not None:
+            client = at_end.enter_context(start_workers(settings, when_needed=True)).connect
         comparison = compare(
             a,
             b,
@@ -240,15 +239,3 @@ def _exit_code(comparison: Comparison) -> int:
     if comparison.damaged or any(left.is_damaged for _, left in comparison.left_out):
         return EXIT_DAMAGE
     return 0 if comparison.is_within else EXIT_DIFFERENT
-
-
-@contextmanager
-def _client(settings: Settings, *, in_threads: bool) -> Iterator[Callable[[], Client] | None]:
-    """Yield a client of the cluster that the settings name; None to compare in threads."""
-    if in_threads:
-        yield None
-        return
-    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s to import
-
-    with Cluster(settings) as cluster:
-        yield cluster.connect

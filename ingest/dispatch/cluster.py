@@ -1,4 +1,4 @@
-"""The Dask cluster: somebody else's, or worker processes of our own.
+"""A Dask cluster of the user.
 
 Importing this module takes 0.4 s, for distributed.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import dask
@@ -24,20 +24,11 @@ from distributed.comm.core import connect
 from distributed.security import Security
 
 from ingest.dispatch.clients import HANGS_HINT, NO_WORKER_HINT
-from ingest.dispatch.own_dask_cluster import start_dask_workers
-from ingest.dispatch.processes import count_of_workers
 from ingest.settings import Settings
 from workers.errors import ClusterError
-from workers.host.resources import throttle
 from workers.host.steady_clock import steady_dask
-from workers.model import MIB
 from workers.plugin import IngestPlugin
-from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S
-
-if TYPE_CHECKING:
-    from distributed import SpecCluster
-
-    from ingest.dispatch.own_dask_cluster import OwnDaskCluster
+from workers.scheduler import MESSAGES_KEPT
 
 
 def require_answer(address: str, timeout_s: float) -> None:
@@ -79,39 +70,21 @@ _log = logging.getLogger(__name__)
 SAME_VERSION_HINT = "Install the same version of dump-ingest for all roles, for instance from one image."
 #: How often the workers are asked for the resources that they offer, in seconds.
 _RESOURCES_PAUSE_S = 0.5
-#: Defaults that suit tasks which hold no results and may lose their worker.
 _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
     "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.comm.retry.count": 3,
-    # How often a process checks that its event loop still turns: every 20 ms costs 2 % of a core.
-    "distributed.admin.tick.interval": "1s",
-    "distributed.scheduler.allowed-failures": 3,
-    "distributed.scheduler.no-workers-timeout": "60s",
-    "distributed.scheduler.worker-ttl": f"{WORKER_TTL_S:g}s",
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    # It would look at every thread a hundred times in a second.
-    "distributed.worker.profile.enabled": False,
-    # Dask has its workers give memory back at once, and every encoded chunk then costs fresh pages.
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * MIB,
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * MIB,
 }
 
 
 class Cluster:
-    """Connects to the scheduler that the settings name, or starts workers when they are first needed.
-
-    A context manager; what it has started ends with it.
-    """
+    """Connects to the scheduler that the settings name. A context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        """Remember where to connect; nothing is started yet."""
+        """Remember where to connect."""
         self._settings = settings
-        self._own_cluster: OwnDaskCluster | None = None
         self._client: Client | None = None
         self._warned = False
-        self._cpu_part = 1.0  # a scheduler of others has workers of others
 
     def __enter__(self) -> Self:
         return self
@@ -128,18 +101,17 @@ class Cluster:
             ClusterError: the scheduler or its workers do not answer, or do not fit.
         """
         client = self.reach()
-        if self._own_cluster is None:
-            _check_versions(client)
-            if is_open(address := address_of(client)) and not self._warned:
-                self._warned = True
-                _log.warning(
-                    "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
-                    "use tls:// (docs/deployment.md says how)",
-                    address,
-                )
+        _check_versions(client)
+        if is_open(address := address_of(client)) and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
+                "use tls:// (docs/deployment.md says how)",
+                address,
+            )
         self._wait_for_resources(client)
         try:
-            client.register_plugin(IngestPlugin(self._cpu_part))
+            client.register_plugin(IngestPlugin())
         except Exception as exc:  # what a worker says of a plugin that it cannot load has no other type
             if "ModuleNotFoundError" not in str(exc):
                 raise
@@ -165,31 +137,25 @@ class Cluster:
             self._client = Client(**address, timeout=timeout_s, set_as_default=False)
             self._client.wait_for_workers(1, timeout=timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:
-            where = self._settings.scheduler or "workers of its own"
             reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
-            message = f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
-            raise ClusterError(message, hint=_HINT) from exc
+            where = f"{self._settings.scheduler} within {timeout_s:g} s"
+            raise ClusterError(f"no Dask scheduler with workers at {where} ({reason})", hint=_HINT) from exc
         return self._client
 
     def close(self) -> None:
-        """Disconnect, and end the workers that were started here."""
+        """Disconnect."""
         if self._client is not None:
             self._client.close(timeout=5)
             self._client = None
-        if self._own_cluster is not None:
-            self._own_cluster.close()
-            self._own_cluster = None
 
-    def _address(self) -> dict[str, Any]:
-        scheduler = self._settings.scheduler
-        if scheduler is None:
-            return {"address": self._own()}
+    def _address(self) -> dict[str, str]:
+        scheduler = str(self._settings.scheduler)
         if "://" not in scheduler and Path(scheduler).is_file():
             return {"scheduler_file": scheduler}
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
-    def _require_answer(self, address: Mapping[str, Any]) -> None:
-        """Do nothing if the scheduler of others answers.
+    def _require_answer(self, address: Mapping[str, str]) -> None:
+        """Do nothing if the scheduler answers.
 
         Raises:
             ClusterError: it accepts connections and does not answer: Dask would wait without end.
@@ -202,18 +168,6 @@ class Cluster:
                 where = json.loads(Path(address["scheduler_file"]).read_bytes()).get("address")
         if isinstance(where, str):
             require_answer(where, self._settings.scheduler_timeout_s)
-
-    def _own(self) -> SpecCluster:
-        from ingest.dispatch.own_dask_cluster import OwnDaskCluster  # deferred: cryptography takes 0.15 s
-
-        if self._own_cluster is None:
-            workers = count_of_workers(self._settings.workers)
-            self._cpu_part = self._settings.cpu_limits.part(workers + 1)
-            throttle.limit(self._cpu_part)
-            self._own_cluster = start_dask_workers(
-                lambda: OwnDaskCluster(workers, self._settings.worker_resources)
-            )
-        return self._own_cluster.cluster
 
     def _wait_for_resources(self, client: Client) -> None:
         """Wait for a worker that may run the tasks of this host: without one, Dask would let them wait."""

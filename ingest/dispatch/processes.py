@@ -1,7 +1,7 @@
 """Worker processes of this command, and the client that hands them tasks: no scheduler, no ports, no Dask.
 
-The client is the part of `distributed.Client` that a command which takes one dump needs. Each process has a
-thread here that hands it one task after the other. A process that dies fails its task and is replaced.
+The client is the part of `distributed.Client` that a command needs. Each process has a thread here that hands
+it one task after the other. A process that dies fails its task and is replaced.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ class ProcessFuture(Future[Any]):
     To cancel a task is to forget it: if it runs, its process finishes it, and nobody hears of it.
     """
 
-    def __init__(self, key: str, message: bytes) -> None:
+    def __init__(self, key: str, message: bytes, retries: int = 0) -> None:
         """Describe a task that waits.
 
         Args:
             key: its name.
             message: what is sent to the process that runs it.
+            retries: how often it is run again if it fails.
         """
         super().__init__()
         self.key = key
         self.message = message
+        self.retries = retries
 
     @property
     def status(self) -> str:
@@ -98,6 +100,7 @@ class ProcessClient:
         pure: bool = False,
         priority: int = 0,
         resources: object = None,
+        retries: int = 0,
     ) -> ProcessFuture:
         """Have a process call a function; it is imported there by its name.
 
@@ -108,9 +111,10 @@ class ProcessClient:
             pure: must be False, as in each call of `distributed.Client.submit` here: nothing is remembered.
             priority: tasks of a higher one run first.
             resources: what a worker must offer. All of these do: they are on this host.
+            retries: how often to run the task again, after all others, if it fails.
         """
         del pure, resources
-        future = ProcessFuture(key, pickle.dumps((function, arguments), protocol=5))
+        future = ProcessFuture(key, pickle.dumps((function, arguments), protocol=5), retries)
         with self._lock:
             self._futures[key] = future
         future.add_done_callback(self._forget)
@@ -118,6 +122,10 @@ class ProcessClient:
         if self.status != "running":
             future.cancel()
         return future
+
+    def nthreads(self) -> dict[str, int]:
+        """Return how many tasks each worker runs at once."""
+        return {slot.name: 1 for slot in self._slots}
 
     def close(self) -> None:
         """End all processes at once, even in the middle of tasks; tasks that have not ended are cancelled."""
@@ -164,8 +172,12 @@ class ProcessClient:
             except EOFError:
                 has_succeeded, value, died = False, ProcessDied(slot.process.wait()), True
             slot.at_work = None
-            with suppress(InvalidStateError):  # it was cancelled meanwhile
-                future.set_result(value) if has_succeeded else future.set_exception(value)
+            if not has_succeeded and future.retries and self.status == "running":
+                future.retries -= 1
+                self._queue.put((0, next(self._numbers), future))
+            else:
+                with suppress(InvalidStateError):  # it was cancelled meanwhile
+                    future.set_result(value) if has_succeeded else future.set_exception(value)
             if died and (self.status != "running" or not self._restart(slot)):
                 return
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.outcomes import JobConverted
 from ingest.dispatch.processes import ProcessWorkers
+from ingest.dispatch.runners import start_workers
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
@@ -98,20 +99,6 @@ def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
     return explain_dump(tree, objects, options_of(settings, retry_forever=True))
 
 
-def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | ProcessWorkers:
-    """Return the workers of a service; a context manager that ends them.
-
-    Unless the settings name a scheduler, they are processes of its own. Those of a service that tries for
-    ever start when it needs them, and end when it has not needed them for a while. Those of any other start
-    now, and fastest in a process with one thread.
-    """
-    if settings.scheduler is None:
-        return ProcessWorkers(settings.workers, settings.cpu_limits, when_needed=retry_forever)
-    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and most need none
-
-    return Cluster(settings)
-
-
 @contextmanager
 def open_service(
     dump: Dump,
@@ -139,7 +126,7 @@ def open_service(
     with ExitStack() as at_end:
         if workers is None:
             # Before anything starts a thread: see `workers.processes.worker`.
-            workers = start_workers(settings, retry_forever=retry_forever)
+            workers = start_workers(settings, when_needed=retry_forever)
             at_end.enter_context(workers)
         objects = open_objects(place)
         bounded = BoundedObjects(objects, options.patience_s)

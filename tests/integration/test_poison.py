@@ -1,4 +1,4 @@
-"""A file that really kills the workers of a real Dask cluster."""
+"""A file that really kills the workers of a command."""
 
 from pathlib import Path
 
@@ -14,8 +14,6 @@ pytestmark = [pytest.mark.dask, pytest.mark.slow]
 
 ENV = {
     "PYTHONPATH": str(Path(__file__).parents[1] / "poison"),
-    # One worker may die of a task and no more, as a scheduler may be set up: each death takes seconds.
-    "DUMP_INGEST_DASK": '{"distributed.scheduler.allowed-failures": 0}',
     "DUMP_INGEST_CONSOLIDATE": "false",
 }
 

@@ -29,7 +29,7 @@ from workers.model import StepKey
 from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from ingest.dispatch.clients import TaskClient
 
 #: What can be compared: `run.zarr@RANK,STEP` or any part of it, a dump directory, an open store, or a step.
 Side: TypeAlias = str | PathLike[str] | Catalog | Step
@@ -46,7 +46,7 @@ def compare(
     keep_equal: bool = False,
     fixed_limits: bool = False,
     elements: bool = True,
-    client: Client | Callable[[], Client] | None = None,
+    client: TaskClient | Callable[[], TaskClient] | None = None,
     layout: str = "",
     across_layouts: bool | None = None,
     layout_map: LayoutMap | None = None,
@@ -131,7 +131,7 @@ def compare(
 
 
 @contextmanager
-def _runner(client: Client | Callable[[], Client] | None) -> Iterator[PairRunner]:
+def _runner(client: TaskClient | Callable[[], TaskClient] | None) -> Iterator[PairRunner]:
     """Yield where to compare: in threads, or on a cluster."""
     if client is None:
         with ThreadRunner() as threads:

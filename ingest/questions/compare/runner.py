@@ -23,7 +23,7 @@ from workers.tasks.compare import (
 )
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from ingest.dispatch.clients import TaskClient
 
 #: The most threads: each may hold about 400 MiB.
 _MAX_THREADS = 4
@@ -135,7 +135,7 @@ class ThreadRunner:
 class ClusterRunner:
     """Compares in tasks of a Dask cluster, whose workers must see store and dump under the same names."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: TaskClient) -> None:
         """Use the workers behind `client`, which stays open."""
         self._client = client
         self.parts = max(sum(client.nthreads().values()), 1)

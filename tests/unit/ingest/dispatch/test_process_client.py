@@ -13,6 +13,7 @@ import pytest
 
 from ingest.dispatch.clients import ask, result_of
 from ingest.dispatch.processes import ProcessClient, ProcessFuture, ProcessWorkers
+from ingest.dispatch.runners import run_in_order
 from ingest.dispatch.submitter import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.window import TaskMonitor, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
@@ -49,6 +50,29 @@ def test_results_and_errors_come_back(client: ProcessClient) -> None:
     with pytest.raises(ZeroDivisionError):
         failed.result(60)
     assert "ZeroDivisionError" in str(result_of(failed, "rank 0 step 1"))
+
+
+def _fail_until(lives: int, tries: Path) -> int:
+    """Fail, then die, as often as there are lives; return the number of the try."""
+    with tries.open("a") as file:
+        file.write("x")
+    number = tries.stat().st_size
+    if number < lives:
+        raise OSError(str(number))
+    if number == lives:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_tasks_in_order_are_run_twice_more(client: ProcessClient, tmp_path: Path) -> None:
+    """As on a Dask cluster: a worker that dies for lack of memory costs no command its work."""
+    results = run_in_order(client, partial(_fail_until, 2), [tmp_path / "a", tmp_path / "b"], ahead=1)
+    assert list(results) == [3, 3]
+    with pytest.raises(OSError, match="3"):
+        list(run_in_order(client, partial(_fail_until, 9), [tmp_path / "c"], ahead=1))
+    with pytest.raises(WorkerDied, match="every worker that took the task died") as died:
+        list(run_in_order(client, partial(_fail_until, 3), [tmp_path / "d"], ahead=1))
+    assert "without --scheduler and --workers" in died.value.hint
 
 
 class _OfLibrary(Exception):

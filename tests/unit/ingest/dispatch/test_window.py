@@ -69,9 +69,9 @@ class StandIn:
     def __init__(self) -> None:
         self.submitted: list[Any] = []
 
-    def submit(self, function: Callable[[Any], Any], job: Any, *, pure: bool, retries: int) -> Future[Any]:
-        assert not pure
-        assert retries == 2
+    def submit(self, function: Callable[[Any], Any], job: Any, **options: Any) -> Future[Any]:
+        assert not options["pure"]
+        assert options["retries"] == 2
         future: Future[Any] = Future()
         self.submitted.append(future)
         try:
