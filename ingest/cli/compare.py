@@ -174,7 +174,9 @@ def command(
     with ExitStack() as at_end:
         client = None
         if scheduler is not None or workers is not None:
-            client = at_end.enter_context(start_workers(settings, when_needed=True)).connect
+            running = start_workers(settings, when_needed=True)
+            at_end.callback(running.close)
+            client = running.connect
         comparison = compare(
             a,
             b,

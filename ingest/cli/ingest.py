@@ -77,7 +77,8 @@ def command(
     from ingest.cli.ingest_missing import say_missing
     from ingest.cli.ingest_progress import IngestProgress
     from ingest.cli.ingest_report import exit_as, print_report
-    from ingest.wiring.services import SHORT_QUIET_S, ingest_with, start_workers
+    from ingest.dispatch.runners import start_workers
+    from ingest.wiring.services import SHORT_QUIET_S, ingest_with
 
     loaded = load_settings_with_store(
         config,

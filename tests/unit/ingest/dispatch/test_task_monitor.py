@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -31,7 +32,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalCluster]:
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
+    # By default, Dask closes the nanny of a worker for good whose next process is not there after 15 s.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+    ):
         yield cluster
 
 
