@@ -9,7 +9,7 @@ exits.py      exit codes, error messages, signals
 standard_output.py  what the caller has connected it to
 
 What takes long to import is not in the module of a command, which `COMMAND --help` imports, but in modules
-that the command imports when it runs: `gc_run.py`, `gc_report.py` and so on.
+that the command imports when it runs: `gc_run.py`, `compare_report.py` and so on.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ingest.cli.exits import (
     raise_on_interrupt,
     report_error,
 )
-from ingest.cli.plain_values import take_plain_values
+from ingest.cli.options import take_plain_values
 from ingest.cli.question import command_of
 from ingest.cli.standard_output import OutputError, discard_output, prepare_output
 from ingest.questions import QUESTIONS

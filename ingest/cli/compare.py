@@ -147,8 +147,7 @@ def command(
     [bold]dump-ingest compare tp4.zarr tp1.zarr[/]                four ranks against one
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
-    from ingest.cli.compare_growth import growth_between, print_growth
-    from ingest.cli.compare_report import print_comparison, say_summary
+    from ingest.cli.compare_report import growth_between, print_comparison, print_growth, say_summary
     from ingest.dispatch.runners import start_workers
     from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
 

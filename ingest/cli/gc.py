@@ -92,7 +92,7 @@ def command(
     [bold]dump-ingest gc run.zarr --plan p.json --apply[/]                      that plan
     [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                    smaller
     """
-    from ingest.cli import gc_recompress, gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
+    from ingest.cli import gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
     from ingest.store_gc.plan import GcPolicy  # deferred: the same
 
     settings = load_settings_with_store(config, store=store).settings
@@ -112,7 +112,7 @@ def command(
                 "--recompress removes nothing: options that choose what goes do not apply",
                 hint="Give it with --rank, --step, --apply and --json alone.",
             )
-        gc_recompress.run(settings, recompress, ranks=rank, steps=step, apply=apply, json=json)
+        gc_run.recompress(settings, recompress, ranks=rank, steps=step, apply=apply, json=json)
     elif apply:
         gc_run.carry_out(settings, policy, plan_file=plan, json=json)
     else:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import structlog
 import typer
+from msgspec import structs
 
-from ingest.cli import gc_report
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
-from ingest.cli.printing import print_json, say, write_file
+from ingest.cli.printing import print_json, print_table, say, step_text, write_file
 from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.text import counted
+from ingest.reporting.log_output import configure
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc
-from ingest.store_gc.execute import Execution
+from ingest.store_gc.execute import Execution, GcDone, GcReport
 from ingest.store_gc.last_run import recorded
-from ingest.store_gc.plan import GcPlan, GcPolicy, parse_duration
-from ingest.units import parse_size
+from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, parse_duration, shortly
+from ingest.store_gc.recompress import RecompressPlan, plan_recompress, recompress_store
+from ingest.units import human_bytes, parse_size
 from workers.errors import UsageError
+from workers.store.packed.recompressing import Recompressed
 
 
 def policy_of(
@@ -66,8 +73,8 @@ def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | Non
     if json:
         print_json(plan.to_dict())
         return
-    gc_report.print_plan(plan)
-    gc_report.say_notes(plan)
+    print_plan(plan)
+    say_notes(plan)
     if plan_file is not None:
         command = shlex.join(["dump-ingest", "gc", plan.store, "--plan", str(plan_file), "--apply"])
         say(f"Nothing was changed. Carry it out: {command}")
@@ -93,17 +100,15 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
         stop = stop_on_signals()
         execution = Execution(catalog.objects, plan)
         if not sys.stderr.isatty():
-            from ingest.cli.gc_log import log_removals  # deferred: the log takes 0.1 s to import
-
             log_removals(execution, settings)
         with err.status("removing"):
             report = execution.run(stop)
     if json:
-        print_json(gc_report.json_row(plan, report))
+        print_json(json_row(plan, report))
     else:
-        gc_report.print_removed(report)
-        gc_report.say_notes(plan)
-    gc_report.say_what_stays(report)
+        print_removed(report)
+        say_notes(plan)
+    say_what_stays(report)
     if report.stopped:
         say("Interrupted. What was removed stays removed; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -129,3 +134,191 @@ def _read_plan(path: Path) -> GcPlan:
             f"{path}: {exc}", hint="Write a plan first: dump-ingest gc STORE ... --plan FILE"
         ) from exc
     return GcPlan.from_json(text, str(path))
+
+
+#: Kinds of actions, and what they remove.
+_REMOVES = {
+    "step": "steps",
+    "tensors": "tensors of steps",
+    "remains": "remains",
+    "pool": "unused shared arrays",
+    "temporary": "temporary files",
+    "upload": "incomplete uploads",
+    "announcement": "unfinished changes",
+}
+_COLUMNS = ("ranks", "steps", "count", "objects", "bytes")
+_NUMBERS = ("count", "objects", "bytes")
+#: How many things that were left alone are named; --json names all.
+_MAX_LEFT = 20
+
+
+def print_plan(plan: GcPlan) -> None:
+    """Print what a plan removes, a row for each kind and reason."""
+    if not plan.actions:
+        say(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
+        return
+    groups: dict[tuple[str, str], list[GcAction]] = {}
+    for action in plan.actions:
+        groups.setdefault((action.what, action.why), []).append(action)
+    rows = [(_REMOVES[what], *_cells(actions), why) for (what, why), actions in groups.items()]
+    rows.append(("all", *_cells(plan.actions), f"of {human_bytes(plan.store_bytes)}"))
+    print_table(("what", *_COLUMNS, "why"), rows, right=_NUMBERS)
+
+
+def print_removed(report: GcReport) -> None:
+    """Print what was removed, a row for each kind."""
+    removed = [done.action for done in report.done if not done.left]
+    rows = []
+    for what, noun in _REMOVES.items():
+        actions = [action for action in removed if action.what == what]
+        if actions:
+            rows.append((noun, *_cells(actions)))
+    if rows:
+        print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
+    say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
+
+
+def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:
+    """Return ranks, steps, number, objects and bytes of some actions."""
+    chosen = list(actions)
+    of_ranks = [action for action in chosen if action.rank is not None]
+    return (
+        _ranges({action.rank for action in of_ranks}),
+        _ranges({action.step for action in of_ranks}),
+        str(len(chosen)),
+        str(sum(action.objects for action in chosen)),
+        human_bytes(sum(action.nbytes for action in chosen)),
+    )
+
+
+def _ranges(numbers: Collection[int | None]) -> str:
+    """Return ranks or steps as ranges, after `run` for None; `-` if there are none."""
+    known = {number for number in numbers if number is not None}
+    parts = [*(["run"] if None in numbers else []), *([shortly(known)] if known else [])]
+    return ", ".join(parts) or "-"
+
+
+def say_notes(plan: GcPlan) -> None:
+    """Print to stderr what stays for another reason than the policy, and whether it lets all steps stay."""
+    if not plan.policy.removes_steps:
+        say(
+            "all steps stay, because no option says which are to go: --older-than, --keep-last, --max-size, "
+            "--tensors-around-anomalies, or --rank and --step",
+            label="note",
+        )
+    for note in plan.notes:
+        say(note, label="note")
+
+
+def say_what_stays(report: GcReport) -> None:
+    """Print to stderr what was left alone and why, and steps that a commit at the same time has damaged."""
+    for done in report.left[:_MAX_LEFT]:
+        say(f"{_subject(done.action)}: {done.left}", label="left alone")
+    if len(report.left) > _MAX_LEFT:
+        say(f"{len(report.left) - _MAX_LEFT} more; --json names them", label="left alone")
+    for key in report.broken:
+        say(
+            f"{key} was committed from remains while they were being removed: delete its commit, "
+            f"{key.path}/zarr.json, and ingest it again",
+            label="damaged",
+            style="bold red",
+        )
+
+
+def _subject(action: GcAction) -> str:
+    return action.path if action.rank is None else f"rank {action.rank} step {step_text(action.step)}"
+
+
+def json_row(plan: GcPlan, report: GcReport) -> dict[str, Any]:
+    """Return the JSON of a run: what was removed, and what was left alone."""
+    return {
+        "store": plan.store,
+        "objects": report.objects,
+        "nbytes": report.nbytes,
+        "stopped": report.stopped,
+        "notes": list(plan.notes),
+        "removed": [structs.asdict(done.action) for done in report.done if not done.left],
+        "left": [{**structs.asdict(done.action), "left": done.left} for done in report.left],
+        "broken": [{"rank": key.rank, "step": key.step} for key in report.broken],
+    }
+
+
+def log_removals(execution: Execution, settings: Settings) -> None:
+    """Write a line to the log for everything that is removed or left alone."""
+    configure(settings.log_level, settings.log_format)
+    execution.observe = _log
+
+
+def _log(done: object) -> None:
+    if not isinstance(done, GcDone):
+        return
+    action = done.action
+    log = structlog.get_logger("dump_ingest").bind(
+        what=action.what,
+        rank=action.rank,
+        step=action.step,
+        generation=action.generation,
+        path=action.path or None,
+        why=action.why,
+    )
+    if done.left:
+        log.warning("gc_left_alone", reason=done.left)
+    else:
+        log.info("gc_removed", objects=done.objects, nbytes=done.nbytes)
+
+
+def recompress(
+    settings: Settings,
+    age: str,
+    *,
+    ranks: Sequence[int] | None,
+    steps: Sequence[int] | None,
+    apply: bool,
+    json: bool,
+) -> None:
+    """Encode the tensors of old steps again; without `apply`, only say of which.
+
+    Raises:
+        UsageError: the age is not valid, or the store has no such rank or step.
+        Exit: the command was interrupted, or a step is damaged.
+    """
+    older_than_s = parse_duration(age)
+    catalog = open_catalog(settings.store or "", **settings.store_arguments)
+    with err.status("reading commits"):
+        plan = plan_recompress(catalog, older_than_s=older_than_s, ranks=ranks or None, steps=steps or None)
+    if not apply:
+        _say_plan(plan, json=json)
+        return
+    stop = stop_on_signals()
+    with err.status("encoding") as status:
+
+        def show(done: Recompressed) -> None:
+            status.update(f"encoding: {done.key} done")
+
+        report = recompress_store(catalog, plan, stop=stop, progress=show)
+    if json:
+        print_json(report.to_dict())
+    else:
+        say(f"{counted(report.steps, 'step')} encoded again; {human_bytes(report.saved_nbytes)} saved")
+        if report.steps:
+            say("After the grace period, the next gc deletes the previous generations.")
+    _say_left_alone(report.done)
+    if report.stopped:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if any(step.is_damaged for step in report.done):
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _say_left_alone(steps: Iterable[Recompressed]) -> None:
+    for step in steps:
+        if step.left:
+            say(f"{step.key}: {step.left}", label="left alone")
+
+
+def _say_plan(plan: RecompressPlan, *, json: bool) -> None:
+    if json:
+        print_json({"steps": [asdict(key) for key in plan.keys], "nbytes": plan.nbytes})
+        return
+    say(f"{counted(len(plan.keys), 'step')} to encode again, with {human_bytes(plan.nbytes)} of tensors.")
+    if plan.keys:
+        say("Nothing was changed. Add --apply to carry this out.")

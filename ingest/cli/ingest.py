@@ -74,9 +74,8 @@ def command(
     [bold]dump-ingest ingest /data/mine --store run.zarr --layout 'rank{rank}/step{step}/{module}.{io}.pt'[/]
     """
     # deferred: dask, numba and zarr take 1.4 s to import
-    from ingest.cli.ingest_missing import say_missing
     from ingest.cli.ingest_progress import IngestProgress
-    from ingest.cli.ingest_report import exit_as, print_report
+    from ingest.cli.ingest_report import exit_as, print_report, say_missing
     from ingest.dispatch.runners import start_workers
     from ingest.wiring.services import SHORT_QUIET_S, ingest_with
 

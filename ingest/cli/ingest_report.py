@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import typer
 
+import ingest
 from ingest.cli.exits import (
     EXIT_DAMAGE,
     EXIT_FAILED,
@@ -16,13 +18,14 @@ from ingest.cli.exits import (
     report_error,
     say_damaged,
 )
-from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.questions.missing import MissingItem, MissingItems
 from ingest.reader.rows import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, printable
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from ingest.steps.difference import FilesNotTaken
+from ingest.steps.events import SourceKept
 from ingest.units import human_bytes
 from workers.errors import DumpIngestError
 from workers.store.model import SEVERITIES, CommitSummary
@@ -277,3 +280,115 @@ def _report_kinds(errors: Iterable[DumpIngestError]) -> None:
     for first, *more in kinds.values():
         message = f"{first.message} (and {len(more)} more)" if more else first.message
         report_error(DumpIngestError(message, hint=first.hint))
+
+
+#: Why files stay, by the value of `KeepReason`.
+_REASONS = {
+    "newest": "the newest of their rank (--keep-last)",
+    "anomalous": "an anomaly on a rank of this dump (--keep-anomalous)",
+    "undecided": "another rank of this dump has not committed them yet (--keep-anomalous)",
+    "partial": "partial commits: the dump may hold the only copy",
+    "no_tensors": "the store has them without their tensors",
+    "checkpoint": "they are checkpoints, from which the job restarts",
+    "elsewhere": "committed from another dump or host",
+    "no_commit": "no readable commit in the store",
+    "not_stored": "files that the commit does not have as they are now",
+    "not_understood": "files that are not understood; the store has them as files",
+    "changed": "changed while they were read back",
+    "denied": "no permission to write to the dump",
+    "read_back_failed": "could not be read back from the store",
+}
+#: Reasons without details: the words say everything, or an error message does.
+_WITHOUT_DETAIL = frozenset(["newest", "anomalous", "read_back_failed"])
+
+
+def say_sources(report: Report, *, dry_run: bool) -> None:
+    """Print to stderr what was deleted, and why the rest stays."""
+    files, nbytes = (
+        sum(getattr(deleted, name) for deleted in report.deleted) for name in ("files", "nbytes")
+    )
+    would = "Would delete" if dry_run else "Deleted"
+    steps = len({deleted.key for deleted in report.deleted})
+    say(
+        f"{would} {counted(files, 'dump file')} ({human_bytes(nbytes)}) of {counted(steps, 'step')}; "
+        "the store has every byte."
+        if files
+        else f"{would} nothing in the dump."
+    )
+    by_reason: dict[str, list[SourceKept]] = {}
+    for kept in report.source_kept:
+        by_reason.setdefault(kept.reason.value, []).append(kept)
+    for reason, steps_kept in by_reason.items():
+        first = steps_kept[0]
+        example = "" if reason in _WITHOUT_DETAIL else f"; {first.key}: {printable(first.detail)}"
+        count = counted(sum(kept.files for kept in steps_kept), "file")
+        where = counted(len(steps_kept), "step")
+        say(f"{count} of {where}: {_REASONS[reason]}{example}", label="stays")
+
+
+def sources_row(report: Report, *, dry_run: bool) -> dict[str, Any]:
+    """Return the JSON of the source files: what was deleted, and why the rest stays."""
+    return {
+        "dry_run": dry_run,
+        "deleted": [
+            {
+                "rank": deleted.key.rank,
+                "step": deleted.key.step,
+                "files": deleted.files,
+                "bytes": deleted.nbytes,
+            }
+            for deleted in report.deleted
+        ],
+        "kept": [
+            {
+                "rank": kept.key.rank,
+                "step": kept.key.step,
+                "reason": kept.reason.value,
+                "files": kept.files,
+                "detail": kept.detail,
+            }
+            for kept in report.source_kept
+        ],
+    }
+
+
+#: How many items are named.
+_MAX_ITEMS = 5
+#: Ranks of which one index is read: what is not dumped on one of them is rarely dumped on others.
+_MAX_RANKS = 8
+
+
+def say_missing(report: Report, settings: Settings) -> None:
+    """Print what the configuration of the dump asked for and is not in the store, with the reasons.
+
+    Reads the index of one step of up to eight ranks, if something was committed and the dump has a file that
+    may be its configuration.
+    """
+    if not report.commits or report.stopped_by is not None or not report.may_have_configuration:
+        return
+    url = settings.store or ""
+    try:
+        store = ingest.open_store(url, **settings.store_arguments)
+        items = ingest.missing(store, most_ranks=_MAX_RANKS, damages=[])
+    except DumpIngestError as exc:
+        say(f"cannot tell what the dump lacks: {exc.message}", label="note")
+        return
+    if report.missing_steps:  # these are named above
+        items = MissingItems(item for item in items if not _is_step_of_no_rank(item))
+    if items:
+        command = f"dump-ingest ls {shlex.quote(url)} --missing"
+        say(f"the dump lacks items that its configuration requests; `{command}` lists them", label="note")
+        _say_items(items)
+
+
+def _is_step_of_no_rank(item: MissingItem) -> bool:
+    return item.what == "step" and item.rank is None
+
+
+def _say_items(items: Sequence[MissingItem]) -> None:
+    for item in items[:_MAX_ITEMS]:
+        rank = "" if item.rank is None else f" on rank {item.rank}"
+        what = "steps" if item.what == "step" and not item.name.isdecimal() else item.what
+        say(f"  {what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
+    if items[_MAX_ITEMS:]:
+        say(f"  and {len(items) - _MAX_ITEMS} more")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.api import DumpStore
-from ingest.cli.compare_growth import _spread, growth_between
+from ingest.cli.compare_report import _spread, growth_between
 from tests.diverging import WEIGHT, replicas
 from tests.replicas import Replicas
 from workers.errors import UsageError

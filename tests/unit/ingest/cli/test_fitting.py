@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from ingest.cli.fitting import cell_width, cell_widths, fitted, wrapped
+from ingest.cli.printing import cell_width, cell_widths, fitted, wrapped
 from tests.cli import Answer
 
 NAMES = [f"Conv2D.Default_net_conv{number}-Conv2d_Conv2D-op0.output.0" for number in range(3)]

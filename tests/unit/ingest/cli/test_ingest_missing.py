@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.ingest_missing import say_missing
+from ingest.cli.ingest_report import say_missing
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from tests.asked_dumps import asked_dump, store_of

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ingest.cli.ingest_report import _say_problems
-from ingest.cli.ingest_sources import say_sources, sources_row
+from ingest.cli.ingest_report import _say_problems, say_sources, sources_row
 from ingest.dump_retention.policy import SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.cli.show_choice import choose_tensor, first_rank
+from ingest.cli.show import choose_tensor, first_rank
 from tests.replicas import Replicas
 from workers.errors import UsageError
 

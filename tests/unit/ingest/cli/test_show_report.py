@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.cli.show_report import (
+from ingest.cli.show import (
     print_anatomy,
     print_field,
 )

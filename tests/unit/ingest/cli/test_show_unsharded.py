@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.cli.show_unsharded import show_whole
+from ingest.cli.show import show_whole
 from ingest.reader.tensor import Tensor
 from tests.cli import strict_json
 from tests.npy_files import MadeDump, tensor_name

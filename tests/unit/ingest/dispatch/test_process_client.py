@@ -66,8 +66,7 @@ def _fail_until(lives: int, tries: Path) -> int:
 
 def test_tasks_in_order_are_run_twice_more(client: ProcessClient, tmp_path: Path) -> None:
     """As on a Dask cluster: a worker that dies for lack of memory costs no command its work."""
-    results = run_in_order(client, partial(_fail_until, 2), [tmp_path / "a", tmp_path / "b"], ahead=1)
-    assert list(results) == [3, 3]
+    assert list(run_in_order(client, partial(_fail_until, 2), [tmp_path / "a"], ahead=1)) == [3]
     with pytest.raises(OSError, match="3"):
         list(run_in_order(client, partial(_fail_until, 9), [tmp_path / "c"], ahead=1))
     with pytest.raises(WorkerDied, match="every worker that took the task died") as died:
