@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from ingest.cli.consolidate import say_consolidated
+from ingest.cli.consolidate_report import say_consolidated
 from ingest.cli.printing import say
 from ingest.consolidating.consolidator import LastFindings, StepsConsolidated
 from ingest.consolidating.lease import LeaseHeld

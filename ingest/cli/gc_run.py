@@ -1,4 +1,7 @@
-"""What `gc` does: makes a plan, prints or writes it, and carries one out."""
+"""What `gc` does: makes a plan, prints or writes it, and carries one out; encodes old steps again.
+
+`gc --apply` logs a line for each removal, because what is gone cannot be looked up any more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and how their values are taken.
+
+Plain values are taken without pydantic, and empty paths are refused.
+"""
 
 from __future__ import annotations
 

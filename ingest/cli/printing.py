@@ -1,5 +1,8 @@
 """What commands print: tables, JSON and messages. Answers go to stdout, messages to stderr.
 
+Only a terminal gets less than everything: `fitted` says which columns of a table stay, how long its names may
+be, and where lines break.
+
 Small questions are answered in a third of a second, of which the import of rich would take a tenth: what it
 draws, such as the progress of a long command, is in `consoles` and the modules that use that.
 """

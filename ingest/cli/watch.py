@@ -189,7 +189,7 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     )
     from ingest.service.live_watcher import PATH  # deferred: the same
     from ingest.service.one_shot import finish  # deferred: the same
-    from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
+    from ingest.watching.watcher import watch_events  # deferred: 0.05 s
     from ingest.wiring.services import open_service  # deferred: 0.4 s
     from ingest.wiring.stores import place_of_store  # deferred: the same
     from ingest.wiring.webhooks import open_webhook  # deferred: 0.2 s

@@ -4,11 +4,10 @@ library.py, moment.py       the runs, each at one moment, and what the list says
 watchers.py                 the watchers that feed them
 asking.py, rendering.py     what a URL asks for, and the words and templates of what it gets
 views/                      the screens, made from answers of `ingest`
-charts.py, cells.py, spread.py, values_picture.py
-                            pictures
+charts.py, cells.py         pictures
 sheet.py                    windows on the values of a tensor
 answers.py                  the HTTP API and its description
-server.py, handlers.py, sharing.py, access.py
+server.py, handlers.py, access.py
                             the server: paths, requests, answers that viewers share, who may look
 report.py                   the incidents as one file
 """

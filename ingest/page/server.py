@@ -22,9 +22,9 @@ from tornado.web import Application
 from ingest.page import handlers
 from ingest.page.access import Access, Listen
 from ingest.page.answers import ENDPOINTS, document
+from ingest.page.handlers import DEFAULT_NBYTES, PageMetrics, SharedAnswers
 from ingest.page.library import Library
 from ingest.page.rendering import environment
-from ingest.page.sharing import DEFAULT_NBYTES, PageMetrics, SharedAnswers
 from ingest.page.views import SCREENS
 from ingest.page.watchers import Watchers
 from workers import events

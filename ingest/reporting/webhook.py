@@ -11,21 +11,26 @@ receiver must accept the same message twice, because an answer may be lost.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import urllib3
+import xxhash
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
-from ingest.reporting.alertmanager import incident_payload, payload
-from ingest.reporting.incident_posts import IncidentPosts
+from ingest.findings.incidents import Incident, Incidents
+from ingest.reader.ranges import format_ranges
+from ingest.reporting.page_link import incident_link
 from workers.errors import DumpIngestError
 from workers.events import Event, Observer
 from workers.store.model import SEVERITIES, Finding
@@ -229,3 +234,174 @@ class Webhook:
     def _emit(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
+
+
+#: The zero time of Go: Alertmanager writes it for an alert that fires.
+_NO_END = "0001-01-01T00:00:00Z"
+
+
+def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, Any]:
+    """Return the message about one step; `total` also counts findings that are not in it."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    step = str(findings[0].step)
+    common = {"alertname": "DumpIngestFinding", "store": store, "step": step}
+    return {
+        "version": "4",
+        "receiver": "dump-ingest",
+        "status": "firing",
+        "groupKey": f"dump-ingest:{store}:{step}",
+        "truncatedAlerts": max(total - len(findings), 0),
+        "groupLabels": common,
+        "commonLabels": common,
+        "commonAnnotations": {},
+        "externalURL": "",
+        "alerts": [_alert(finding, common, now) for finding in findings],
+    }
+
+
+def incident_payload(incident: Incident, page_url: str = "") -> dict[str, Any]:
+    """Return the message about one incident: a group with one alert, whose fingerprint is the id.
+
+    With the URL of the page, the alert leads to the incident on it.
+    """
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    labels = {
+        "alertname": "DumpIngestIncident",
+        "store": incident.store,
+        "incident": incident.id,
+        "kind": incident.kind.value,
+        "severity": incident.severity,
+        "step": str(incident.first_step),
+    }
+    known = {
+        "rank": "" if incident.rank is None else str(incident.rank),
+        "host": incident.host,
+        "op_type": incident.op_type,
+        "op_name": incident.op_name,
+        "graph": incident.graph,
+        "tensor": incident.tensor,
+    }
+    labels |= {name: value for name, value in known.items() if value}
+    annotations = {
+        "summary": incident.summary,
+        "description": incident.reason,
+        "steps": f"{incident.first_step}-{incident.last_step}",
+        "ranks": format_ranges(incident.ranks) if incident.ranks else "",
+        "tensors": str(incident.tensors),
+        "rules": ", ".join(f"{rule} {count}" for rule, count in incident.rules.items()),
+    }
+    return {
+        "version": "4",
+        "receiver": "dump-ingest",
+        "status": "firing",
+        "groupKey": f"dump-ingest:{incident.store}:{incident.id}",
+        "truncatedAlerts": 0,
+        "groupLabels": {name: labels[name] for name in ("alertname", "store", "incident")},
+        "commonLabels": labels,
+        "commonAnnotations": {},
+        "externalURL": page_url,
+        "alerts": [
+            {
+                "status": "firing",
+                "labels": labels,
+                "annotations": {name: text for name, text in annotations.items() if text},
+                "startsAt": now,
+                "endsAt": _NO_END,
+                "generatorURL": incident_link(page_url, incident.store, incident.id),
+                "fingerprint": incident.id,
+            }
+        ],
+    }
+
+
+def _alert(finding: Finding, common: Mapping[str, str], now: str) -> dict[str, Any]:
+    labels = {**common, "rule": finding.rule, "severity": finding.severity}
+    where = f"step {finding.step}"
+    if finding.rank is not None:
+        labels["rank"] = str(finding.rank)
+        where = f"rank {finding.rank} {where}"
+    annotations = {"summary": f"{finding.rule}: {where}", "description": finding.reason}
+    if finding.name:
+        labels["tensor"] = finding.name
+        labels["graph"] = finding.graph
+        annotations["summary"] += f": {finding.name}"
+    if math.isfinite(finding.value):
+        annotations["value"] = f"{finding.value:.9g}"
+    if math.isfinite(finding.threshold):
+        annotations["threshold"] = f"{finding.threshold:.9g}"
+    return {
+        "status": "firing",
+        "labels": labels,
+        "annotations": annotations,
+        "startsAt": now,
+        "endsAt": _NO_END,
+        "generatorURL": "",
+        "fingerprint": xxhash.xxh3_64_hexdigest(json.dumps(labels, sort_keys=True).encode()),
+    }
+
+
+#: Asking the store takes at most this share of the time, however many steps it has.
+_SHARE = 0.1
+#: An incident has grown if another rank has it, or if it was seen in this many times the steps.
+_GROWTH = 10
+
+
+class _Extent(NamedTuple):
+    """How far an incident had gone when it was told."""
+
+    ranks: frozenset[int]
+    steps: int
+    severity: str
+
+
+@dataclass(slots=True, eq=False)
+class IncidentPosts:
+    """Remembers what was told. Used by one thread. Memory: an entry for each incident that was told."""
+
+    ask: Callable[[], Incidents]
+    """Returns the incidents of the store as it is now."""
+    severity: str = "warning"
+    """The mildest that is told."""
+    clock: Callable[[], float] = time.monotonic
+    _told: dict[str, _Extent] = field(default_factory=dict)
+    _rest_until: float = 0.0
+
+    @property
+    def rest_s(self) -> float:
+        """For how long the store should not be asked, in seconds."""
+        return max(self._rest_until - self.clock(), 0.0)
+
+    def due(self, steps: Iterable[int]) -> Iterator[Incident]:
+        """Return the incidents of these steps to tell, and take them as told.
+
+        Raises:
+            DumpIngestError: the store cannot be reached, or is damaged.
+        """
+        chosen = set(steps)
+        severe = SEVERITIES[SEVERITIES.index(self.severity) :]
+        started = self.clock()
+        try:
+            incidents = self.ask().incidents
+        finally:
+            now = self.clock()
+            self._rest_until = now + (now - started) / _SHARE
+        for incident in incidents:
+            touched = any(incident.first_step <= step <= incident.last_step for step in chosen)
+            if touched and incident.severity in severe and self._has_grown(incident):
+                self._told[incident.id] = _Extent(
+                    frozenset(incident.ranks), incident.steps, incident.severity
+                )
+                yield incident
+
+    def forget(self, incident: str) -> None:
+        """Tell an incident again: the message about it did not arrive."""
+        self._told.pop(incident, None)
+
+    def _has_grown(self, incident: Incident) -> bool:
+        told = self._told.get(incident.id)
+        return (
+            told is None
+            or not told.ranks.issuperset(incident.ranks)
+            or incident.steps >= _GROWTH * told.steps
+            or incident.severity != told.severity
+        )

@@ -2,12 +2,11 @@
 
 service.py         `tick`: scan, decide, submit, settle, delete; when to scan; puts the parts together
 options.py         what it is to do
-offering.py        plans, decisions, and steps on their way to the workers
+offering.py        plans, decisions, and steps on their way; a store or a cluster that does not answer
 one_shot.py        `ingest`: ticks until everything is in the store; what that came to
 foreign_dump.py    refuses a dump that is not the one the store has
 rechecks.py        while nothing else is to be done: dump files read again, objects of the store listed
 shared_tensors.py  what ranks share, for the pool
-dependencies.py    a store or a cluster that does not answer
 stopping.py        a request to stop
 explaining.py      what would be done with each step now; a running watcher, for others to ask
 live_watcher.py    the same, fetched from there

@@ -23,9 +23,8 @@ from ingest.dump_retention.policy import SourceDeleted, SourceJudge
 from ingest.heartbeat import beat
 from ingest.layouts.base import Dump
 from ingest.layouts.recorder import BLACK_BOX, RingFound
-from ingest.service.dependencies import Dependencies, StoreProbe
 from ingest.service.foreign_dump import ForeignDumpCheck
-from ingest.service.offering import Offering, Planner
+from ingest.service.offering import Dependencies, Offering, Planner, StoreProbe
 from ingest.service.options import ServiceOptions
 from ingest.service.rechecks import Rechecks, StartupCheck
 from ingest.service.shared_tensors import SharedInDump, SharedTensors

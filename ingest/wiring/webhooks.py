@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 from ingest.findings.incidents import incidents
 from ingest.reader.catalog import Catalog
-from ingest.reporting.incident_posts import IncidentPosts
 from ingest.reporting.logs import PostLog
-from ingest.reporting.webhook import Webhook
+from ingest.reporting.webhook import IncidentPosts, Webhook
 from ingest.settings import Settings
 from ingest.wiring.stores import address_of_store
 from workers.store.opening import open_objects

@@ -3,7 +3,6 @@
 dtypes.py,                  element types, their names in dumps, formats of numbers
 number_formats.py
 device_format.py,           memory formats of accelerators
-device_formulas.py,
 arrangements.py, strided.py
 digest.py                   digests of payloads
 statistics.py               the statistics of a tensor, in one pass

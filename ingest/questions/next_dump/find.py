@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
-from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
+from ingest.dump_configs.writing import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
 from ingest.questions.next_dump.estimate import Sizes, readable_step
 from ingest.questions.next_dump.suspicion import (

@@ -22,7 +22,7 @@ from ingest.reader.flow.operator_kinds import (
     is_parameter,
     writes_in_place,
 )
-from ingest.reader.flow.writers import latest_writer, row_of
+from ingest.reader.flow.step_flow import latest_writer, row_of
 
 #: By content, the calls of one rank that wrote it, with the output; in order of execution.
 Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]

@@ -19,9 +19,9 @@ import numpy as np
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
+from ingest.reader.files.export import TargetDirectory
 from ingest.reader.files.output_file import translated
 from ingest.reader.files.save import file_type
-from ingest.reader.files.target import TargetDirectory
 from ingest.reader.parallel.unsharded import UnshardedTensor, unshard
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor

@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from ingest.agents.tools import MOST_CHARACTERS, TOOLS, answer, text_of
+from ingest.agents.server import MOST_CHARACTERS, TOOLS, answer, text_of
 from ingest.page.library import Library
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly

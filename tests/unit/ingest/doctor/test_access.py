@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.doctor.access import Barrier, Identity
+from ingest.doctor.checks import Barrier, Identity
 from tests.cli import run
 from tests.dumps import DumpLibrary
 

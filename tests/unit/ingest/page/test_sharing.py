@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.page.sharing import MOST_UNDER_WAY, PageBusy, PageMetrics, SharedAnswers
+from ingest.page.handlers import MOST_UNDER_WAY, PageBusy, PageMetrics, SharedAnswers
 from workers.events import Event
 from workers.store.objects import StoreRequested
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ingest.page.spread import spread_picture
+from ingest.page.views.incidents import spread_picture
 from ingest.questions.origin.graph import OPERATOR, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 
 

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from ingest.page.values_picture import MAX_SIDE, Image, image_of
+from ingest.page.views.tensor import MAX_SIDE, Image, image_of
 
 
 def pixels(image: Image) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingest.findings.incidents import Incident
 from ingest.findings.incidents.incident import IncidentKind
-from ingest.reporting.alertmanager import incident_payload, payload
+from ingest.reporting.webhook import incident_payload, payload
 from workers.store.model import Finding
 
 NAN = Finding("nan", "critical", 1, 7, 3, "0", "Log.x.output.0", 2.0, math.nan, "2 NaN of 24 elements")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.reporting.incident_posts import IncidentPosts
+from ingest.reporting.webhook import IncidentPosts
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 

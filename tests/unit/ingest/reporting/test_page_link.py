@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import ingest
-from ingest.reporting.alertmanager import incident_payload
 from ingest.reporting.page_link import incident_link, place_link
+from ingest.reporting.webhook import incident_payload
 from tests.page_server import RunningPage
 
 

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 import ingest
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.findings.series import StepFindings
-from ingest.reporting.incident_posts import IncidentPosts
-from ingest.reporting.webhook import PostDropped, Posted, Webhook
+from ingest.reporting.webhook import IncidentPosts, PostDropped, Posted, Webhook
 from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary

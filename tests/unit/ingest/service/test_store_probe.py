@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.service.dependencies import StoreProbe
+from ingest.service.offering import StoreProbe
 from workers.errors import ClusterError, DumpIngestError, StoreDenied, StoreUnavailable
 
 pytestmark = pytest.mark.timeout(10)

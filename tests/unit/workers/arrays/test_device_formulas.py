@@ -3,7 +3,7 @@
 import pytest
 
 from workers.arrays.arrangements import Arrangement, GroupedArrangement
-from workers.arrays.device_formulas import FORMATS, find_arrangement
+from workers.arrays.device_format import FORMATS, find_arrangement
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from ingest.dump_configs.checking.check import check_dump_config, check_text, worst_first
 from ingest.dump_configs.model import Severity
-from ingest.dump_configs.writing.systems import WRITERS, write_config
+from ingest.dump_configs.writing import WRITERS, write_config
 from tests.dump_requests import REQUEST_OF
 from tests.guide_configs import GUIDES, mindspore
 from workers.errors import UsageError

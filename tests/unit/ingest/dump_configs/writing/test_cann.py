@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ingest.dump_configs.writing.systems import write_config
+from ingest.dump_configs.writing import write_config
 from tests.dump_requests import REQUEST
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ingest.dump_configs.model import WrittenConfig
-from ingest.dump_configs.writing.systems import write_config
+from ingest.dump_configs.writing import write_config
 from tests.dump_requests import REQUEST
 from workers.errors import UsageError
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import yaml
 
-from ingest.dump_configs.writing.systems import write_config
+from ingest.dump_configs.writing import write_config
 from tests.dump_requests import LAYER, REQUEST
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.dump_configs.writing.systems import WRITERS, system_of, write_config
+from ingest.dump_configs.writing import WRITERS, system_of, write_config
 from tests.dump_requests import REQUEST
 from workers.errors import UsageError
 

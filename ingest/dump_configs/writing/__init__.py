@@ -1,1 +1,0 @@
-"""Writers of configurations: one module for each dump system."""
