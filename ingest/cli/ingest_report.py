@@ -1,7 +1,7 @@
 """What `ingest` prints at its end, and the exit code that follows from it.
 
-What was asked for and is not in the store is named; with `--after-commit delete`, what was deleted in the dump,
-and why the rest stays.
+What was asked for and is not in the store is named; with `--after-commit delete`, what was deleted in the
+dump, and why the rest stays.
 """
 
 from __future__ import annotations

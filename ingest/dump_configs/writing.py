@@ -1,15 +1,15 @@
 """Configurations of the next dump, written for each dump system.
 
 Names of operators come from the names of files, in which `_` stands for `/`, `.` and blanks. ACL's JSON,
-TorchAir's `CompilerConfig` and TensorFlow's session options name layers as the graph does; if only the name of
-a file is known, that is what is written, with a note.
+TorchAir's `CompilerConfig` and TensorFlow's session options name layers as the graph does; if only the name
+of a file is known, that is what is written, with a note.
 
 `data_dump.json`: if no graph in the dump has the name as MindSpore spells it, a regular expression stands for
 it, in which `.` is any character: MindSpore deletes quotation marks and blanks from entries of `kernels`, and
 doubles backslashes (MindSpore 2.10, `tools/data_dump/dump_json_parser.cc`).
 
-`config.json` of msProbe: `list` chooses every call whose name contains an entry, so an entry is the whole name
-of a call (msProbe 26.2, `core/dump/common_config.py` and `core/dump/data_dump/scope.py`).
+`config.json` of msProbe: `list` chooses every call whose name contains an entry, so an entry is the whole
+name of a call (msProbe 26.2, `core/dump/common_config.py` and `core/dump/data_dump/scope.py`).
 
 Variables of SGLang's dumper: its filter sees the tags of a tensor, of which step and rank are none (SGLang
 0.5.23, `srt/debug_utils/dumper.py`, `_dump_inner`). YAML of TransformerEngine: it chooses layers by a regular

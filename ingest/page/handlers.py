@@ -1,7 +1,7 @@
 """What answers each kind of request: HTML or JSON. Nothing reads a store on the event loop.
 
-What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`, once
-for all viewers: an answer that is kept does not wait for one that is being made.
+What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`,
+once for all viewers: an answer that is kept does not wait for one that is being made.
 """
 
 from __future__ import annotations
