@@ -157,9 +157,9 @@ def command(
     shown = None if all_tensors else top
     files = {"--html": html, "--suggest-map": suggest_map}
     if over_steps:
-        _refuse_with_over_steps(
-            files | {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
-        )
+        unused = files | {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
+        for option in (option for option, path in unused.items() if path is not None):
+            raise UsageError(f"{option} has no effect with --over-steps", hint="Leave one of the two out.")
         growth = growth_between(a, b, chosen, settings.store_arguments, stat)
         print_growth(growth, top=shown, as_json=json)
         report_left_out(growth.left_out)
@@ -216,17 +216,6 @@ def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | 
 def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:
     """Load the file of an option; return None if the option is not given."""
     return load(path) if path else None
-
-
-def _refuse_with_over_steps(files: Mapping[str, Path | None]) -> None:
-    """Refuse the first option that names a file, because `--over-steps` neither reads nor writes any.
-
-    Raises:
-        UsageError: an option is given.
-    """
-    for option, path in files.items():
-        if path is not None:
-            raise UsageError(f"{option} has no effect with --over-steps", hint="Leave one of the two out.")
 
 
 def _check_files(files: Mapping[str, Path | None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ingest
@@ -80,7 +80,11 @@ def _listed_steps(comparison: Comparison) -> Sequence[ComparedStep]:
     """Return the steps that are worth a line: all of a few, and of many those that differ."""
     if len(comparison.steps) <= _MAX_STEPS:
         return comparison.steps
-    return [step for step in comparison.steps if _has_difference(step.counts)]
+    return [
+        step
+        for step in comparison.steps
+        if any(count and verdict not in GOOD for verdict, count in step.counts.items())
+    ]
 
 
 def _print_layout(comparison: Comparison) -> None:
@@ -96,10 +100,6 @@ def _print_layout(comparison: Comparison) -> None:
     print_line("")
     names = [word.value for word in certainties]
     print_table(("layout", *names), rows, right=names)
-
-
-def _has_difference(counts: Mapping[Verdict, int]) -> bool:
-    return any(count and verdict not in GOOD for verdict, count in counts.items())
 
 
 def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:

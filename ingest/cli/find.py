@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -124,7 +124,8 @@ def command(
         say(_total(len(tensors), len(shown)))
     _say_undecided(len(others))
     if not tensors and not others:
-        _say_hints(hints(opened, rank, step, chosen))
+        for text in hints(opened, rank, step, chosen):
+            say(text, label="hint")
     say_damaged(damages)
     exit_if_damaged(damages)
 
@@ -170,11 +171,6 @@ def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, 
 
     cells = (list(map(shown, columns, row)) for row in rows)
     print_table(columns, cells, right=numbers)
-
-
-def _say_hints(texts: Iterable[str]) -> None:
-    for text in texts:
-        say(text, label="hint")
 
 
 def _check_consolidated(chosen: Conditions, *, has_more: bool) -> None:

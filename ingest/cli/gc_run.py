@@ -305,17 +305,13 @@ def recompress(
         say(f"{counted(report.steps, 'step')} encoded again; {human_bytes(report.saved_nbytes)} saved")
         if report.steps:
             say("After the grace period, the next gc deletes the previous generations.")
-    _say_left_alone(report.done)
+    for step in report.done:
+        if step.left:
+            say(f"{step.key}: {step.left}", label="left alone")
     if report.stopped:
         raise typer.Exit(EXIT_INTERRUPTED)
     if any(step.is_damaged for step in report.done):
         raise typer.Exit(EXIT_PARTLY)
-
-
-def _say_left_alone(steps: Iterable[Recompressed]) -> None:
-    for step in steps:
-        if step.left:
-            say(f"{step.key}: {step.left}", label="left alone")
 
 
 def _say_plan(plan: RecompressPlan, *, json: bool) -> None:

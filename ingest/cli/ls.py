@@ -79,7 +79,14 @@ def command(
     damages: list[Damage] = []
     opened_store = open_store(store, config, mesh=mesh)
     if watchers or token or missing:
-        _print_of_store(opened_store, watchers, rank, token=token, json=json)
+        if watchers:
+            _print_watchers(ingest.watchers(opened_store, watchers), json=json)
+        elif token:
+            _print_token(opened_store, json=json)
+        else:
+            _print_missing(ingest.missing(opened_store, rank, damages=damages), json=json)
+            say_damaged(damages)
+            exit_if_damaged(damages)
         return
     steps = opened_store.select(rank, step, damages=damages)
     damaged = {damage.key: damage.reason for damage in damages}
@@ -99,21 +106,6 @@ def command(
         _say_mixed(rows)
     say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
     exit_if_damaged(damaged.values())
-
-
-def _print_of_store(
-    store: ingest.DumpStore, watchers: str, rank: Sequence[int] | None, *, token: bool, json: bool
-) -> None:
-    """Print what is not about committed steps: the watchers, the token, or else what is missing."""
-    if watchers:
-        _print_watchers(ingest.watchers(store, watchers), json=json)
-    elif token:
-        _print_token(store, json=json)
-    else:
-        damages: list[Damage] = []
-        _print_missing(ingest.missing(store, rank, damages=damages), json=json)
-        say_damaged(damages)
-        exit_if_damaged(damages)
 
 
 def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,9 +33,7 @@ from workers.errors import UsageError
 from workers.rules.names import hint_of_case, near
 
 if TYPE_CHECKING:
-    from ingest.reader.anatomy import Anatomy
-    from ingest.reader.context import Frame
-    from ingest.reader.quantization import QuantizationError
+    pass
 
 
 def command(
@@ -131,9 +129,9 @@ def command(
     store, name = store_and(store, name, config, placeholder="NAME")
     opened = open_store(store, config)
     is_whole = unsharded or bool(placement)
-    tensor = choose_tensor(
-        opened, name, first_rank(opened) if is_whole and rank is None else rank, step, graph
-    )
+    if is_whole and rank is None:
+        rank = next(iter(opened.ranks), None)
+    tensor = choose_tensor(opened, name, rank, step, graph)
     if window is not None:
         if is_whole or at is not None or save is not None:
             raise UsageError("--window does not go with --at, --save, --unsharded or --placement")
@@ -143,22 +141,6 @@ def command(
         show_whole(tensor, placement, at, save, json=json)
         return
     _show(opened, tensor, at, save, scan=scan, stack=stack, json=json)
-
-
-def _say_problems(problems: Iterable[str]) -> None:
-    for problem in problems:
-        say(problem, label="warning")
-
-
-def _print_measures(
-    tensor: ingest.Tensor, quantization: QuantizationError | None, anatomy: Anatomy | None
-) -> None:
-    if quantization is not None:
-        print_field("quantised", str(quantization))
-    if anatomy is not None:
-        print_anatomy(anatomy)
-    elif tensor.is_dumped and not tensor.removed:
-        print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
 
 
 def _show(
@@ -179,7 +161,7 @@ def _show(
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
-        _save(tensor, values, save)
+        _save(tensor if values is None else values, tensor.dtype, save)
     elif values is not None and at is not None:
         check_slice(values, at)
     anatomy = anatomy_of(tensor, scan=scan)
@@ -204,13 +186,19 @@ def _show(
         print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
-        _print_measures(tensor, quantization, anatomy)
+        if quantization is not None:
+            print_field("quantised", str(quantization))
+        if anatomy is not None:
+            print_anatomy(anatomy)
+        elif tensor.is_dumped and not tensor.removed:
+            print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
         print_text()
         if values is None or at is None:
             print_text(preview(tensor))
         elif save is None:
             print_slice(values, at)
-    _say_problems(context.problems)
+    for problem in context.problems:
+        say(problem, label="warning")
     say_damaged(damaged)
     exit_if_damaged(damaged)
 
@@ -225,9 +213,9 @@ def _check_npy(path: Path) -> None:
     check_writable(path, "--save")
 
 
-def _save(tensor: ingest.Tensor, values: object, path: Path) -> None:
-    dtype = ingest.save_npy(tensor if values is None else values, path)
-    say(f"wrote {path}" + (f" as {dtype}, because numpy does not have {tensor.dtype}" if dtype else ""))
+def _save(values: object, dtype: str, path: Path) -> None:
+    widened = ingest.save_npy(values, path)
+    say(f"wrote {path}" + (f" as {widened}, because numpy does not have {dtype}" if widened else ""))
 
 
 #: Names that a message suggests, at most.
@@ -258,11 +246,6 @@ def choose_tensor(
         if steps:
             return _the_tensor(store, name, chosen, steps[0], graph)
     return _the_tensor(store, name, chosen, step, graph)
-
-
-def first_rank(store: ingest.DumpStore) -> int | None:
-    """Return the first rank of a store; None if it is empty."""
-    return next(iter(store.ranks), None)
 
 
 def _only_rank(store: ingest.DumpStore) -> int:
@@ -342,8 +325,9 @@ def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack
         print_field("operator", "one of " + ", ".join(match.names) + (", ..." * (not match.is_whole)))
     if line is not None:
         print_field("source_line", _line_text(line))
-        if whole_stack:
-            _print_stack(line.stack)
+        for frame in line.stack if whole_stack else ():
+            function = f" in {frame.function}" if frame.function else ""
+            print_field("", f"{frame.file}:{frame.line}{function}  {frame.code}")
     if (parent := context.parent(tensor)) is not None:
         print_field("parent", parent)
     if originals := context.original_names(tensor):
@@ -360,12 +344,6 @@ def _line_text(line: ingest.SourceLine) -> str:
     if line.matched != "exact":
         remarks.append(f"operator {line.op}, matched {line.matched}")
     return f"{line.file}:{line.line}  {line.code}" + (f"  ({'; '.join(remarks)})" if remarks else "")
-
-
-def _print_stack(stack: Sequence[Frame]) -> None:
-    for frame in stack:
-        function = f" in {frame.function}" if frame.function else ""
-        print_field("", f"{frame.file}:{frame.line}{function}  {frame.code}")
 
 
 def print_field(field: str, text: str) -> None:
@@ -403,13 +381,11 @@ def print_neighbours(tensor: ingest.Tensor) -> None:
     """Print who wrote what a tensor holds, and who read it."""
     for label, neighbours in (("written_by", tensor.producers), ("read_by", tensor.consumers)):
         for neighbour in neighbours[:_MAX_NEIGHBOURS]:
-            print_field(label, f"{neighbour.tensor.name}{_parts(neighbour)}{_doubt(neighbour)}")
+            fused = ", ".join(neighbour.fused_from)
+            parts = f"  (fused from {fused})" if fused else ""
+            print_field(label, f"{neighbour.tensor.name}{parts}{_doubt(neighbour)}")
         if rest := len(neighbours[_MAX_NEIGHBOURS:]):
             print_field(label, f"... and {rest} more (--json: all)")
-
-
-def _parts(neighbour: ingest.Neighbour) -> str:
-    return f"  (fused from {', '.join(neighbour.fused_from)})" if neighbour.fused_from else ""
 
 
 def _doubt(neighbour: ingest.Neighbour) -> str:
@@ -423,7 +399,9 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
     if anatomy.first:
         print_text()
         total = anatomy.nan + anatomy.pos_inf + anatomy.neg_inf
-        places = ", ".join(f"{_index_text(element.index)} {element.value}" for element in anatomy.first)
+        places = ", ".join(
+            f"[{', '.join(map(str, element.index))}] {element.value}" for element in anatomy.first
+        )
         more = ", ..." * (total > len(anatomy.first))
         print_field("not finite", f"{total} of {anatomy.elements}: {places}{more}")
         for axis in anatomy.axes:
@@ -452,10 +430,6 @@ def _print_histogram(anatomy: ingest.Anatomy) -> None:
     longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
     bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
     print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
-
-
-def _index_text(index: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, index))}]"
 
 
 def preview(tensor: ingest.Tensor) -> str:
@@ -519,11 +493,6 @@ _MAX_SHOWN = 16 * 1024 * 1024
 _MAX_VALUES = 1000
 
 
-def _save_whole(values: Any, path: Path) -> None:
-    widened = ingest.save_npy(values, path)
-    say(f"wrote {path}" + (f" as {widened}" if widened else ""))
-
-
 def show_whole(
     tensor: ingest.Tensor, placement: str, at: str | None, save: Path | None, *, json: bool
 ) -> None:
@@ -542,7 +511,7 @@ def show_whole(
     if at is not None and save is None:
         check_slice(values, at)
     if save is not None:
-        _save_whole(whole if values is None else values, save)
+        _save(whole if values is None else values, whole.dtype, save)
     facts = {
         "name": whole.name,
         "ranks": list(whole.ranks),
@@ -559,22 +528,16 @@ def show_whole(
         print_field(field, str(value))
     if save is None:
         print_text()
-        _print_values(whole, values, at)
-
-
-def _print_values(whole: ingest.UnshardedTensor, values: Any, at: str | None) -> None:
-    if at is not None:
-        print_slice(values, at)
-    elif math.prod(whole.shape) <= _MAX_SHOWN:
-        print_text(str(whole.read()))
+        if at is not None:
+            print_slice(values, at)
+        elif math.prod(whole.shape) <= _MAX_SHOWN:
+            print_text(str(whole.read()))
 
 
 def _few_values(whole: ingest.UnshardedTensor, values: Any) -> Any:
     """Return the values of a slice as JSON has them, or of all of a small tensor; else None."""
     if values is None and math.prod(whole.shape) <= _MAX_VALUES:
         values = whole.read()
-    return None if values is None else _plain(values)
-
-
-def _plain(values: Any) -> Any:
+    if values is None:
+        return None
     return values.tolist() if values.dtype.kind in "iub" else values.astype(float).tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,7 +18,6 @@ from ingest.units import human_bytes
 if TYPE_CHECKING:
     from ingest.reader.damage import Damage
     from ingest.reader.verifying.verify_view import StoreDamage
-    from workers.model import StepKey
 
 
 def command(
@@ -64,21 +62,17 @@ def command(
         f"{counted(total.steps, 'step')}, {counted(total.files, 'file')}, {human_bytes(total.nbytes)} read; "
         f"{len(damages)} damaged"
     )
-    _say_uncommitted(notes)
-    if damages:
-        say(
-            f"`dump-ingest repair {shlex.quote(opened.url)}` shows from what it can be restored", label="hint"
-        )
-        raise typer.Exit(EXIT_DAMAGE)
-
-
-def _say_uncommitted(keys: Iterable[StepKey]) -> None:
-    for key in keys:
+    for key in notes:
         say(
             f"{key} has objects but no commit, for more than a day: an ingest was interrupted, or the commit "
             "was deleted. `ingest` takes the step again, `gc` removes the objects",
             label="note",
         )
+    if damages:
+        say(
+            f"`dump-ingest repair {shlex.quote(opened.url)}` shows from what it can be restored", label="hint"
+        )
+        raise typer.Exit(EXIT_DAMAGE)
 
 
 def _json_row(damage: Damage | StoreDamage) -> dict[str, Any]:
