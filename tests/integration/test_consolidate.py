@@ -1,6 +1,8 @@
 """`consolidate` as people run it: once, beside a job, on a cluster, on object storage."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,16 @@ NAMES = [f"op{i}" for i in range(50)]
 def put(objects: ObjectStore, rank: int, step: int, *, anomalous: Sequence[int] = ()) -> None:
     """Commit one step."""
     commit_tables(objects, StepKey(rank, step), make_tables(StepKey(rank, step), NAMES, anomalous))
+
+
+def put_all(objects: ObjectStore, ranks: int, steps: int, anomalous_at: tuple[int, int]) -> None:
+    """Commit all steps of all ranks, several at once: a request to Ceph takes 20 ms or more."""
+
+    def put_one(key: tuple[int, int]) -> None:
+        put(objects, *key, anomalous=[7] if key == anomalous_at else ())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put_one, product(range(ranks), range(steps))))
 
 
 def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path: Path) -> None:
@@ -103,9 +115,7 @@ def test_on_a_cluster_and_on_object_storage(
     url = f"{s3_bucket.url}/cubes.zarr"
     objects = open_objects(resolve(url))
     commit.ensure_root(objects)
-    for step in range(18):
-        for rank in range(2):
-            put(objects, rank, step, anomalous=[7] if (rank, step) == (1, 17) else ())
+    put_all(objects, ranks=2, steps=18, anomalous_at=(1, 17))
 
     taken = ingest.consolidate(url, settings=Settings(scheduler=s3_cluster.address))
 
@@ -138,9 +148,7 @@ def test_the_commits_of_many_steps_take_a_request_for_each_step(
     objects = open_objects(resolve(url))
     commit.ensure_root(objects)
     ranks, steps = 12, 4
-    for step in range(steps):
-        for rank in range(ranks):
-            put(objects, rank, step, anomalous=[7] if (rank, step) == (5, 3) else ())
+    put_all(objects, ranks, steps, anomalous_at=(5, 3))
 
     def asked() -> tuple[ingest.OriginAnswer, int]:
         counting = CountingStore(objects)
