@@ -98,10 +98,6 @@ def write_acl(request: DumpRequest) -> WrittenConfig:
     layers: dict[str, list[str]] = {}
     for operator in request.operators:
         layers.setdefault(operator.net, []).append(operator.full_name or operator.op_name)
-    models: list[dict[str, Any]] = [
-        {**({"model_name": net} if net else {}), "layer": list(dict.fromkeys(names))}
-        for net, names in layers.items()
-    ]
     content = {
         "dump": {
             "dump_path": request.directory,
@@ -109,7 +105,10 @@ def write_acl(request: DumpRequest) -> WrittenConfig:
             "dump_data": "tensor",
             "dump_op_switch": "off",
             "dump_step": format_steps(request.steps),
-            "dump_list": models,
+            "dump_list": [
+                {**({"model_name": net} if net else {}), "layer": list(dict.fromkeys(names))}
+                for net, names in layers.items()
+            ],
         }
     }
     return WrittenConfig(

@@ -155,14 +155,12 @@ def _with_pages(
         path = environ["PATH_INFO"]
         if path in states:
             reason = states[path]()
-            return _line(
-                start_response, "503 Service Unavailable" if reason else "200 OK", reason or path[1:]
-            )
+            status = "503 Service Unavailable" if reason else "200 OK"
+            return _line(start_response, status, reason or path[1:])
         if path in pages and environ["REQUEST_METHOD"] == "GET":
             content = pages[path]()
-            start_response(
-                "200 OK", [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
-            )
+            headers = [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
+            start_response("200 OK", headers)
             return [content]
         if path in ("", "/", *paths):
             return metrics(environ, start_response)

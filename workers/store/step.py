@@ -177,11 +177,8 @@ class StoredStep:
         Chunks are fetched ahead of need, some tens of MiB. Consume the pieces before the next row; they raise
         what `read` raises.
         """
-        array, offset, size = (
-            self.tables.label("array"),
-            self.tables.number("offset"),
-            self.tables.number("size"),
-        )
+        array = self.tables.label("array")
+        offset, size = self.tables.number("offset"), self.tables.number("size")
         ordered = sorted(rows, key=lambda row: (array[row], offset[row]))
         for _, group in groupby(ordered, key=lambda row: array[row]):
             members = list(group)
@@ -193,12 +190,8 @@ class StoredStep:
             reader = next(iter(places.values()))[0]
             with ShardStream(reader, list(ranges.values())) as stream:
                 for row, (start, stop) in ranges.items():
-                    yield (
-                        row,
-                        self._with_asking_again(
-                            stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
-                        ),
-                    )
+                    pieces = stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
+                    yield row, self._with_asking_again(pieces)
 
     def _with_asking_again(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         with self.asking_again():
