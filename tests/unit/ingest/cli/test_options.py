@@ -7,10 +7,11 @@ from ingest.cli.app import COMMANDS, load_command
 #: Flags that do something else in some command.
 DIFFERENT = {
     "--apply": "`gc` deletes, `repair` writes",
+    "--budget": "of bytes that `next` may ask for, and of the errors that `audit` finds in operators",
     "--finish": "`watch` takes dumps, `consolidate --follow` takes commits",
     "--from": "`watch --explain` asks one watcher, `doctor` checks any number of processes",
     "--graph": "`find` searches, `show` chooses one tensor",
-    "--html": "a page with plots, or with a comparison",
+    "--html": "a page with plots, with a comparison, or with what `audit` prints",
     "--include-partial": "`find` knows it with --consolidated only",
     "--keep-anomalous": "in the dump for `ingest` and `watch`, in the store for `gc`",
     "--keep-last": "in the dump for `ingest` and `watch`, in the store for `gc`",
