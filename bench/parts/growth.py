@@ -156,8 +156,9 @@ def cost_of(run: Callable[[], object]) -> Cost:
             seconds = sum(one.ru_utime + one.ru_stime for one in used)
             os.write(there, json.dumps((seconds, (used[0].ru_maxrss - before) / 1024, counted[0])).encode())
             status = 0
-        except AssertionError:
+        except BaseException:
             traceback.print_exc()
+            raise
         finally:
             os._exit(status)
     os.close(there)

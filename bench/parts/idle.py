@@ -15,18 +15,24 @@ from bench.measure import Measure, Ratio
 from bench.setting import Setting
 from tests.cli import start
 
-_RANKS, _STEPS, _FILES = 2, 3, 200
+#: Ranks, steps, files of a step, and how many times what the first may take each may take.
+_SMALL, _LONG, _QUICK = (2, 3, 200, 1), (16, 1000, 4, 2), (16, 100, 4, 2)
 _SETTLED_S, _MEASURED_S = 90.0, 60.0
 _MOST_PERCENT, _MOST_MB = 0.5, 160.0
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield the share of a core, and the resident memory."""
+    """Yield the share of a core, and the resident memory, for a short run and for a long one."""
+    for size in (_SMALL, _QUICK if setting.quick else _LONG):
+        yield from _idle(setting, *size)
+
+
+def _idle(setting: Setting, ranks: int, steps: int, files: int, times: int) -> Iterator[Measure]:
     with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
-        build_small(dump, ranks=_RANKS, steps=_STEPS, files=_FILES)
+        build_small(dump, ranks=ranks, steps=steps, files=files)
         with start("watch", dump, "--store", store) as watching:
             watching.wait_until(
-                lambda: len(watching.events("step_committed")) == _RANKS * _STEPS, timeout_s=120
+                lambda: len(watching.events("step_committed")) == ranks * steps, timeout_s=1800
             )
             time.sleep(_SETTLED_S)
             before, _ = _used(watching.pid)
@@ -34,8 +40,9 @@ def measure(setting: Setting) -> Iterator[Measure]:
             after, resident = _used(watching.pid)
             watching.terminate()
     percent = 100 * (after - before) / _MEASURED_S
-    yield _at_most("idle watch, processor", "% of a core", percent, _MOST_PERCENT)
-    yield _at_most("idle watch, resident memory", "MB", resident / 1e6, _MOST_MB)
+    of = f"of {ranks} ranks x {steps} steps"
+    yield _at_most(f"idle watch {of}, processor", "% of a core", percent, times * _MOST_PERCENT)
+    yield _at_most(f"idle watch {of}, resident memory", "MB", resident / 1e6, times * _MOST_MB)
 
 
 def _used(pid: int) -> tuple[float, int]:
