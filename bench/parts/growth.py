@@ -26,6 +26,7 @@ from bench.load import build_small
 from bench.measure import Table, shown
 from bench.running import processor_s
 from bench.setting import Setting
+from bench.stages import as_a_command
 from bench.steps import commit_run
 from bench.viewers import Connection
 from ingest.layouts.detect import find_dump
@@ -150,7 +151,8 @@ def cost_of(run: Callable[[], object]) -> Cost:
         try:
             counted = _count_requests()
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+            nothing = Path(os.devnull).open("w")  # noqa: SIM115  (the process ends)
+            with redirect_stdout(nothing), redirect_stderr(nothing), as_a_command():
                 run()
             used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
             seconds = sum(one.ru_utime + one.ru_stime for one in used)
