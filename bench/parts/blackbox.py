@@ -219,9 +219,9 @@ def _kills(setting: Setting, number: int) -> Table:
             steps = {int(path.name.removeprefix("step_")) for path in recorded.iterdir()}
             last = marks.get((0, max(steps)))
             untold += last is None or "died" not in last.ended or len(marks) != len(steps)
-            saved += bool(ring) and sum(bool(mark.incident) for mark in marks.values()) >= min(
-                len(steps), _BEFORE
-            )
+            # The step that ran may have had nothing on record yet; then it says so.
+            incidents = sum(bool(mark.incident) for mark in marks.values())
+            saved += bool(ring) and incidents >= min(len(steps) - 1, _BEFORE)
             store = directory / "run.zarr"
             summaries = ingest_directly(directory / "dump", store)
             complete += all(summary.status == "complete" for summary in summaries)
