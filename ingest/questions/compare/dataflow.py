@@ -4,36 +4,76 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cached_property
 
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
-_GRADIENT = "grad"
+_GRADIENT = re.compile(
+    r"(?:^|[._/])grad(?:ient)?s?[./]|^(?!(?:module|functional|tensor|torch)\.).*(?<![a-z])grad"
+)
 _PARAMETER = re.compile(r"param|weight|bias")
+#: Calls of the recorder, whose names are those of modules: `bias_net` is none.
+_CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
 _NO_DIGEST = b""
+_MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
 
-def is_gradient(name: str) -> bool:
-    """Return whether a tensor of this name is a gradient."""
-    return _GRADIENT in name.lower()
+class Part(Enum):
+    """What a tensor is in a step of training."""
+
+    ACTIVATION = auto()
+    PARAMETER = auto()
+    GRADIENT = auto()
+    """That of an activation."""
+    PARAMETER_GRADIENT = auto()
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is a gradient, of whatever."""
+        return self in (Part.GRADIENT, Part.PARAMETER_GRADIENT)
+
+    @property
+    def is_of_parameter(self) -> bool:
+        """Whether it is a parameter, or the gradient of one."""
+        return self in (Part.PARAMETER, Part.PARAMETER_GRADIENT)
 
 
-def is_of_parameter(name: str) -> bool:
-    """Return whether a tensor of this name is a parameter, or the gradient of one."""
-    return bool(_PARAMETER.search(name.lower()))
+def parts_of(keys: Iterable[TensorKey]) -> list[Part]:
+    """Return what each tensor of a step is, by the types that dumps give, or else by names."""
+    keys = list(keys)
+    parameters = {key.op_name for key in keys if is_parameter(key.op_type)}
+
+    def part(key: TensorKey) -> Part:
+        name = key.name.lower()
+        is_gradient = bool(_GRADIENT.search(name))
+        is_named = bool(_PARAMETER.search(name)) and (is_gradient or not _CALL.match(key.op_type))
+        if key.op_type == "Gradient":
+            is_named = key.op_name in parameters or (is_named and not key.op_name.endswith(".output"))
+        elif is_input(key.io) and not key.io.startswith("parameters."):
+            is_named = False
+        is_named |= is_parameter(key.op_type)
+        if is_gradient and not is_parameter(key.op_type):
+            return Part.PARAMETER_GRADIENT if is_named else Part.GRADIENT
+        return Part.PARAMETER if is_named else Part.ACTIVATION
+
+    return list(map(part, keys))
 
 
-def is_held_parameter(name: str) -> bool:
-    """Return whether a tensor of this name is a parameter itself, and not its gradient."""
-    return is_of_parameter(name) and not is_gradient(name)
+def gradient_name(parameter: str) -> str:
+    """Return what the gradient of a parameter is called beside it."""
+    for kind in ("Parameter", "param"):
+        if kind in parameter:
+            return parameter.replace(kind, "Gradient" if kind == "Parameter" else "grad__param", 1)
+    return ""
 
 
-def is_parameter_gradient(name: str) -> bool:
-    """Return whether a tensor of this name is the gradient of a parameter."""
-    return is_of_parameter(name) and is_gradient(name)
+def module_of(key: TensorKey) -> str:
+    """Return the module that a parameter, or the gradient of one, is of."""
+    return _MARK.sub("", key.op_name).rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -54,6 +94,11 @@ class Dataflow:
         return [key.name for key in self.keys]
 
     @cached_property
+    def parts(self) -> list[Part]:
+        """What the tensors are in training."""
+        return parts_of(self.keys)
+
+    @cached_property
     def last_of(self) -> dict[str, int]:
         """The number of the last tensor with a name, of those that were dumped several times in the step."""
         return {self.repeated_name(number): number for number in range(len(self.keys))}
@@ -71,13 +116,13 @@ class Dataflow:
         """
         types = {key.op_name: key.op_type for key in self.keys}
         kinds: list[tuple[str, ...]] = []
-        for key, name in zip(self.keys, self.names, strict=True):
-            module, _, role = key.op_name.rpartition(".")
-            if is_held_parameter(name):
+        for key, part in zip(self.keys, self.parts, strict=True):
+            if part is Part.PARAMETER:
                 kinds.append(("update",))
-            elif is_parameter_gradient(name):
+            elif part is Part.PARAMETER_GRADIENT:
+                module, role = module_of(key), key.op_name.rpartition(".")[2]
                 kinds.append(("gradient", types.get(module, module), role))
-            elif is_gradient(name):
+            elif part is Part.GRADIENT:
                 kinds.append(("gradient", key.op_type, re.sub(r"\d+", "", key.op_name)))
             else:
                 kinds.append((key.op_type,))
@@ -99,11 +144,11 @@ class Dataflow:
         that were called in it. The gradient of a parameter is computed of the gradient of what its module
         returned, and of what that read.
         """
-        key, name = self.keys[number], self.names[number]
+        key, part = self.keys[number], self.parts[number]
         if is_parameter(key.op_type) or is_input(key.io):
             return None
-        if is_gradient(name):
-            module = key.op_name.rpartition(".")[0] if is_parameter_gradient(name) else ""
+        if part.is_gradient:
+            module = module_of(key) if part is Part.PARAMETER_GRADIENT else ""
             outputs = list(filter(known.__contains__, self._gradients_of_outputs.get(module, ())))
             return (outputs and [*outputs, *filter(known.__contains__, self._inputs.get(module, ()))]) or None
         inputs = self._inputs.get(key.operator)
@@ -165,6 +210,6 @@ class Dataflow:
         gradients: dict[str, list[int]] = defaultdict(list)
         for number, key in enumerate(self.keys):
             module, is_of_output, _ = key.op_name.rpartition(".output")
-            if is_of_output and is_gradient(self.names[number]):
+            if is_of_output and self.parts[number].is_gradient:
                 gradients[module].append(number)
         return gradients

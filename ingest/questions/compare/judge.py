@@ -33,10 +33,9 @@ import numpy.typing as npt
 from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.dataflow import (
     Dataflow,
-    is_gradient,
-    is_held_parameter,
-    is_of_parameter,
-    is_parameter_gradient,
+    Part,
+    gradient_name,
+    module_of,
 )
 from ingest.questions.compare.rounding import RoundingBound, longest_sum, relative_difference, rounding
 from ingest.questions.compare.thresholds import default_limit
@@ -168,6 +167,8 @@ class _SeenSoFar:
     """Whether anything differed in the steps before."""
     moved_apart: set[str] = field(default_factory=set)
     """Gradients that have differed: what an optimizer keeps of them still does."""
+    noisy: set[str] = field(default_factory=set)
+    """Modules of which the gradient of a parameter has been rounding alone."""
     found: bool = False
     """Whether a difference that nothing explains was found."""
     before: _Step | None = None
@@ -215,7 +216,7 @@ class _StepJudge:
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
-        self._usual = _usual_gradient(flow.names, tensors)
+        self._usual = _usual_gradient(flow.parts, tensors)
         self._judgements: dict[int, Judgement] = {}
         self._unread = self._without_readers()
         self._is_equal_so_far = True
@@ -229,10 +230,12 @@ class _StepJudge:
             if judgement.verdict is Verdict.CLOSE:
                 self._known.healthy = max(self._known.healthy, self._differences[number])
             self._is_equal_so_far &= not tensor.unequal
-            if tensor.unequal and is_gradient(self._flow.names[number]):
+            if tensor.unequal and self._flow.parts[number].is_gradient:
                 self._known.moved_apart.add(self._flow.repeated_name(number))
+            if judgement.verdict is Verdict.NOISE and self._flow.parts[number] is Part.PARAMETER_GRADIENT:
+                self._known.noisy.add(module_of(self._flow.keys[number]))
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
-        alike = [n for n in self._judgements if not is_held_parameter(self._flow.names[n])]
+        alike = [n for n in self._judgements if self._flow.parts[n] is not Part.PARAMETER]
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
             self._known.found |= bool(different)
             return self._judgements
@@ -244,7 +247,7 @@ class _StepJudge:
     def _is_in_another_order(self, number: int) -> bool:
         """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
         tensor = self._tensors[number]
-        if is_of_parameter(self._flow.names[number]) or not tensor.shape or tensor.size > _MOST_ELEMENTS:
+        if self._flow.parts[number].is_of_parameter or not tensor.shape or tensor.size > _MOST_ELEMENTS:
             return False
         pair = self._elements(number)
         if pair is None or pair[0].shape != pair[1].shape:
@@ -278,7 +281,7 @@ class _StepJudge:
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
-        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
         base = rounding(tensor.dtypes, 1 if is_moved else self._length)
         fixed = max(map(default_limit, tensor.dtypes))
         self._known.coarsest = max(self._known.coarsest, fixed)
@@ -325,8 +328,8 @@ class _StepJudge:
 
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether all that a tensor was computed of is known to be equal."""
-        flow, known, name = self._flow, self._known, self._flow.names[tensor.number]
-        if is_held_parameter(name):
+        flow, known = self._flow, self._known
+        if flow.parts[tensor.number] is Part.PARAMETER:
             before, name = known.before, flow.repeated_name(tensor.number)
             sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
             return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart
@@ -338,12 +341,12 @@ class _StepJudge:
 
     def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
-        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
         form = len(tensor.shape) > 1 if is_moved else tensor.shape
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
     def _same_bytes(self, tensor: Measured) -> str:
-        is_moved = is_held_parameter(self._flow.names[tensor.number])
+        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
         what = (
             "it and its gradient were equal in the step before"
             if is_moved
@@ -383,13 +386,13 @@ class _StepJudge:
 
     def _noise(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
         """Return why a difference is what exact arithmetic leaves open; "" if it is not known to be."""
-        name, metrics = self._flow.names[tensor.number], tensor.metrics
+        part, metrics = self._flow.parts[tensor.number], tensor.metrics
         if metrics is None or metrics.nan_mismatch or metrics.inf_mismatch:
             return ""
-        if is_gradient(name):
+        if part.is_gradient:
             is_noise = self._is_rounding_of_zero(tensor.number)
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
-        if is_held_parameter(name):
+        if part is Part.PARAMETER:
             return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
         return self._carried_noise(tensor, metrics, limit, reads or ())
 
@@ -397,14 +400,25 @@ class _StepJudge:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
         noisy = [number for number in reads if self._is_noise(number)]
         carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
+        if self._flow.keys[tensor.number].op_name in self._known.noisy and self._is_offset(tensor, limit):
+            return "all its rows differ by one, as a bias whose gradient is rounding alone makes them"
         if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
             return ""
         return f"no more than what {self._flow.names[noisy[0]]} differs by, which is noise, makes"
 
+    def _is_offset(self, tensor: Measured, limit: float) -> bool:
+        """Return whether nothing but one row that is added to all explains how a tensor differs."""
+        pair = self._elements(tensor.number) if tensor.shape and tensor.size <= _MOST_ELEMENTS else None
+        if pair is None or pair[0].shape != pair[1].shape or self._flow.has_parameters:
+            return False
+        a, b = (np.asarray(side, np.float64).reshape(-1, tensor.shape[-1]) for side in pair)
+        rest = (a - b) - (a - b).mean(axis=0)
+        return len(a) > 1 and bool(np.linalg.norm(rest) <= limit * np.linalg.norm(b))
+
     def _is_noise(self, number: int) -> bool:
         """Return whether a tensor differs by noise; some dumps have parameters behind what reads them."""
         tensor = self._tensors[number]
-        is_later = number not in self._judgements and is_held_parameter(self._flow.names[number])
+        is_later = number not in self._judgements and self._flow.parts[number] is Part.PARAMETER
         return self._verdict(number) is Verdict.NOISE or (is_later and bool(self._noise(tensor, 0.0, None)))
 
     def _carried(self, metrics: Metrics, read: Measured) -> float:
@@ -449,15 +463,15 @@ class _StepJudge:
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
         for number, tensor in reversed(self._tensors.items()):
-            name, difference = self._flow.names[number], self._differences[number]
-            if is_held_parameter(name) or is_parameter_gradient(name):
+            part, difference = self._flow.parts[number], self._differences[number]
+            if part.is_of_parameter:
                 continue
             reader = self._flow.read_otherwise(number) if tensor.unequal else None
             if reader in self._differences and self._differences[reader] * _CLOSER <= difference:
                 unread[number] = (
                     f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
                 )
-            elif is_gradient(name) and of_parameters * _CLOSER < difference:
+            elif part.is_gradient and of_parameters * _CLOSER < difference:
                 unread[number] = (
                     f"nothing was computed from it: the gradients of all parameters are at least "
                     f"{_CLOSER:.0f} times closer"
@@ -479,9 +493,9 @@ class _StepJudge:
     def _largest_of_gradients(self) -> float:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
         flow = self._flow
-        gradients = [n for n in self._tensors if is_parameter_gradient(flow.names[n])]
+        gradients = [n for n in self._tensors if flow.parts[n] is Part.PARAMETER_GRADIENT]
         names = {flow.repeated_name(n) for n in gradients}
-        parameters = [flow.repeated_name(n) for n in self._tensors if is_held_parameter(flow.names[n])]
+        parameters = [flow.repeated_name(n) for n in self._tensors if flow.parts[n] is Part.PARAMETER]
         if not parameters or not names.issuperset(map(gradient_name, parameters)):
             return math.inf
         return max(
@@ -509,20 +523,12 @@ def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit
     return bool(np.linalg.norm(first - second) <= limit * np.linalg.norm(second))
 
 
-def gradient_name(parameter: str) -> str:
-    """Return what the gradient of a parameter is called beside it."""
-    for kind in ("Parameter", "param"):
-        if kind in parameter:
-            return parameter.replace(kind, "Gradient" if kind == "Parameter" else "grad__param", 1)
-    return ""
-
-
-def _usual_gradient(names: Sequence[str], tensors: Iterable[Measured]) -> float:
+def _usual_gradient(parts: Sequence[Part], tensors: Iterable[Measured]) -> float:
     """Return the median root mean square of the gradients of a step that differ; 0 if there are none."""
     sizes = [
         _size(tensor.metrics)
         for tensor in tensors
-        if tensor.metrics is not None and _size(tensor.metrics) and is_gradient(names[tensor.number])
+        if tensor.metrics is not None and _size(tensor.metrics) and parts[tensor.number].is_gradient
     ]
     return float(np.median(sizes)) if sizes else 0.0
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ingest.questions.compare.by_content import same_content
 from ingest.questions.compare.by_marginals import confirmed, propose
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import Dataflow, is_parameter_gradient
+from ingest.questions.compare.dataflow import Dataflow, Part, parts_of
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
@@ -83,10 +83,14 @@ class LayoutComparison:
     @property
     def unreduced(self) -> list[str]:
         """The gradients of parameters of which each rank of A holds a part, if those of others are whole."""
-        parts, whole = [], 0
+        parts, whole, kinds = [], 0, parts_of(self._a.keys)
         for number, decision in self._decisions.items():
             name, way = self._a.keys[number].name, decision.way
-            if way is None or not is_parameter_gradient(name) or decision.certainty is not Certainty.CERTAIN:
+            if (
+                way is None
+                or kinds[number] is not Part.PARAMETER_GRADIENT
+                or decision.certainty is not Certainty.CERTAIN
+            ):
                 continue
             is_part = is_sum(way.a) and not way.same_on_both
             parts += [name] * is_part

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import (
     Dataflow,
-    is_gradient,
-    is_held_parameter,
-    is_of_parameter,
-    is_parameter_gradient,
+    Part,
+    gradient_name,
 )
 from ingest.questions.compare.first_difference import first_unexplained
-from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured, gradient_name
+from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
 from ingest.questions.compare.thresholds import Thresholds, is_ignored
@@ -115,10 +113,14 @@ class LayoutJudge:
         self._parts = {
             row.name_a: row
             for row in self._rows
-            if is_parameter_gradient(row.name_a) and _is_certain_sum(self._tensors[row.number])
+            if self._flow.parts[row.number] is Part.PARAMETER_GRADIENT
+            and _is_certain_sum(self._tensors[row.number])
         }
-        batches = _cuts_of_batches(tensors)
-        tensors = [_rescaled(tensor, batches) for tensor in tensors]
+        batches = _cuts_of_batches(tensors, flow.parts)
+        tensors = [
+            _rescaled(each, batches) if flow.parts[each.row.number] is Part.GRADIENT else each
+            for each in tensors
+        ]
         self._tensors = {tensor.row.number: tensor for tensor in tensors}
         self._flow = flow
         measured = [known for tensor in tensors if (known := tensor.measured())]
@@ -148,7 +150,9 @@ class LayoutJudge:
         self, first: ComparedTensor, known: Mapping[int, ComparedTensor]
     ) -> ComparedTensor | None:
         """Return the gradient of which each rank moved its replica by its own part alone; else None."""
-        moved = {gradient_name(row.name_a): n for n, row in known.items() if is_held_parameter(row.name_a)}
+        moved = {
+            gradient_name(row.name_a): n for n, row in known.items() if self._flow.parts[n] is Part.PARAMETER
+        }
         of_parts = [moved[name] for name in self._parts if name in moved]
         part = self._parts.get(gradient_name(first.name_a))
         if part is None or any(self._tensors[n].is_same_everywhere for n in of_parts):
@@ -160,7 +164,7 @@ class LayoutJudge:
         """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
         if self._tensors[first.number].is_same_everywhere:
             return None  # so all ranks have read the same
-        earlier = [n for n in known if n < first.number and not is_held_parameter(known[n].name)]
+        earlier = [n for n in known if n < first.number and self._flow.parts[n] is not Part.PARAMETER]
         read = self._flow.reads(first.number, known) or earlier[-1:]
         parts = [n for n in read if n in earlier and self._is_part_of_sum(n, first)]
         if not parts:
@@ -247,10 +251,10 @@ def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
     )
 
 
-def _cuts_of_batches(tensors: Sequence[JudgedTensor]) -> frozenset[tuple[int, int]]:
+def _cuts_of_batches(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> frozenset[tuple[int, int]]:
     """Return along which axis, and over how many ranks, batches are cut: as tokens and what comes first."""
     cuts = set()
-    first = next((tensor for tensor in tensors if not is_of_parameter(tensor.row.name_a)), None)
+    first = next((tensor for tensor in tensors if not parts[tensor.row.number].is_of_parameter), None)
     for tensor in tensors:
         way = tensor.decision.way if tensor.decision else None
         if way is not None and (tensor is first or "int" in tensor.row.dtype_a):
@@ -264,10 +268,8 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients
     that are as many times larger. Gradients of parameters are averaged afterwards, and must not have that.
     """
-    way, outcome, name = tensor.decision and tensor.decision.way, tensor.outcome, tensor.row.name_a
+    way, outcome = tensor.decision and tensor.decision.way, tensor.outcome
     if not way or outcome is None or outcome.metrics is None:
-        return tensor
-    if not is_gradient(name) or is_of_parameter(name):
         return tensor
     metrics = outcome.metrics
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import is_held_parameter, is_parameter_gradient
+from ingest.questions.compare.dataflow import parts_of
 from ingest.questions.compare.matching import TensorPair
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.model import StepKey
@@ -86,10 +86,11 @@ def without_effect(
     """
     if named < _FEWEST or not all(row.verdict in GOOD for row in rows if is_sure(row)):
         return list(rows)
+    parts = [parts_of(of_side) for of_side in keys]
     operators = [{f"{key.op_type}.{key.op_name}" for key in of_side} for of_side in keys]
 
     def is_missing(row: ComparedTensor) -> bool:
-        matters = is_held_parameter(row.name) or is_parameter_gradient(row.name)
+        matters = parts[not row.name_a][row.number].is_of_parameter
         return matters and row.name.rpartition(f".{row.io}")[0] not in operators[bool(row.name_a)]
 
     return [
