@@ -16,8 +16,9 @@ _GRADIENT = re.compile(
     r"(?:^|[._/])grad(?:ient)?s?[./]|^(?!(?:module|functional|tensor|torch)\.).*(?<![a-z])grad"
 )
 _PARAMETER = re.compile(r"param|weight|bias")
-#: Calls of the recorder, whose names are those of modules: `bias_net` is none.
+#: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one.
 _CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
+_PARAMETER_OF_CALL = re.compile(r"(?:^|[._])(?:param(?:eter)?s?[._]|(?:weight|bias)$)")
 _NO_DIGEST = b""
 _MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
@@ -50,7 +51,9 @@ def parts_of(keys: Iterable[TensorKey]) -> list[Part]:
     def part(key: TensorKey) -> Part:
         name = key.name.lower()
         is_gradient = bool(_GRADIENT.search(name))
-        is_named = bool(_PARAMETER.search(name)) and (is_gradient or not _CALL.match(key.op_type))
+        is_call = _CALL.match(key.op_type) and not is_gradient
+        named = _PARAMETER_OF_CALL.search(key.op_name) if is_call else _PARAMETER.search(name)
+        is_named = named is not None
         if key.op_type == "Gradient":
             is_named = key.op_name in parameters or (is_named and not key.op_name.endswith(".output"))
         elif is_input(key.io) and not key.io.startswith("parameters."):
@@ -97,6 +100,32 @@ class Dataflow:
     def parts(self) -> list[Part]:
         """What the tensors are in training."""
         return parts_of(self.keys)
+
+    @cached_property
+    def idle(self) -> frozenset[int]:
+        """The tensors of the passes that come first, if no parameter has a gradient of them.
+
+        So a stage of a pipeline runs once on memory that nobody wrote, to see the shapes. What it calls must
+        be called again later.
+        """
+        passes: list[list[int]] = [[]]
+        for number, part in enumerate(self.parts):
+            if part is Part.ACTIVATION and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
+                passes.append([])
+            if part is not Part.PARAMETER:
+                passes[-1].append(number)
+        trains = [any(self.parts[n] is Part.PARAMETER_GRADIENT for n in own) for own in passes]
+        first = trains.index(True) if any(trains) else 0
+        later = {self.repeated_name(n) for own in passes[first:] for n in own}
+        idle = frozenset(n for own in passes[:first] for n in own)
+        return idle if all(self.repeated_name(n) in later for n in idle) else frozenset()
+
+    def is_awaited(self, number: int) -> bool:
+        """Return whether a tensor was dumped before anybody waited for the collective that writes it.
+
+        PyTorch keeps its memory as `elem` of an `AsyncCollectiveTensor`.
+        """
+        return self.keys[number].io.endswith(".elem")
 
     @cached_property
     def last_of(self) -> dict[str, int]:

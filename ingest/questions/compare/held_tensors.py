@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
@@ -154,18 +157,57 @@ class HeldTensors:
         )
 
 
+def _call(key: TensorKey, number: int = 0) -> TensorKey:
+    """Return what the tensors of a call of an operator have in common: by default, of its first call."""
+    return key._replace(io="", slot=0, copy=0, occurrence=number)
+
+
+def calls_of(ranks: Iterable[StepTensors]) -> dict[TensorKey, int]:
+    """Return how often each operator was called, by its first call; of several ranks, the most."""
+    calls: Counter[TensorKey] = Counter()
+    for tensors in ranks:
+        for key in tensors.keys:
+            calls[_call(key)] = max(calls[_call(key)], key.occurrence + 1)
+    return calls
+
+
+def _counted(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> Iterator[tuple[int, TensorKey]]:
+    """Yield the tensors that others have, too, with calls counted from the first of these.
+
+    Passes that train nothing are left out; and calls that repeat the one before bit by bit, to see shapes or
+    instead of keeping activations, if the other side called less often.
+    """
+    keys, own = tensors.keys, calls_of([tensors])
+    extra = {_call(keys[number], keys[number].occurrence) for number in Dataflow(keys).idle}
+    contents: defaultdict[TensorKey, list[bytes]] = defaultdict(list)
+    for number, key in enumerate(keys):
+        contents[_call(key, key.occurrence)].append(tensors.digests[number].tobytes())
+    for call, digests in contents.items():
+        is_repeated = digests == contents.get(_call(call, call.occurrence - 1)) and all(map(any, digests))
+        if is_repeated and 0 < calls.get(_call(call), 0) < own[_call(call)]:
+            extra.add(call)
+    for number, key in enumerate(keys):
+        if _call(key, key.occurrence) not in extra:
+            before = sum(_call(key, earlier) in extra for earlier in range(key.occurrence))
+            yield number, key._replace(occurrence=key.occurrence - before)
+
+
 def hold_together(
-    step: int, ranks: Mapping[int, StepTensors], coordinates: Mapping[int, Coordinates]
+    step: int,
+    ranks: Mapping[int, StepTensors],
+    coordinates: Mapping[int, Coordinates],
+    calls: Mapping[TensorKey, int] = MappingProxyType({}),
 ) -> HeldTensors:
     """Return the tensors of one step over all ranks.
 
     They have the order of the first rank; what only others have comes behind what they executed before it.
+    `calls` are those of the other side: what only this one repeats is left out.
     """
     holders: dict[TensorKey, list[Holder]] = {}
     order: dict[TensorKey, tuple[int, int]] = {}
     for rank in sorted(ranks):
         last = -1
-        for number, key in enumerate(ranks[rank].keys):
+        for number, key in _counted(ranks[rank], calls):
             holders.setdefault(key, []).append(Holder(rank, number))
             if key not in order:
                 order[key] = (number, 0) if rank == min(ranks) else (last, len(order))

@@ -61,6 +61,8 @@ _OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
+_IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
+_AWAITED = "dumped before anybody waited for the collective that writes it"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
 
@@ -459,12 +461,13 @@ class _StepJudge:
 
     def _without_readers(self) -> dict[int, str]:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
-        unread = {}
+        unread = dict.fromkeys(self._flow.idle, _IDLE)
+        unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
         for number, tensor in reversed(self._tensors.items()):
             part, difference = self._flow.parts[number], self._differences[number]
-            if part.is_of_parameter:
+            if part.is_of_parameter or number in unread:
                 continue
             reader = self._flow.read_otherwise(number) if tensor.unequal else None
             if reader in self._differences and self._differences[reader] * _CLOSER <= difference:

@@ -61,8 +61,11 @@ class LayoutState:
 class LayoutComparison:
     """Compares one step of all ranks of A with one of B."""
 
-    def __init__(self, a: HeldTensors, b: HeldTensors, choices: Choices, state: LayoutState) -> None:
-        """Match the tensors of both by name."""
+    def __init__(
+        self, a: HeldTensors, b: HeldTensors, choices: Choices, state: LayoutState, *, is_last: bool = False
+    ) -> None:
+        """Match the tensors of both by name; `is_last` if no step is compared after this one."""
+        self._is_last = is_last
         self._a, self._b, self._choices, self._state = a, b, choices, state
         matching = match_tensors(a.as_step(), b.as_step(), choices.mapping)
         self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
@@ -302,6 +305,7 @@ class LayoutComparison:
             ),
             self._elements,
             fixed=self._choices.fixed_limits,
+            is_last=self._is_last,
         )
         return [self._by_marginals(row) for row in rows]
 

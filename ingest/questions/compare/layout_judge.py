@@ -91,6 +91,12 @@ class LayoutJudge:
     _rows: list[ComparedTensor] = field(default_factory=list)
     _parts: dict[str, ComparedTensor] = field(default_factory=dict)
     """The gradients of parameters of the step before of which each rank held its part of a sum."""
+    _scaled: ComparedTensor | None = None
+    """The first gradient of the last step, if all of them are B's times one factor."""
+    _blamed: ComparedTensor | None = None
+    """That of the step before, if its parameters have moved apart."""
+    _is_scale_undone: bool = False
+    """Whether parameters have agreed after such a step: what scales the loss is undone before the update."""
 
     def judge(
         self,
@@ -100,6 +106,7 @@ class LayoutJudge:
         elements: Elements,
         *,
         fixed: bool = False,
+        is_last: bool = False,
     ) -> list[ComparedTensor]:
         """Return the rows with their verdicts.
 
@@ -109,6 +116,7 @@ class LayoutJudge:
             flow: what operators of A read.
             elements: reads a tensor of A and its counterpart.
             fixed: the limits of types count instead of derived ones.
+            is_last: no step follows whose parameters could show what became of the gradients.
         """
         self._parts = {
             row.name_a: row
@@ -121,6 +129,11 @@ class LayoutJudge:
             _rescaled(each, batches) if flow.parts[each.row.number] is Part.GRADIENT else each
             for each in tensors
         ]
+        scaled = _scaled_by_loss(tensors, flow.parts)
+        if is_last and not self._is_scale_undone:
+            scaled = {}
+        tensors = [scaled.get(tensor.row.number, tensor) for tensor in tensors]
+        before, self._scaled = self._scaled, next((tensor.row for tensor in scaled.values()), None)
         self._tensors = {tensor.row.number: tensor for tensor in tensors}
         self._flow = flow
         measured = [known for tensor in tensors if (known := tensor.measured())]
@@ -130,6 +143,10 @@ class LayoutJudge:
             _row(tensor, judgements.get(tensor.row.number), thresholds, is_given=is_given)
             for tensor in tensors
         ]
+        moved = [row for row in self._rows if flow.parts[row.number] is Part.PARAMETER]
+        are_moved_alike = bool(moved) and all(row.verdict is not Verdict.DIFFERENT for row in moved)
+        self._is_scale_undone |= before is not None and are_moved_alike
+        self._blamed = None if are_moved_alike else before
         return self._rows
 
     def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
@@ -141,6 +158,11 @@ class LayoutJudge:
         first = first_unexplained(known.values())
         if first is None:
             return None
+        if self._blamed and self._flow.parts[first.number] is Part.PARAMETER:
+            why = f"all gradients are as many times B, and {first.name_a} was moved by them"
+            return FirstDifference(
+                replace(self._blamed, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ()
+            )
         if part := self._unreduced_gradient(first, known):
             return FirstDifference(part, ())
         first = self._unreduced(first, known) or first
@@ -271,17 +293,45 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     way, outcome = tensor.decision and tensor.decision.way, tensor.outcome
     if not way or outcome is None or outcome.metrics is None:
         return tensor
-    metrics = outcome.metrics
     sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
     if any(cut.held is Held.MEAN and cut.size in sizes for cut in way.a.dimensions):
         return replace(tensor, odd="")  # parts of a sum that is as many times larger look like a mean
     if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
         return tensor
     size = round(way.factor)
-    rest = replace(
-        metrics,
-        relative_euclidean=way.error_besides_factor,
-        rmse=metrics.rmse / max(metrics.relative_euclidean, _FACTOR) * way.error_besides_factor,
+    return _but_for_factor(
+        tensor, f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
     )
-    note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
-    return replace(tensor, outcome=replace(outcome, metrics=rest), note=note)
+
+
+def _but_for_factor(tensor: JudgedTensor, note: str) -> JudgedTensor:
+    """Return a tensor with what is left of its difference without the factor that it has, and why."""
+    way, outcome = tensor.decision and tensor.decision.way, tensor.outcome
+    if way is None or outcome is None or outcome.metrics is None:
+        return tensor
+    rest = way.error_besides_factor
+    rmse = outcome.metrics.rmse / max(outcome.metrics.relative_euclidean, _FACTOR) * rest
+    metrics = replace(outcome.metrics, relative_euclidean=rest, rmse=rmse)
+    return replace(tensor, outcome=replace(outcome, metrics=metrics), note=note)
+
+
+def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> dict[int, JudgedTensor]:
+    """Return by number the gradients without the factor that all of them have, from that of the loss on.
+
+    One side may divide the loss by the number of micro-batches, or multiply it so that gradients do not vanish,
+    and the other one its gradients afterwards: parameters show whether they were.
+    """
+    factors: dict[int, float] = {}
+    for tensor in tensors:
+        way, metrics = tensor.decision and tensor.decision.way, tensor.outcome and tensor.outcome.metrics
+        number = tensor.row.number
+        if parts[number].is_gradient and way and metrics and way.error_besides_factor <= _FACTOR:
+            factors[number] = 1.0 if tensor.note else way.factor
+    scale = next(iter(factors.values()), 1.0)
+    has_one = all(math.isclose(factor, scale, rel_tol=_FACTOR) for factor in factors.values())
+    if not has_one or math.isclose(scale, 1.0, rel_tol=_FACTOR) or Part.PARAMETER not in parts:
+        return {}
+    note = f"{scale:.4g} times B, as all gradients are, and the update undoes it"
+    return {
+        tensor.row.number: _but_for_factor(tensor, note) for tensor in tensors if tensor.row.number in factors
+    }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import Part, parts_of
-from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.held_tensors import HeldTensors, calls_of, hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.local_numbers import LocalNumbers
@@ -115,10 +115,12 @@ class LayoutRun:
                 outcome.incomplete += bool(ranks_a or ranks_b)
                 continue
             for batch, own_a, own_b in _by_batch((ranks_a, ranks_b), places):
-                b = hold_together(step_b, own_b, places[1])
+                calls_a, calls_b = calls_of(own_a.values()), calls_of(own_b.values())
+                b = hold_together(step_b, own_b, places[1], calls_a)
                 numbers.learn(own_a, b)
-                a = hold_together(step_a, numbers.apply(own_a), places[0])
-                comparison = LayoutComparison(a, b, self.choices, states[batch])
+                a = hold_together(step_a, numbers.apply(own_a), places[0], calls_b)
+                is_last = (step_a, step_b) == pairs[-1]
+                comparison = LayoutComparison(a, b, self.choices, states[batch], is_last=is_last)
                 rows = comparison.compare(runner)
                 outcome.add(a, b, comparison, rows)
         self._check(outcome, left_out)
