@@ -13,7 +13,7 @@ from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 _GRADIENT = re.compile(
-    r"(?:^|[._/])grad(?:ient)?s?[./]|^(?!(?:module|functional|tensor|torch)\.).*(?<![a-z])grad"
+    r"(?:^|[._/])grad(?:ient)?s?(?:[./]|__)|^(?!(?:module|functional|tensor|torch)\.).*(?<![a-z])grad"
 )
 _PARAMETER = re.compile(r"param|weight|bias")
 #: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one.

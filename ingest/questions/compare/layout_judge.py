@@ -318,7 +318,7 @@ def _but_for_factor(tensor: JudgedTensor, note: str) -> JudgedTensor:
 def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> dict[int, JudgedTensor]:
     """Return by number the gradients without the factor that all of them have, from that of the loss on.
 
-    One side may divide the loss by the number of micro-batches, or multiply it so that gradients do not vanish,
+    One side may divide the loss by the number of micro-batches, or multiply it against underflow,
     and the other one its gradients afterwards: parameters show whether they were.
     """
     factors: dict[int, float] = {}
