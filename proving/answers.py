@@ -144,7 +144,7 @@ def _compare(store: Any, reference: Any) -> Iterator[Statement]:
     step = first["step_a"] if first["step_a"] is not None else first["step_b"]
     rank = first["rank_a"] if first["rank_a"] is not None else first["rank_b"]
     # A tensor that was put together is that of all ranks that hold a part.
-    ranks = tuple(first.get("ranks_a") or (() if rank is None else (rank,)))
+    ranks = tuple(first["ranks"] or first.get("ranks_a") or (() if rank is None else (rank,)))
     yield Statement("compare", text, _places(name), step, ranks, _cause(first), _admits(first))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.by_content import same_content
@@ -28,8 +29,10 @@ from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
 from ingest.reader.parallel.told_placement import told_text
+from ingest.reader.ranges import named_ranges
 from workers.arrays.comparison import no_difference
-from workers.arrays.sharded.placement_search import is_sum
+from workers.arrays.sharded.assembly import replicas
+from workers.arrays.sharded.placement_search import is_sum, trimmed
 from workers.model import StepKey
 from workers.tasks.compare import (
     PairComparison,
@@ -123,8 +126,35 @@ class LayoutComparison:
         return sorted(rows, key=lambda row: (not row.name_a, row.number))
 
     def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
-        """Return the first tensor that differs; see `LayoutJudge.first`."""
-        return self._state.judge.first(rows)
+        """Return the first tensor that differs, and on which ranks; see `LayoutJudge.first`."""
+        first = self._state.judge.first(rows)
+        if first is None or (ranks := self._ranks_apart(first.tensor)) == ():
+            return first
+        why = f"{first.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"
+        return replace(first, tensor=replace(first.tensor, reason=why), ranks=ranks)
+
+    def _ranks_apart(self, row: ComparedTensor) -> tuple[int, ...]:
+        """Return the ranks whose part or replica of a tensor differs, if others have theirs as B has it."""
+        pair, decision = self._pairs.get(row.number), self._decisions.get(row.number)
+        if row.key_a.step != self._a.step or pair is None or decision is None or not self._can_be_read(pair):
+            return ()
+        way, size = decision.way, math.prod(row.shape_a or ())
+        if way is None or way.same_on_both or is_sum(way.a) or size > _MOST_ELEMENTS:
+            return ()
+        limit = row.bound.limit if row.bound else 0.0
+        holders, apart = self._a.holders[pair.a], set()
+        for choice in replicas(way.a.assembly):
+            placed = PlacedPair(self._a.operands(pair.a), self._b.operands(pair.b), choice, way.b.assembly)
+            if (read := read_placed(placed)) is None:
+                return ()
+            a, b = (np.asarray(side, np.float64) for side in read)
+            owners = trimmed(choice, way.b.assembly).read(list(map(_Number, range(len(holders)))), 0, a.size)
+            apart |= {
+                holders[own].rank
+                for own in np.unique(owners).tolist()
+                if not np.linalg.norm((a - b)[owners == own]) <= limit * np.linalg.norm(b[owners == own])
+            }
+        return tuple(sorted(apart)) if len(apart) < len(holders) else ()
 
     def _can_be_read(self, pair: TensorPair) -> bool:
         is_dumped = self._a.is_dumped(pair.a) and self._b.is_dumped(pair.b)
@@ -379,6 +409,21 @@ class LayoutComparison:
             only = Verdict.ONLY_A if is_a else Verdict.ONLY_B
             verdict = Verdict.IGNORED if is_ignored(limits) else only
             yield one_sided_row((where, where), number, side.keys[number], form, verdict, is_a=is_a)
+
+
+#: The most elements of a tensor that are read to see which ranks differ.
+_MOST_ELEMENTS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A piece whose elements are its number: put together, pieces show where each of them lies."""
+
+    number: int
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the elements of a range."""
+        return np.full(stop - start, self.number)
 
 
 #: How many tensors of B are tried for one whose name only A has.

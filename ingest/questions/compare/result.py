@@ -111,6 +111,9 @@ class FirstDifference:
     tensor: ComparedTensor
     inputs: tuple[ComparedInput, ...]
     """The inputs of its operator: those that differ first, and of these the ones written in place last."""
+    ranks: tuple[int, ...] = ()
+    """Of the ranks of A that hold parts or replicas of it, those whose own differ; none if all do, or if that
+    is not known."""
 
     @property
     def reason(self) -> str:
@@ -141,7 +144,13 @@ class FirstDifference:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         inputs = [known.to_dict() for known in self.inputs]
-        return {**self.tensor.to_dict(), "reason": self.reason, "inputs": inputs, "says": self.says}
+        return {
+            **self.tensor.to_dict(),
+            "reason": self.reason,
+            "inputs": inputs,
+            "says": self.says,
+            "ranks": list(self.ranks),
+        }
 
 
 @dataclass(frozen=True, slots=True)
