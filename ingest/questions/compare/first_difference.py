@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.compared_tensor import UNMATCHED, ComparedTensor, Verdict
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
@@ -42,6 +43,8 @@ def first_difference(
     first = first_unexplained(tensors)
     if first is None:
         return None
+    if (missing := of_one_side_before(first, tensors, number_in_b)) is not None:
+        return FirstDifference(missing, ())
     compared = _by_number(tensors)
     inputs = _inputs(a, first.number)
     in_place = _written_in_place(a, inputs)
@@ -71,6 +74,25 @@ def first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | Non
     different = [tensor for tensor in tensors if tensor.verdict in _BAD]
     grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
     return min(grown or different, key=lambda tensor: tensor.number, default=None)
+
+
+def of_one_side_before(
+    first: ComparedTensor, tensors: Iterable[ComparedTensor], number_in_b: Mapping[int, int]
+) -> ComparedTensor | None:
+    """Return what only one side ran right before the input that differs first: a module that was left out.
+
+    What was computed before agrees, so what is in between made the difference.
+    """
+    if not is_input(first.io) or first.number not in number_in_b:
+        return None
+    rows = {(row.verdict, row.number): row for row in tensors if row.verdict in UNMATCHED}
+    for verdict, number in ((Verdict.ONLY_B, number_in_b[first.number]), (Verdict.ONLY_A, first.number)):
+        before = list(takewhile(rows.__contains__, ((verdict, n) for n in range(number - 1, -1, -1))))
+        if before:
+            row = rows[before[-1]]
+            why = f"{row.verdict}, and {first.name_a}, which comes next, differs"
+            return replace(row, reason=why, level="likely")
+    return None
 
 
 def _by_number(tensors: Sequence[ComparedTensor]) -> dict[int, ComparedTensor]:

@@ -322,6 +322,7 @@ class LayoutComparison:
                 self._problem(pair),
                 self._a.pieces(pair.a).identical,
                 zeros=self._a.zeros(pair.a),
+                usual=self._usual(number),
             )
             for number, pair in sorted(self._pairs.items())
         ]
@@ -338,6 +339,12 @@ class LayoutComparison:
             is_last=self._is_last,
         )
         return [self._by_marginals(row) for row in rows]
+
+    def _usual(self, number: int) -> str:
+        """Return how ranks hold others of the kind of a tensor, if most are held in another way; else ""."""
+        decision = self._decisions.get(number)
+        kind = kind_of(self._a.keys[number], len(self._a.shapes(number)[0]))
+        return self._state.agreements.odd(kind, decision) if decision else ""
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of both sides, put together as decided; None if they cannot be read."""

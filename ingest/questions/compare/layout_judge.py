@@ -13,7 +13,7 @@ from ingest.questions.compare.dataflow import (
     Part,
     gradient_name,
 )
-from ingest.questions.compare.first_difference import first_unexplained
+from ingest.questions.compare.first_difference import first_unexplained, of_one_side_before
 from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
@@ -52,6 +52,8 @@ class JudgedTensor:
     """The share of its elements that are zero."""
     note: str = ""
     """What was allowed for."""
+    usual: str = ""
+    """How ranks hold others of its kind, if most are held in another way; else ""."""
 
     @property
     def is_held_alike(self) -> bool:
@@ -61,6 +63,12 @@ class JudgedTensor:
             return False
         held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
         return way.same_on_both or held <= {Held.REPLICATED}
+
+    @property
+    def cuts(self) -> frozenset[Held]:
+        """The ways in which it is cut, along whatever axis."""
+        way = self.decision.way if self.decision else None
+        return frozenset(dimension.held for dimension in way.a.dimensions) if way else frozenset()
 
     def measured(self) -> Measured | None:
         """Return how far both sides are apart; None if nothing could be read."""
@@ -165,7 +173,9 @@ class LayoutJudge:
             )
         if part := self._unreduced_gradient(first, known):
             return FirstDifference(part, ())
-        first = self._unreduced(first, known) or first
+        if (missing := of_one_side_before(first, rows, self._flow.in_b)) is not None:
+            return FirstDifference(missing, ())
+        first = self._held_otherwise(first, known) or self._unreduced(first, known) or first
         return FirstDifference(first, _inputs_beside(first, rows))
 
     def _unreduced_gradient(
@@ -181,6 +191,19 @@ class LayoutJudge:
             return None  # gradients are dumped before they are reduced
         why = f"each rank holds a part of the sum, and moved {first.name_a} by that part alone"
         return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
+
+    def _held_otherwise(
+        self, first: ComparedTensor, known: Mapping[int, ComparedTensor]
+    ) -> ComparedTensor | None:
+        """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read."""
+        number = next((n for n in sorted(known) if self._tensors[n].usual), first.number)
+        read = self._flow.reads(first.number, known) or []
+        if number >= first.number or self._tensors[number].cuts not in (self._tensors[n].cuts for n in read):
+            return None
+        row, usual = known[number], self._tensors[number].usual
+        own = row.held.placement if row.held else "?"
+        why = f"held as {own}, in other layers as {usual}; {first.name_a} was computed from it"
+        return replace(row, verdict=Verdict.DIFFERENT, reason=why, level="likely")
 
     def _unreduced(self, first: ComparedTensor, known: dict[int, ComparedTensor]) -> ComparedTensor | None:
         """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
