@@ -29,8 +29,9 @@ FAULTS = {
     "layers loaded by their numbers in the stage": Fault(
         ("Parameter.blocks.2.*", "Parameter.blocks.3.*"), (Cause.WRONG_SHARD, Cause.STALE)
     ),
+    # The schedule divides gradients behind the backward pass, after they are dumped.
     "loss not divided by the number of microbatches": Fault(
-        ("model", "Gradient.*"), (Cause.FACTOR,), hidden=_HIDDEN
+        ("model", "Gradient.*", "Parameter.*"), (Cause.FACTOR,), lag=1, hidden=_HIDDEN
     ),
     "replicas not averaged": Fault(
         ("Parameter.*", "Gradient.*"), (Cause.MISSING_REDUCTION, Cause.WRONG_UPDATE), lag=1

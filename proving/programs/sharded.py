@@ -28,16 +28,20 @@ FAULTS = {
     "parameters replaced after DDP took them": Fault(_GRADIENTS, (Cause.MISSING_REDUCTION,)),
     "every other step without DDP": Fault(_GRADIENTS, (Cause.MISSING_REDUCTION,)),
     "no_sync is never left": Fault(_GRADIENTS, (Cause.MISSING_REDUCTION,)),
+    # Dumped before DDP sends those of the first rank: what the second one has of its own batch.
     "statistics of BatchNorm not shared": Fault(
-        ("Parameter.*running*", "bn*", "*.bn*"), (Cause.MISSING_REDUCTION, Cause.STALE), lag=1
+        ("Parameter.*running*", "bn*", "*.bn*"), (Cause.MISSING_REDUCTION, Cause.STALE), lag=2
     ),
     "optimizer made before FSDP": Fault(("Parameter.*",), (Cause.NOT_UPDATED,), lag=1),
     "gradients of FSDP never reduced": Fault(
         ("Parameter.*", *_GRADIENTS), (Cause.NO_GRADIENT, Cause.NOT_UPDATED, Cause.MISSING_REDUCTION), lag=1
     ),
     "output left as partial sum": Fault(("blocks.1.down", "blocks.1"), (Cause.MISSING_REDUCTION,)),
+    # With and without the plan, each rank dumps its part of the gradient: the update shows what was reduced.
     "norms left out of the plan": Fault(
-        ("Gradient.*ln1.*", "Gradient.*ln2.*", "blocks.*.ln1", "blocks.*.ln2"), (Cause.MISSING_REDUCTION,)
+        ("Gradient.*ln1.*", "Gradient.*ln2.*", "Parameter.*ln?.*", "blocks.*.ln1", "blocks.*.ln2"),
+        (Cause.MISSING_REDUCTION,),
+        lag=1,
     ),
     "gradients clipped by local norms": Fault(
         ("Parameter.*",),
@@ -47,8 +51,9 @@ FAULTS = {
     ),
     "same batch on all ranks": Fault(("model", "embed", "conv1"), (Cause.SAME_BATCH,)),
     "other eps of one norm": Fault(("blocks.1.ln1",), (Cause.OPERATOR, Cause.FACTOR), hidden=_HIDDEN),
+    # Dumped when the update ends, before it is lost: what is computed from it shows it.
     "a weight of one shard is stale": Fault(
-        ("Parameter.blocks.1.up.weight*",), (Cause.STALE, Cause.NOT_UPDATED), lag=1
+        ("Parameter.blocks.1.up.weight*", "blocks.1.up"), (Cause.STALE, Cause.NOT_UPDATED), lag=1
     ),
 }
 

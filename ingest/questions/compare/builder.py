@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.listed_tensors import ListedTensors
@@ -141,6 +141,9 @@ class ComparisonBuilder:
         first = comparison.first(tensors)
         if first and (self.first is None or _when(first) < _when(self.first)):
             self.first = first
+        elif first and self.first and _when(first)[:2] == _when(self.first)[:2]:
+            ranks = {self.first.tensor.key_a.rank, *self.first.ranks, first.tensor.key_a.rank}
+            self.first = replace(self.first, ranks=tuple(sorted(ranks)))
 
     def _note_unexplained(self, tensors: list[ComparedTensor]) -> None:
         """Record the first tensor that rounding does not explain, and how many of these are within limits."""

@@ -112,8 +112,8 @@ class FirstDifference:
     inputs: tuple[ComparedInput, ...]
     """The inputs of its operator: those that differ first, and of these the ones written in place last."""
     ranks: tuple[int, ...] = ()
-    """Of the ranks of A that hold parts or replicas of it, those whose own differ; none if all do, or if that
-    is not known."""
+    """The ranks of A on which it differs: several that were compared each by itself, or some of those that
+    hold parts or replicas of it; none if that is the rank of the tensor, or all that hold it."""
 
     @property
     def reason(self) -> str:
