@@ -23,7 +23,7 @@ _NO_DIGEST = b""
 _MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
 
-class Part(Enum):
+class StepPart(Enum):
     """What a tensor is in a step of training."""
 
     ACTIVATION = auto()
@@ -35,20 +35,20 @@ class Part(Enum):
     @property
     def is_gradient(self) -> bool:
         """Whether it is a gradient, of whatever."""
-        return self in (Part.GRADIENT, Part.PARAMETER_GRADIENT)
+        return self in (StepPart.GRADIENT, StepPart.PARAMETER_GRADIENT)
 
     @property
     def is_of_parameter(self) -> bool:
         """Whether it is a parameter, or the gradient of one."""
-        return self in (Part.PARAMETER, Part.PARAMETER_GRADIENT)
+        return self in (StepPart.PARAMETER, StepPart.PARAMETER_GRADIENT)
 
 
-def parts_of(keys: Iterable[TensorKey]) -> list[Part]:
+def parts_of(keys: Iterable[TensorKey]) -> list[StepPart]:
     """Return what each tensor of a step is, by the types that dumps give, or else by names."""
     keys = list(keys)
     parameters = {key.op_name for key in keys if is_parameter(key.op_type)}
 
-    def part(key: TensorKey) -> Part:
+    def part(key: TensorKey) -> StepPart:
         name = key.name.lower()
         is_gradient = bool(_GRADIENT.search(name))
         is_call = _CALL.match(key.op_type) and not is_gradient
@@ -60,8 +60,8 @@ def parts_of(keys: Iterable[TensorKey]) -> list[Part]:
             is_named = False
         is_named |= is_parameter(key.op_type)
         if is_gradient and not is_parameter(key.op_type):
-            return Part.PARAMETER_GRADIENT if is_named else Part.GRADIENT
-        return Part.PARAMETER if is_named else Part.ACTIVATION
+            return StepPart.PARAMETER_GRADIENT if is_named else StepPart.GRADIENT
+        return StepPart.PARAMETER if is_named else StepPart.ACTIVATION
 
     return list(map(part, keys))
 
@@ -97,7 +97,7 @@ class Dataflow:
         return [key.name for key in self.keys]
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[StepPart]:
         """What the tensors are in training."""
         return parts_of(self.keys)
 
@@ -110,11 +110,11 @@ class Dataflow:
         """
         passes: list[list[int]] = [[]]
         for number, part in enumerate(self.parts):
-            if part is Part.ACTIVATION and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
+            if part is StepPart.ACTIVATION and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
                 passes.append([])
-            if part is not Part.PARAMETER:
+            if part is not StepPart.PARAMETER:
                 passes[-1].append(number)
-        trains = [any(self.parts[n] is Part.PARAMETER_GRADIENT for n in own) for own in passes]
+        trains = [any(self.parts[n] is StepPart.PARAMETER_GRADIENT for n in own) for own in passes]
         first = trains.index(True) if any(trains) else 0
         later = {self.repeated_name(n) for own in passes[first:] for n in own}
         idle = frozenset(n for own in passes[:first] for n in own)
@@ -146,12 +146,12 @@ class Dataflow:
         types = {key.op_name: key.op_type for key in self.keys}
         kinds: list[tuple[str, ...]] = []
         for key, part in zip(self.keys, self.parts, strict=True):
-            if part is Part.PARAMETER:
+            if part is StepPart.PARAMETER:
                 kinds.append(("update",))
-            elif part is Part.PARAMETER_GRADIENT:
+            elif part is StepPart.PARAMETER_GRADIENT:
                 module, role = module_of(key), key.op_name.rpartition(".")[2]
                 kinds.append(("gradient", types.get(module, module), role))
-            elif part is Part.GRADIENT:
+            elif part is StepPart.GRADIENT:
                 kinds.append(("gradient", key.op_type, re.sub(r"\d+", "", key.op_name)))
             else:
                 kinds.append((key.op_type,))
@@ -177,7 +177,7 @@ class Dataflow:
         if is_parameter(key.op_type) or is_input(key.io):
             return None
         if part.is_gradient:
-            module = module_of(key) if part is Part.PARAMETER_GRADIENT else ""
+            module = module_of(key) if part is StepPart.PARAMETER_GRADIENT else ""
             outputs = list(filter(known.__contains__, self._gradients_of_outputs.get(module, ())))
             return (outputs and [*outputs, *filter(known.__contains__, self._inputs.get(module, ()))]) or None
         inputs = self._inputs.get(key.operator)

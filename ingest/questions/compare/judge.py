@@ -33,7 +33,7 @@ import numpy.typing as npt
 from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.dataflow import (
     Dataflow,
-    Part,
+    StepPart,
     gradient_name,
     module_of,
 )
@@ -234,10 +234,10 @@ class _StepJudge:
             self._is_equal_so_far &= not tensor.unequal
             if tensor.unequal and self._flow.parts[number].is_gradient:
                 self._known.moved_apart.add(self._flow.repeated_name(number))
-            if judgement.verdict is Verdict.NOISE and self._flow.parts[number] is Part.PARAMETER_GRADIENT:
+            if judgement.verdict is Verdict.NOISE and self._flow.parts[number] is StepPart.PARAMETER_GRADIENT:
                 self._known.noisy.add(module_of(self._flow.keys[number]))
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
-        alike = [n for n in self._judgements if self._flow.parts[n] is not Part.PARAMETER]
+        alike = [n for n in self._judgements if self._flow.parts[n] is not StepPart.PARAMETER]
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
             self._known.found |= bool(different)
             return self._judgements
@@ -283,7 +283,7 @@ class _StepJudge:
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
-        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
+        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         base = rounding(tensor.dtypes, 1 if is_moved else self._length)
         fixed = max(map(default_limit, tensor.dtypes))
         self._known.coarsest = max(self._known.coarsest, fixed)
@@ -331,7 +331,7 @@ class _StepJudge:
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether all that a tensor was computed of is known to be equal."""
         flow, known = self._flow, self._known
-        if flow.parts[tensor.number] is Part.PARAMETER:
+        if flow.parts[tensor.number] is StepPart.PARAMETER:
             before, name = known.before, flow.repeated_name(tensor.number)
             sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
             return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart
@@ -343,12 +343,12 @@ class _StepJudge:
 
     def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
-        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
+        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         form = len(tensor.shape) > 1 if is_moved else tensor.shape
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
     def _same_bytes(self, tensor: Measured) -> str:
-        is_moved = self._flow.parts[tensor.number] is Part.PARAMETER
+        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         what = (
             "it and its gradient were equal in the step before"
             if is_moved
@@ -384,7 +384,7 @@ class _StepJudge:
     def _is_rounding_of_zero(self, number: int) -> bool:
         """Return whether a gradient is as small as rounding of the coarsest type makes gradients differ."""
         metrics, scale = self._tensors[number].metrics, self._coarsest * self._usual
-        return metrics is not None and metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
+        return metrics is not None and 0 < metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
 
     def _noise(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
         """Return why a difference is what exact arithmetic leaves open; "" if it is not known to be."""
@@ -394,7 +394,7 @@ class _StepJudge:
         if part.is_gradient:
             is_noise = self._is_rounding_of_zero(tensor.number)
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
-        if part is Part.PARAMETER:
+        if part is StepPart.PARAMETER:
             return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
         return self._carried_noise(tensor, metrics, limit, reads or ())
 
@@ -420,7 +420,7 @@ class _StepJudge:
     def _is_noise(self, number: int) -> bool:
         """Return whether a tensor differs by noise; some dumps have parameters behind what reads them."""
         tensor = self._tensors[number]
-        is_later = number not in self._judgements and self._flow.parts[number] is Part.PARAMETER
+        is_later = number not in self._judgements and self._flow.parts[number] is StepPart.PARAMETER
         return self._verdict(number) is Verdict.NOISE or (is_later and bool(self._noise(tensor, 0.0, None)))
 
     def _carried(self, metrics: Metrics, read: Measured) -> float:
@@ -474,7 +474,7 @@ class _StepJudge:
                 unread[number] = (
                     f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
                 )
-            elif part.is_gradient and of_parameters * _CLOSER < difference:
+            elif of_parameters * _CLOSER < difference:
                 unread[number] = (
                     f"nothing was computed from it: the gradients of all parameters are at least "
                     f"{_CLOSER:.0f} times closer"
@@ -496,14 +496,11 @@ class _StepJudge:
     def _largest_of_gradients(self) -> float:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
         flow = self._flow
-        gradients = [n for n in self._tensors if flow.parts[n] is Part.PARAMETER_GRADIENT]
-        names = {flow.repeated_name(n) for n in gradients}
-        parameters = [flow.repeated_name(n) for n in self._tensors if flow.parts[n] is Part.PARAMETER]
-        if not parameters or not names.issuperset(map(gradient_name, parameters)):
+        gradients = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER_GRADIENT]
+        if len(gradients) < _FEWEST_LATER:
             return math.inf
-        return max(
-            (self._differences[n] for n in gradients if not self._is_rounding_of_zero(n)), default=math.inf
-        )
+        gradients = [n for n in gradients if not self._is_rounding_of_zero(n)]
+        return max((self._differences[n] for n in gradients), default=math.inf)
 
 
 def _has_one_type(tensor: Measured) -> bool:
@@ -526,7 +523,7 @@ def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit
     return bool(np.linalg.norm(first - second) <= limit * np.linalg.norm(second))
 
 
-def _usual_gradient(parts: Sequence[Part], tensors: Iterable[Measured]) -> float:
+def _usual_gradient(parts: Sequence[StepPart], tensors: Iterable[Measured]) -> float:
     """Return the median root mean square of the gradients of a step that differ; 0 if there are none."""
     sizes = [
         _size(tensor.metrics)

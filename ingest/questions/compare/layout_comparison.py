@@ -14,12 +14,12 @@ import numpy.typing as npt
 from ingest.questions.compare.by_content import same_content
 from ingest.questions.compare.by_marginals import confirmed, propose
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import Dataflow, Part, parts_of
+from ingest.questions.compare.dataflow import Dataflow, StepPart, parts_of
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
 from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
-from ingest.questions.compare.one_sided import one_sided_row, without_effect
+from ingest.questions.compare.one_sided import one_sided_row, with_last_gradients, without_effect
 from ingest.questions.compare.result import FirstDifference
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
@@ -70,7 +70,8 @@ class LayoutComparison:
         """Match the tensors of both by name; `is_last` if no step is compared after this one."""
         self._is_last = is_last
         self._a, self._b, self._choices, self._state = a, b, choices, state
-        matching = match_tensors(a.as_step(), b.as_step(), choices.mapping)
+        steps = a.as_step(), b.as_step()
+        matching = with_last_gradients(match_tensors(*steps, choices.mapping), *steps)
         self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
         self._guesses = [pair for pair in matching.pairs if pair.matched_by not in _BY_NAME]
         self._only_a = list(matching.only_a)
@@ -94,7 +95,7 @@ class LayoutComparison:
             name, way = self._a.keys[number].name, decision.way
             if (
                 way is None
-                or kinds[number] is not Part.PARAMETER_GRADIENT
+                or kinds[number] is not StepPart.PARAMETER_GRADIENT
                 or decision.certainty is not Certainty.CERTAIN
             ):
                 continue

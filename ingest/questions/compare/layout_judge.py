@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import (
     Dataflow,
-    Part,
+    StepPart,
     gradient_name,
 )
 from ingest.questions.compare.first_difference import first_unexplained, of_one_side_before
@@ -129,12 +129,12 @@ class LayoutJudge:
         self._parts = {
             row.name_a: row
             for row in self._rows
-            if self._flow.parts[row.number] is Part.PARAMETER_GRADIENT
+            if self._flow.parts[row.number] is StepPart.PARAMETER_GRADIENT
             and _is_certain_sum(self._tensors[row.number])
         }
         batches = _cuts_of_batches(tensors, flow.parts)
         tensors = [
-            _rescaled(each, batches) if flow.parts[each.row.number] is Part.GRADIENT else each
+            _rescaled(each, batches) if flow.parts[each.row.number] is StepPart.GRADIENT else each
             for each in tensors
         ]
         scaled = _scaled_by_loss(tensors, flow.parts)
@@ -151,7 +151,7 @@ class LayoutJudge:
             _row(tensor, judgements.get(tensor.row.number), thresholds, is_given=is_given)
             for tensor in tensors
         ]
-        moved = [row for row in self._rows if flow.parts[row.number] is Part.PARAMETER]
+        moved = [row for row in self._rows if flow.parts[row.number] is StepPart.PARAMETER]
         are_moved_alike = bool(moved) and all(row.verdict is not Verdict.DIFFERENT for row in moved)
         self._is_scale_undone |= before is not None and are_moved_alike
         self._blamed = None if are_moved_alike else before
@@ -166,7 +166,7 @@ class LayoutJudge:
         first = first_unexplained(known.values())
         if first is None:
             return None
-        if self._blamed and self._flow.parts[first.number] is Part.PARAMETER:
+        if self._blamed and self._flow.parts[first.number] is StepPart.PARAMETER:
             why = f"all gradients are as many times B, and {first.name_a} was moved by them"
             return FirstDifference(
                 replace(self._blamed, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ()
@@ -183,7 +183,9 @@ class LayoutJudge:
     ) -> ComparedTensor | None:
         """Return the gradient of which each rank moved its replica by its own part alone; else None."""
         moved = {
-            gradient_name(row.name_a): n for n, row in known.items() if self._flow.parts[n] is Part.PARAMETER
+            gradient_name(row.name_a): n
+            for n, row in known.items()
+            if self._flow.parts[n] is StepPart.PARAMETER
         }
         of_parts = [moved[name] for name in self._parts if name in moved]
         part = self._parts.get(gradient_name(first.name_a))
@@ -209,7 +211,7 @@ class LayoutJudge:
         """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
         if self._tensors[first.number].is_same_everywhere:
             return None  # so all ranks have read the same
-        earlier = [n for n in known if n < first.number and self._flow.parts[n] is not Part.PARAMETER]
+        earlier = [n for n in known if n < first.number and self._flow.parts[n] is not StepPart.PARAMETER]
         read = self._flow.reads(first.number, known) or earlier[-1:]
         parts = [n for n in read if n in earlier and self._is_part_of_sum(n, first)]
         if not parts:
@@ -296,7 +298,9 @@ def _explained(tensor: JudgedTensor, row: ComparedTensor) -> ComparedTensor:
     )
 
 
-def _cuts_of_batches(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> frozenset[tuple[int, int]]:
+def _cuts_of_batches(
+    tensors: Sequence[JudgedTensor], parts: Sequence[StepPart]
+) -> frozenset[tuple[int, int]]:
     """Return along which axis, and over how many ranks, batches are cut: as tokens and what comes first."""
     cuts = set()
     first = next((tensor for tensor in tensors if not parts[tensor.row.number].is_of_parameter), None)
@@ -338,7 +342,7 @@ def _but_for_factor(tensor: JudgedTensor, note: str) -> JudgedTensor:
     return replace(tensor, outcome=replace(outcome, metrics=metrics), note=note)
 
 
-def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> dict[int, JudgedTensor]:
+def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[StepPart]) -> dict[int, JudgedTensor]:
     """Return by number the gradients without the factor that all of them have, from that of the loss on.
 
     One side may divide the loss by the number of micro-batches, or multiply it against underflow,
@@ -352,7 +356,7 @@ def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[Part]) -> d
             factors[number] = 1.0 if tensor.note else way.factor
     scale = next(iter(factors.values()), 1.0)
     has_one = all(math.isclose(factor, scale, rel_tol=_FACTOR) for factor in factors.values())
-    if not has_one or math.isclose(scale, 1.0, rel_tol=_FACTOR) or Part.PARAMETER not in parts:
+    if not has_one or math.isclose(scale, 1.0, rel_tol=_FACTOR) or StepPart.PARAMETER not in parts:
         return {}
     note = f"{scale:.4g} times B, as all gradients are, and the update undoes it"
     return {

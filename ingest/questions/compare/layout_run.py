@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import Part, parts_of
+from ingest.questions.compare.dataflow import StepPart, parts_of
 from ingest.questions.compare.held_tensors import HeldTensors, calls_of, hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.listed_tensors import ListedTensors
@@ -191,7 +191,7 @@ class LayoutRun:
 
     def _has_only_parameters(self, source: Source, key: StepKey) -> bool:
         loaded = self._loaded(source, key)
-        return not isinstance(loaded, LeftOut) and {*parts_of(loaded.keys)} == {Part.PARAMETER}
+        return not isinstance(loaded, LeftOut) and {*parts_of(loaded.keys)} == {StepPart.PARAMETER}
 
     def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
         a, b = self.a.label, self.b.label

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import parts_of
-from ingest.questions.compare.matching import TensorPair
+from ingest.questions.compare.dataflow import StepPart, parts_of
+from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.placement.decide import Certainty
 from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
@@ -48,6 +49,36 @@ def one_sided_row(
         shape_a=shape if is_a else None,
         shape_b=None if is_a else shape,
         verdict=verdict,
+    )
+
+
+def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
+    """Return a matching in which gradients that were added up in other numbers of calls are the last ones.
+
+    Each call dumps the gradient of a parameter again, with its part added: only the last one is whole.
+    """
+    sides: list[defaultdict[TensorKey, list[int]]] = []
+    for tensors in (a, b):
+        sides.append(defaultdict(list))
+        for number, part in enumerate(parts_of(tensors.keys)):
+            if part is StepPart.PARAMETER_GRADIENT:
+                sides[-1][tensors.keys[number]._replace(occurrence=0, copy=0)].append(number)
+    added = [
+        (sides[0][name], sides[1][name])
+        for name in sides[0].keys() & sides[1].keys()
+        if len(sides[0][name]) != len(sides[1][name])
+    ]
+    if not added:
+        return matching
+    of_a, of_b = ({n for pair in added for n in pair[side]} for side in (0, 1))
+    pairs = [pair for pair in matching.pairs if pair.a not in of_a and pair.b not in of_b]
+    pairs += [TensorPair(own[-1], other[-1], MatchedBy.NAME) for own, other in added]
+    paired = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return replace(
+        matching,
+        pairs=sorted(pairs),
+        only_a=sorted(set(range(len(a.keys))) - paired[0]),
+        only_b=sorted(set(range(len(b.keys))) - paired[1]),
     )
 
 
@@ -91,7 +122,8 @@ def without_effect(
 
     def is_missing(row: ComparedTensor) -> bool:
         matters = parts[not row.name_a][row.number].is_of_parameter
-        return matters and row.name.rpartition(f".{row.io}")[0] not in operators[bool(row.name_a)]
+        operator = row.name.rpartition(f".{row.io}")[0]
+        return matters and (row.verdict is Verdict.SHAPE or operator not in operators[bool(row.name_a)])
 
     return [
         row
@@ -102,6 +134,13 @@ def without_effect(
 
 
 def is_sure(row: ComparedTensor) -> bool:
-    """Return whether names tell that both sides have the tensor: a number of a call does not."""
-    is_told = not row.guessed and not row.op_type.startswith(NUMBERED)
-    return row.verdict is Verdict.UNKNOWN or (is_told and row.verdict not in UNMATCHED)
+    """Return whether names tell that both sides have the tensor: a number of a call does not.
+
+    Nor do they if shapes differ: the calls of one side may read more samples than those of the other. Where
+    it is open how ranks hold a tensor, nothing is known of it but by what was computed from it.
+    """
+    if row.verdict is Verdict.UNKNOWN:
+        held = row.held
+        return held is None or held.certainty != Certainty.OPEN or row.reason != held.explanation
+    is_told = not row.guessed and not row.op_type.startswith(NUMBERED) and row.verdict is not Verdict.SHAPE
+    return is_told and row.verdict not in UNMATCHED

@@ -19,7 +19,13 @@ from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
-from ingest.questions.compare.one_sided import NUMBERED, counterparts, one_sided_row, without_effect
+from ingest.questions.compare.one_sided import (
+    NUMBERED,
+    counterparts,
+    one_sided_row,
+    with_last_gradients,
+    without_effect,
+)
 from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
@@ -84,7 +90,7 @@ class StepComparison:
             DumpIngestError: a store or a dump could not be read.
         """
         self._a, self._b, self._choices, self._runner = a, b, choices, runner
-        matching = match_tensors(a, b, choices.mapping)
+        matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
         if matching.only_a and matching.only_b:
             are_unknown = are_of_versions(a, b)

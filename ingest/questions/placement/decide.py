@@ -8,7 +8,7 @@ left is what shapes allow and what tensors of the same kind show; see `agree`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import ml_dtypes
@@ -101,6 +101,9 @@ def decide(search: Search, dtypes: Sequence[str]) -> Decision:
         search: the ways that were tried, the closest first.
         dtypes: the types of the elements on both sides.
     """
+    if all("int" in dtype for dtype in dtypes):  # numbers of tokens have no mean
+        ways = tuple(way for way in search.ways if Held.MEAN not in {each.held for each in way.a.dimensions})
+        search = replace(search, ways=ways)
     if not search.ways:
         text = "the shapes of the pieces do not make up the shape of the tensor in any known way"
         return Decision(None, Certainty.OPEN, text, search=search)
