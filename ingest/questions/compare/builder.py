@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.first_difference import scaled_before
+from ingest.questions.compare.judge import Judge
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
@@ -59,13 +61,15 @@ class ComparisonBuilder:
     _unexplained: ComparedTensor | None = None
     _close_beyond: int = 0
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
+    _scaled: dict[Judge, ComparedTensor] = field(default_factory=dict)
+    """The first gradient of the step before, where all of them are B's times one factor."""
     _kept: ListedTensors = field(init=False)
 
     def __post_init__(self) -> None:
         self._kept = ListedTensors(self.choices.keep_equal)
 
-    def add(self, a: StepTensors, b: StepTensors, runner: PairRunner) -> None:
-        """Compare one step with another.
+    def add(self, a: StepTensors, b: StepTensors, runner: PairRunner, *, is_last: bool = False) -> None:
+        """Compare one step with another; `is_last` if it is the last one of its rank.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
@@ -76,7 +80,7 @@ class ComparisonBuilder:
         if partial and not self.choices.include_partial:
             self._leave_out(partial)
             return
-        comparison = StepComparison(a, b, self.choices, runner)
+        comparison = StepComparison(a, b, self.choices, runner, is_last=is_last)
         tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
         self.matched += comparison.matched
         self.guessed.update(comparison.guessed)
@@ -136,9 +140,15 @@ class ComparisonBuilder:
 
     def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
         """Record the first difference of this step, if none of an earlier step is known."""
+        judge = comparison.judge
+        before = self._scaled.pop(judge, None)
+        if judge.scaled is not None:
+            self._scaled[judge] = next(row for row in tensors if row.name_a and row.number == judge.scaled)
         if self.first and tensors and (tensors[0].key_a.step or 0) > (self.first.tensor.key_a.step or 0):
             return  # it would read elements for nothing
         first = comparison.first(tensors)
+        if first and before and judge.blames_scale:
+            first = scaled_before(before, first.tensor)
         if first and (self.first is None or _when(first) < _when(self.first)):
             self.first = first
         elif first and self.first and _when(first)[:2] == _when(self.first)[:2]:

@@ -76,6 +76,13 @@ def first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | Non
     return min(grown or different, key=lambda tensor: tensor.number, default=None)
 
 
+def scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> FirstDifference:
+    """Return that the gradients of the step before, which all had one factor, have moved parameters apart."""
+    ratio = gradient.metrics.norm_ratio if gradient.metrics else math.nan
+    why = f"{ratio:.4g} times B, as all gradients are, and {parameter.name_a} was moved by them"
+    return FirstDifference(replace(gradient, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ())
+
+
 def of_one_side_before(
     first: ComparedTensor, tensors: Iterable[ComparedTensor], number_in_b: Mapping[int, int]
 ) -> ComparedTensor | None:

@@ -61,6 +61,8 @@ _OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
+#: Gradients have one factor if what is left of them without it is less than this, relative to them.
+_PARALLEL = 1e-3
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 _AWAITED = "dumped before anybody waited for the collective that writes it"
 #: Verdicts on tensors whose differences do not count as what others read.
@@ -185,8 +187,16 @@ class Judge:
     def __init__(self) -> None:
         self._known = _SeenSoFar()
         self._steps = 0
+        self._is_scale_undone = False
+        """Whether parameters have agreed after a step whose gradients all had one factor."""
+        self.scaled: int | None = None
+        """The number of the first gradient of the last step, if all of them are B's times one factor."""
+        self.blames_scale = False
+        """Whether parameters have moved apart by such gradients of the step before."""
 
-    def judge(self, tensors: Sequence[Measured], flow: Dataflow, elements: Elements) -> dict[int, Judgement]:
+    def judge(
+        self, tensors: Sequence[Measured], flow: Dataflow, elements: Elements, *, is_last: bool = False
+    ) -> dict[int, Judgement]:
         """Judge one step; return the judgements by the number of the tensor, of equal ones maybe none.
 
         Memory: at most six tensors of `_MOST_ELEMENTS` elements, as float64.
@@ -195,12 +205,20 @@ class Judge:
             tensors: those that both sides have, in order of execution.
             flow: what operators of A read.
             elements: reads them, where verdicts hang on single elements.
+            is_last: no step follows whose parameters could show what became of the gradients.
         """
         self._steps += 1
+        scaled = {} if is_last and not self._is_scale_undone else _but_for_scale(tensors, flow.parts)
+        tensors = [scaled.get(tensor.number, tensor) for tensor in tensors]
         judgements: dict[int, Judgement] = {}
         is_apart = any(tensor.unequal for tensor in tensors)
         if is_apart or self._steps <= _EQUAL_STEPS:
             judgements = _StepJudge(self._known, tensors, flow, elements).judge()
+        moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
+        is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
+        self.blames_scale = self.scaled is not None and is_apart_by_scale
+        self._is_scale_undone |= self.scaled is not None and not is_apart_by_scale
+        self.scaled = next(iter(scaled), None)
         self._known.before = _Step(flow, judgements, elements)
         self._known.is_apart |= is_apart
         return judgements
@@ -501,6 +519,37 @@ class _StepJudge:
             return math.inf
         gradients = [n for n in gradients if not self._is_rounding_of_zero(n)]
         return max((self._differences[n] for n in gradients), default=math.inf)
+
+
+def _but_for_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dict[int, Measured]:
+    """Return by number the gradients without the factor that all of them have, from that of the loss on.
+
+    One side may divide the loss by the number of micro-batches, or multiply it against underflow, and the
+    other one its gradients afterwards: parameters show whether they were.
+    """
+    parallel = {
+        tensor.number: but_for_factor(tensor.metrics)
+        for tensor in tensors
+        if parts[tensor.number].is_gradient and tensor.metrics and tensor.unequal
+    }
+    parallel = {n: metrics for n, metrics in parallel.items() if metrics.relative_euclidean <= _PARALLEL}
+    factors = [metrics.norm_ratio for metrics in parallel.values()]
+    is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
+    if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
+        return {}
+    return {
+        tensor.number: tensor._replace(metrics=parallel[tensor.number])
+        for tensor in tensors
+        if tensor.number in parallel and StepPart.PARAMETER in parts
+    }
+
+
+def but_for_factor(metrics: Metrics) -> Metrics:
+    """Return what is left of a difference without the factor that A has, which `norm_ratio` then is."""
+    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
+    rmse = metrics.rmse * rest / metrics.relative_euclidean if metrics.relative_euclidean else 0.0
+    factor = metrics.cosine * metrics.norm_ratio
+    return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=factor)
 
 
 def _has_one_type(tensor: Measured) -> bool:

@@ -13,8 +13,8 @@ from ingest.questions.compare.dataflow import (
     StepPart,
     gradient_name,
 )
-from ingest.questions.compare.first_difference import first_unexplained, of_one_side_before
-from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured
+from ingest.questions.compare.first_difference import first_unexplained, of_one_side_before, scaled_before
+from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured, but_for_factor
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
 from ingest.questions.compare.thresholds import Thresholds, is_ignored
@@ -100,11 +100,7 @@ class LayoutJudge:
     _parts: dict[str, ComparedTensor] = field(default_factory=dict)
     """The gradients of parameters of the step before of which each rank held its part of a sum."""
     _scaled: ComparedTensor | None = None
-    """The first gradient of the last step, if all of them are B's times one factor."""
-    _blamed: ComparedTensor | None = None
-    """That of the step before, if its parameters have moved apart."""
-    _is_scale_undone: bool = False
-    """Whether parameters have agreed after such a step: what scales the loss is undone before the update."""
+    """The first gradient of the step before, if all of them were B's times one factor."""
 
     def judge(
         self,
@@ -137,24 +133,17 @@ class LayoutJudge:
             _rescaled(each, batches) if flow.parts[each.row.number] is StepPart.GRADIENT else each
             for each in tensors
         ]
-        scaled = _scaled_by_loss(tensors, flow.parts)
-        if is_last and not self._is_scale_undone:
-            scaled = {}
-        tensors = [scaled.get(tensor.row.number, tensor) for tensor in tensors]
-        before, self._scaled = self._scaled, next((tensor.row for tensor in scaled.values()), None)
         self._tensors = {tensor.row.number: tensor for tensor in tensors}
         self._flow = flow
         measured = [known for tensor in tensors if (known := tensor.measured())]
-        judgements = self._judge.judge(measured, flow, elements)
+        scaled = next((row for row in self._rows if row.number == self._judge.scaled), None)
+        judgements = self._judge.judge(measured, flow, elements, is_last=is_last)
+        self._scaled = scaled if self._judge.blames_scale else None
         is_given = fixed or not thresholds.are_empty
         self._rows = [
             _row(tensor, judgements.get(tensor.row.number), thresholds, is_given=is_given)
             for tensor in tensors
         ]
-        moved = [row for row in self._rows if flow.parts[row.number] is StepPart.PARAMETER]
-        are_moved_alike = bool(moved) and all(row.verdict is not Verdict.DIFFERENT for row in moved)
-        self._is_scale_undone |= before is not None and are_moved_alike
-        self._blamed = None if are_moved_alike else before
         return self._rows
 
     def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
@@ -166,11 +155,8 @@ class LayoutJudge:
         first = first_unexplained(known.values())
         if first is None:
             return None
-        if self._blamed and self._flow.parts[first.number] is StepPart.PARAMETER:
-            why = f"all gradients are as many times B, and {first.name_a} was moved by them"
-            return FirstDifference(
-                replace(self._blamed, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ()
-            )
+        if self._scaled is not None:
+            return scaled_before(self._scaled, first)
         if part := self._unreduced_gradient(first, known):
             return FirstDifference(part, ())
         if (missing := of_one_side_before(first, rows, self._flow.in_b)) is not None:
@@ -326,39 +312,6 @@ def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> Judg
     if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
         return tensor
     size = round(way.factor)
-    return _but_for_factor(
-        tensor, f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
-    )
-
-
-def _but_for_factor(tensor: JudgedTensor, note: str) -> JudgedTensor:
-    """Return a tensor with what is left of its difference without the factor that it has, and why."""
-    way, outcome = tensor.decision and tensor.decision.way, tensor.outcome
-    if way is None or outcome is None or outcome.metrics is None:
-        return tensor
-    rest = way.error_besides_factor
-    rmse = outcome.metrics.rmse / max(outcome.metrics.relative_euclidean, _FACTOR) * rest
-    metrics = replace(outcome.metrics, relative_euclidean=rest, rmse=rmse)
+    note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
+    metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
     return replace(tensor, outcome=replace(outcome, metrics=metrics), note=note)
-
-
-def _scaled_by_loss(tensors: Sequence[JudgedTensor], parts: Sequence[StepPart]) -> dict[int, JudgedTensor]:
-    """Return by number the gradients without the factor that all of them have, from that of the loss on.
-
-    One side may divide the loss by the number of micro-batches, or multiply it against underflow,
-    and the other one its gradients afterwards: parameters show whether they were.
-    """
-    factors: dict[int, float] = {}
-    for tensor in tensors:
-        way, metrics = tensor.decision and tensor.decision.way, tensor.outcome and tensor.outcome.metrics
-        number = tensor.row.number
-        if parts[number].is_gradient and way and metrics and way.error_besides_factor <= _FACTOR:
-            factors[number] = 1.0 if tensor.note else way.factor
-    scale = next(iter(factors.values()), 1.0)
-    has_one = all(math.isclose(factor, scale, rel_tol=_FACTOR) for factor in factors.values())
-    if not has_one or math.isclose(scale, 1.0, rel_tol=_FACTOR) or StepPart.PARAMETER not in parts:
-        return {}
-    note = f"{scale:.4g} times B, as all gradients are, and the update undoes it"
-    return {
-        tensor.row.number: _but_for_factor(tensor, note) for tensor in tensors if tensor.row.number in factors
-    }

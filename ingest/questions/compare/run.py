@@ -122,11 +122,13 @@ def compare(
     with ExitStack() as stack:
         runner = stack.enter_context(_runner(client))
         loaded = stack.enter_context(closing(_load(pairing.pairs, side_a, side_b)))
+        last = {a.rank: a for a, _ in pairing.pairs}
         for tensors_a, tensors_b in loaded:
             if isinstance(tensors_a, LeftOut) or isinstance(tensors_b, LeftOut):
                 builder.leave_out(tensors_a, tensors_b)
             else:
-                builder.add(tensors_a, tensors_b, runner)
+                key = tensors_a.key
+                builder.add(tensors_a, tensors_b, runner, is_last=key == last[key.rank])
     return builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
 
 

@@ -83,13 +83,16 @@ class _MeasuredPair(NamedTuple):
 class StepComparison:
     """Compares one step of one rank of A with one of B."""
 
-    def __init__(self, a: StepTensors, b: StepTensors, choices: Choices, runner: PairRunner) -> None:
-        """Match the tensors of both.
+    def __init__(
+        self, a: StepTensors, b: StepTensors, choices: Choices, runner: PairRunner, *, is_last: bool = False
+    ) -> None:
+        """Match the tensors of both; `is_last` if no step of the rank is compared after this one.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        self._a, self._b, self._choices, self._runner = a, b, choices, runner
+        self._a, self._b, self._choices, self._runner, self._is_last = a, b, choices, runner, is_last
+        self.judge = choices.judges.setdefault((a.key.rank, b.key.rank), Judge())
         matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
         if matching.only_a and matching.only_b:
@@ -244,12 +247,9 @@ class StepComparison:
             for n in (pair.a,)
         ]
         contents = [[b"" if each == _UNKNOWN else each for each in side.contents] for side in (a, b)]
-        ranks = a.key.rank, b.key.rank
-        flow = Dataflow(
-            a.keys, (contents[0], contents[1]), self._number_in_b, is_same_rank=ranks[0] == ranks[1]
-        )
-        judge = self._choices.judges.setdefault(ranks, Judge())
-        return judge.judge(tensors, flow, self._elements)
+        is_same_rank = a.key.rank == b.key.rank
+        flow = Dataflow(a.keys, (contents[0], contents[1]), self._number_in_b, is_same_rank=is_same_rank)
+        return self.judge.judge(tensors, flow, self._elements, is_last=self._is_last)
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""
