@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.dtypes import from_name
+
 Array: TypeAlias = npt.NDArray[Any]
 
 
@@ -23,6 +25,14 @@ def unit_roundoff(dtype: np.dtype[Any]) -> float:
     try:
         return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]  # it has no types
     except ValueError:
+        return 0.0
+
+
+def unit_of(dtype: str) -> float:
+    """Return the unit roundoff of a type by its name; 0 if it does not round, or is not known."""
+    try:
+        return unit_roundoff(from_name(dtype).values.newbyteorder("="))
+    except (ValueError, TypeError):
         return 0.0
 
 

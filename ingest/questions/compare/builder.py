@@ -21,7 +21,7 @@ from ingest.questions.compare.result import (
     NameCounts,
 )
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source
+from ingest.questions.compare.sources import Source, steps_run
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
 from ingest.questions.compare.step_tensors import StepTensors
@@ -124,8 +124,8 @@ class ComparisonBuilder:
                 *(("B", left_out) for left_out in b.left_out),
                 *self.left_out,
             ),
-            only_a=pairing.only_a,
-            only_b=pairing.only_b,
+            only_a=steps_run(a, pairing.only_a),
+            only_b=steps_run(b, pairing.only_b),
             incomplete=len(pairing.half_complete) + self.incomplete,
             notes=(*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)),
             unmatched_matter=unmatched_matter,

@@ -106,11 +106,6 @@ class HeldTensors:
         told, grid = self._told(tensor), self._grid(tensor)
         return told if grid is None else {name: told[name] for name in grid.names if name in told}
 
-    def is_told_whole(self, tensor: int) -> bool:
-        """Return whether the dump gives the placement along every axis on which ranks are known to differ."""
-        grid = self._grid(tensor)
-        return grid is None or self._told(tensor).keys() >= set(grid.names)
-
     def _told(self, tensor: int) -> Told:
         rank, number = self.holders[tensor][0]
         return told_placement(self.ranks[rank].operands.attributes(number))

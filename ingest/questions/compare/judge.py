@@ -31,14 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.compared_tensor import Verdict
-from ingest.questions.compare.dataflow import (
-    Dataflow,
-    StepPart,
-    gradient_name,
-    module_of,
-)
+from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.rounding import RoundingBound, longest_sum, relative_difference, rounding
 from ingest.questions.compare.thresholds import default_limit
+from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.comparison import Metrics
 
 #: By how much one operator may enlarge the relative difference of what it reads.
@@ -301,8 +297,10 @@ class _StepJudge:
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
-        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        base = rounding(tensor.dtypes, 1 if is_moved else self._length)
+        part = self._flow.parts[tensor.number]
+        # The gradient of a parameter is added up over the calls of its module.
+        calls = self._flow.keys[tensor.number].occurrence + 1 if part is StepPart.PARAMETER_GRADIENT else 1
+        base = rounding(tensor.dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
         fixed = max(map(default_limit, tensor.dtypes))
         self._known.coarsest = max(self._known.coarsest, fixed)
         before = self._known.healthy if reads is None else self._largest(reads)

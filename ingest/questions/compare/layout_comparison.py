@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ingest.questions.compare.by_content import same_content
 from ingest.questions.compare.by_marginals import confirmed, propose
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import Dataflow, StepPart, parts_of
+from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
@@ -28,6 +28,7 @@ from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.parallel.told_placement import told_text
 from ingest.reader.ranges import named_ranges
 from workers.arrays.comparison import no_difference

@@ -8,11 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import (
-    Dataflow,
-    StepPart,
-    gradient_name,
-)
+from ingest.questions.compare.dataflow import Dataflow, gradient_name
 from ingest.questions.compare.first_difference import first_unexplained, of_one_side_before, scaled_before
 from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured, but_for_factor
 from ingest.questions.compare.result import ComparedInput, FirstDifference
@@ -21,6 +17,7 @@ from ingest.questions.compare.thresholds import Thresholds, is_ignored
 from ingest.questions.placement.decide import Certainty, Decision
 from ingest.questions.placement.explain import explain_difference
 from ingest.reader.flow.operator_kinds import is_input
+from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sharded.placement_search import is_sum
 from workers.store.consolidated.blocks import TensorKey

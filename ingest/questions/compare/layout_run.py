@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import StepPart, parts_of
 from ingest.questions.compare.held_tensors import HeldTensors, calls_of, hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source
+from ingest.questions.compare.sources import Source, steps_run
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps
 from ingest.questions.compare.step_tensors import StepTensors
@@ -179,19 +178,11 @@ class LayoutRun:
     def _missing(
         self, source: Source, side: SideSteps, compared: set[int], other: SideSteps
     ) -> tuple[StepKey, ...]:
-        """Return the steps of a side that the other one lacks, once for each; none if a step was named there.
-
-        Steps that were begun with parameters and not run do not count.
-        """
+        """Return the steps that the other side lacks, once for each; none if a step was named there."""
         if other.selection.step is not None:
             return ()
         lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
-        keys = (StepKey(min(side.ranks), step) for step in lacking)
-        return tuple(key for key in keys if not self._has_only_parameters(source, key))
-
-    def _has_only_parameters(self, source: Source, key: StepKey) -> bool:
-        loaded = self._loaded(source, key)
-        return not isinstance(loaded, LeftOut) and {*parts_of(loaded.keys)} == {StepPart.PARAMETER}
+        return steps_run(source, (StepKey(min(side.ranks), step) for step in lacking))
 
     def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
         a, b = self.a.label, self.b.label

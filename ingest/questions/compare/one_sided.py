@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
-from ingest.questions.compare.dataflow import StepPart, parts_of
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 

@@ -16,11 +16,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
+from ingest.identities.limits import unit_of
 from workers.arrays.comparison import Metrics
-from workers.arrays.dtypes import from_name
 from workers.store.strict_json import finite_or_none
 
 #: The probability that a sum of a million addends exceeds this many times the expected error is negligible.
@@ -61,7 +58,7 @@ def rounding(dtypes: tuple[str, str], length: int) -> float:
         length: the number of addends of an element.
     """
     # Accelerators and CPUs add narrow types up in float32.
-    units = ((_unit(dtype), min(_unit(dtype), _unit("float32"))) for dtype in dtypes)
+    units = ((unit_of(dtype), min(unit_of(dtype), unit_of("float32"))) for dtype in dtypes)
     return max(SAFETY * (stored + math.sqrt(max(length, 1)) * accumulated) for stored, accumulated in units)
 
 
@@ -71,15 +68,3 @@ def longest_sum(shapes: Iterable[Sequence[int]]) -> int:
     A product of matrices adds along an axis; the gradient of a weight, over all axes but the last.
     """
     return max((max(*shape, math.prod(shape[:-1])) for shape in shapes if shape), default=1)
-
-
-@lru_cache(maxsize=256)
-def _unit(dtype: str) -> float:
-    """Return the unit roundoff of a type: half its epsilon; 0 for types without rounding."""
-    try:
-        values = from_name(dtype).values.newbyteorder("=")
-        if values.kind in "fc":
-            return float(np.finfo(values).eps) / 2
-        return float(ml_dtypes.finfo(values).eps) / 2  # type: ignore[no-untyped-call]
-    except (ValueError, TypeError):
-        return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +12,10 @@ from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.reader.dump_store import open_store
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.snapshot import LeftOut
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.commit import holds_commits
 from workers.store.model import StoreAddress
@@ -38,6 +39,19 @@ class Source(Protocol):
 
     def coordinates(self) -> Mapping[int, Coordinates]:
         """Return by rank where it is in the mesh of the job; empty for a rank of which nothing is known."""
+
+
+def steps_run(source: Source, keys: Iterable[StepKey]) -> tuple[StepKey, ...]:
+    """Return steps without those that were begun with parameters and not run, as the last of a rank may be."""
+    last = {key.rank: key for key in source.keys}
+
+    def is_run(key: StepKey) -> bool:
+        try:
+            return key != last.get(key.rank) or {*parts_of(source.load(key).keys)} != {StepPart.PARAMETER}
+        except DamagedStore:
+            return True
+
+    return tuple(filter(is_run, keys))
 
 
 def open_source(

@@ -20,7 +20,6 @@ _SETTLED = frozenset({Certainty.CERTAIN, Certainty.TOLD, Certainty.MAPPED})
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|-op\d+")
 #: The types that stand for parameters and their gradients where a dump has no operators.
 PARAMETER, GRADIENT = "Parameter", "Gradient"
-_PARAMETER = re.compile(r"param|weight|bias")
 #: How many tensors of a kind must be held in one way for another way to be odd.
 MANY = 2
 
@@ -87,12 +86,6 @@ def is_parameter(key: TensorKey) -> bool:
     """Return whether a tensor is a parameter, or the state of one, by its name."""
     name = f"{key.op_type}.{key.op_name}".lower()
     return "param" in name and "grad" not in name
-
-
-def is_parameter_gradient(key: TensorKey) -> bool:
-    """Return whether a tensor is the gradient of a parameter: these are reduced over replicas together."""
-    name = f"{key.op_type}.{key.op_name}".lower()
-    return "grad" in name and bool(_PARAMETER.search(name))
 
 
 def kinds_of(key: TensorKey, ndim: int) -> tuple[Kind, ...]:

@@ -11,10 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-import ml_dtypes
-import numpy as np
-
-from workers.arrays.dtypes import from_name
+from ingest.identities.limits import unit_of
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sharded.placement_search import ScoredWay, Search
 
@@ -80,18 +77,7 @@ class Decision:
 
 def fit_limit(dtypes: Sequence[str]) -> float:
     """Return the largest relative error with which two sides hold the same, by the coarser of these types."""
-    limits = [_FIT]
-    for dtype in dtypes:
-        try:
-            values = from_name(dtype).values.newbyteorder("=")
-            if values.kind in "fc":
-                epsilon = float(np.finfo(values).eps)
-            else:
-                epsilon = float(ml_dtypes.finfo(values).eps)  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError):
-            continue
-        limits.append(min(_FIT_EPSILONS * epsilon, _MAX_FIT))
-    return max(limits)
+    return max(_FIT, *(min(2 * _FIT_EPSILONS * unit_of(dtype), _MAX_FIT) for dtype in dtypes))
 
 
 def decide(search: Search, dtypes: Sequence[str]) -> Decision:

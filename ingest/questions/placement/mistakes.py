@@ -15,7 +15,7 @@ from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.limits import UNWRITTEN
 from ingest.questions.divergence.agreement import AgreementOfRanks
-from ingest.questions.placement.agree import MANY, PARAMETER, Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.agree import MANY, PARAMETER, Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.states import OUT_OF_STEP, States
@@ -34,6 +34,7 @@ from ingest.questions.placement.sums import (
     readers_of,
     summand_of,
 )
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step_statistics import StepStatistics
@@ -608,7 +609,7 @@ def _outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
 def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
     """Return gradients and their parameters, by their places."""
     places = {key: place for place, key in enumerate(keys)}
-    gradients = (place for place, key in enumerate(keys) if is_parameter_gradient(key))
+    gradients = (place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT)
     named = (
         (place, [other for other in parameters_of(keys[place]) if other in places]) for place in gradients
     )

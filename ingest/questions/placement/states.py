@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
-from ingest.questions.placement.agree import is_parameter, is_parameter_gradient
+from ingest.questions.placement.agree import is_parameter
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step_statistics import StepStatistics
 from workers.store.consolidated.blocks import Block, TensorKey
@@ -53,7 +53,7 @@ class States:
         for place, key in enumerate(keys):
             if _COUNTER.search(key.op_name):
                 self.parameter_of[place] = None
-            elif _STATE.search(key.op_name) and not is_parameter_gradient(key):
+            elif _STATE.search(key.op_name) and "grad" not in key.name.lower():
                 parameter = _parameter_of(_plain(key.op_name), parameters)
                 if parameter is not None:
                     self.parameter_of[place] = parameter
