@@ -20,6 +20,7 @@ from ingest.questions.compare.step_pairing import SideSteps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
+from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.parallel.mesh import REPLICATED, Coordinates
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
@@ -32,16 +33,41 @@ _MISSING = "missing, though other ranks have this step"
 _FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
 
-def are_cut_differently(a: SideSteps, b: SideSteps, wanted: bool | None) -> bool:  # noqa: FBT001  (a choice of the user)
+def are_cut_differently(
+    sources: tuple[Source, Source] | None, a: SideSteps, b: SideSteps, *, wanted: bool | None
+) -> bool:
     """Return whether tensors have to be put together before they are compared.
 
-    That is so if the user wants it; or, without a rank named, if one side has several times as many ranks.
+    That is so if the user wants it; or, without a rank named, if one side has several times as many ranks, or
+    parameters of other shapes in `sources`, if that is to be looked for.
     """
     if wanted is not None:
         return wanted
     few, many = sorted((len(a.ranks), len(b.ranks)))
-    named = a.selection.rank is not None or b.selection.rank is not None
-    return not named and 0 < few < many and many % few == 0
+    if a.selection.rank is not None or b.selection.rank is not None or not few:
+        return False
+    if few < many:
+        return many % few == 0
+    return sources is not None and many > 1 and _have_other_shards(sources, a, b)
+
+
+def _have_other_shards(sources: tuple[Source, Source], a: SideSteps, b: SideSteps) -> bool:
+    """Return whether a rank has parameters of other shapes on both sides, in the first step of both."""
+    key = next((key for key in a.keys if key in set(b.keys)), None)
+    if key is None or any(source.sample for source in sources):
+        return False
+    try:
+        shapes = [
+            {
+                own: shape
+                for own, shape in zip(side.keys, side.shapes, strict=True)
+                if is_parameter(own.op_type)
+            }
+            for side in (source.load(key) for source in sources)
+        ]
+    except DamagedStore:
+        return False
+    return any(shapes[1].get(own, shape) != shape for own, shape in shapes[0].items())
 
 
 @dataclass(slots=True)

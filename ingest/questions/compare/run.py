@@ -79,7 +79,8 @@ def compare(
             to it, which is called after A and B have been found.
         layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.declared`.
         across_layouts: put tensors together from the pieces of all ranks, and compare them whole; False: rank
-            by rank; None: put them together if one side has several times as many ranks as the other.
+            by rank; None: put them together if one side has several times as many ranks as the other, or if
+            parameters have other shapes.
         layout_map: how ranks hold tensors, where that is open, from `load_layout_map`.
         storage_options: what `open_store` takes besides the URL, for stores that are named; no credentials.
         conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
@@ -104,7 +105,9 @@ def compare(
         elements=elements,
         chosen=conditions,
     )
-    if layout_map is not None or are_cut_differently(steps_a, steps_b, across_layouts):
+    if layout_map is not None or are_cut_differently(
+        None if conditions or not elements else (side_a, side_b), steps_a, steps_b, wanted=across_layouts
+    ):
         if conditions:
             raise UsageError(
                 "conditions on tensors cannot be given where layouts are compared",

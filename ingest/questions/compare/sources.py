@@ -42,7 +42,7 @@ class Source(Protocol):
 
 
 def steps_run(source: Source, keys: Iterable[StepKey]) -> tuple[StepKey, ...]:
-    """Return steps without those that were begun with parameters and not run, as the last of a rank may be."""
+    """Return steps without those that were begun with parameters and not run: the last of a rank may be."""
     last = {key.rank: key for key in source.keys}
 
     def is_run(key: StepKey) -> bool:
