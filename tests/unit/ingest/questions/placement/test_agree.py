@@ -5,7 +5,6 @@ import pytest
 
 from ingest.questions.placement.agree import (
     Agreements,
-    is_parameter_gradient,
     kind_of,
     kinds_of,
     placement_text,
@@ -65,5 +64,3 @@ def test_one_among_many_is_odd() -> None:
 def test_gradients_are_held_as_their_parameters() -> None:
     kinds = kinds_of(key("a.weight", "Gradient"), 1)
     assert kinds[1] == kind_of(key("a.weight", "Parameter"), 1)
-    assert is_parameter_gradient(key("a.weight", "Gradient"))
-    assert not is_parameter_gradient(key("attn_q", "Gradient"))
