@@ -51,8 +51,8 @@ def parts_of(keys: Iterable[TensorKey]) -> list[StepPart]:
         is_named = named is not None
         if key.op_type == "Gradient":
             is_named = key.op_name in parameters or (is_named and not key.op_name.endswith(".output"))
-        elif is_input(key.io) and not key.io.startswith("parameters."):
-            is_named = False
+        elif is_input(key.io):
+            is_named = key.io.startswith("parameters.")
         is_named |= is_parameter(key.op_type)
         if is_gradient and not is_parameter(key.op_type):
             return StepPart.PARAMETER_GRADIENT if is_named else StepPart.GRADIENT
