@@ -177,7 +177,7 @@ TOOLS: dict[str, tuple[str, int, Options]] = {
     "pipeline": ("pipeline", 2, {"stages": 2}),
     "pipeline, sgd": ("pipeline", 2, {"stages": 2, "optimizer": "sgd"}),
     "pipeline, tied": ("pipeline", 2, {"stages": 2, "tied": True}),
-    "pipeline x replicas": ("pipeline", 4, {"stages": 2}),
+    "pipeline x replicas": ("pipeline", 4, {"stages": 2, "samples": 8}),
 }
 
 #: Mistakes in them: the fault, the variant above, in which step, on which ranks, and its list.

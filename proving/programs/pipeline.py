@@ -45,6 +45,8 @@ class Options:
     tied: bool = False
     layers: int = 4
     optimizer: str = "adamw"
+    samples: int = 4
+    """Of all replicas."""
 
 
 class Stage(nn.Module):
@@ -113,7 +115,7 @@ def train(job):
     with job.recorded(model, advance="optimizer", **({"mesh": mesh} if mesh is not None else {})):
         for step in range(job.steps):
             generator = torch.Generator().manual_seed(1000 * job.run.seed + step)
-            ids = torch.randint(0, WORDS, (4 * replicas, LENGTH + 1), generator=generator)
+            ids = torch.randint(0, WORDS, (options.samples, LENGTH + 1), generator=generator)
             x, target = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
             optimizer.zero_grad()
             if mesh is None:

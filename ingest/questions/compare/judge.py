@@ -482,7 +482,8 @@ class _StepJudge:
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
         for number, tensor in reversed(self._tensors.items()):
-            part, difference = self._flow.parts[number], self._differences[number]
+            # What cannot be compared at all is not any closer for that.
+            part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
             if part.is_of_parameter or number in unread:
                 continue
             reader = self._flow.read_otherwise(number) if tensor.unequal else None
@@ -506,7 +507,7 @@ class _StepJudge:
                     f"least {_CLOSER:.0f} times closer"
                 )
             else:
-                later, closest = later + 1, max(closest, difference)
+                later, closest = later + 1, max(closest, self._differences[number])
         return unread
 
     def _largest_of_gradients(self) -> float:
