@@ -233,6 +233,7 @@ def _by_tools(seed: int) -> Iterator[Case]:
             run.having(stages=1) if run.program == "pipeline" else run.having(kind="ddp"), ranks=1
         )
         yield Case(name, run, None if "cnn" in name else alone)
+    yield Case("fsdp2, against ddp", runs["fsdp2"], runs["ddp"], alone=False)
     for name in ("dtensor tp", "dtensor tp on 4", "dtensor sp", "dtensor sp on 4", "fsdp2 x dtensor tp"):
         run = replace(runs[name], dump=Dump.SGLANG)
         alone = replace(run.having(kind="ddp"), ranks=1)

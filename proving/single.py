@@ -73,6 +73,8 @@ OTHERWISE: tuple[tuple[str, Options, Options, Dump], ...] = (
     ("transformer", {"optimizer": "sgd"}, {"kernel": "sdpa"}, Dump.TENSORS),
     ("transformer", {}, {"checkpointing": True}, Dump.TENSORS),
     ("transformer", {"optimizer": "sgd"}, {"reverse": True}, Dump.TENSORS),
+    ("transformer", {"optimizer": "sgd", "advance": "optimizer"}, {"accumulate": 2}, Dump.TENSORS),
+    ("transformer", {"optimizer": "sgd"}, {"scaler": True}, Dump.TENSORS),
     ("transformer", {}, {"restart": 3}, Dump.TENSORS),
     ("transformer", {}, {"every": 2}, Dump.TENSORS),
     ("transformer", {"kernel": "sdpa"}, {"threads": 2}, Dump.HOOKS),
