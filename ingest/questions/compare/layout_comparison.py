@@ -345,8 +345,7 @@ class LayoutComparison:
     def _usual(self, number: int) -> str:
         """Return how ranks hold others of the kind of a tensor, if most are held in another way; else ""."""
         decision = self._decisions.get(number)
-        kind = kind_of(self._a.keys[number], len(self._a.shapes(number)[0]))
-        return self._state.agreements.odd(kind, decision) if decision else ""
+        return self._state.agreements.odd(self._kind(number), decision) if decision else ""
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of both sides, put together as decided; None if they cannot be read."""
