@@ -10,6 +10,7 @@ from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
+from ingest.findings.tables import export_tables
 from ingest.findings.waiting import Waited, wait
 from ingest.page.moment import token
 from ingest.page.report import report
@@ -150,6 +151,7 @@ __all__ = [
     "divergence",
     "dump_cost",
     "error_growth",
+    "export_tables",
     "export_unsharded",
     "heatmap",
     "incidents",

@@ -55,6 +55,14 @@ def command(
             show_default=False,
         ),
     ] = False,
+    parquet: Annotated[
+        bool,
+        typer.Option(
+            "--parquet",
+            help="Write tables of steps, statistics, findings and incidents instead: DIRECTORY/*.parquet.",
+            show_default=False,
+        ),
+    ] = False,
     placement: Annotated[
         str,
         typer.Option(
@@ -80,7 +88,7 @@ def command(
     """Write the original files back, byte for byte, under the paths they had in the dump.
 
     Options that choose tensors export these, and no other files. With --unsharded, whole tensors are written
-    instead, put together from the pieces of all ranks.
+    instead, put together from the pieces of all ranks; with --parquet, tables for SQL.
 
     Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
     by gc, or if it is not known how ranks hold a tensor.
@@ -94,6 +102,13 @@ def command(
 
     store, target = store_and(store, directory, config, placeholder="DIRECTORY")
     opened = open_store(store, config, mesh=mesh)
+    if parquet:
+        if chosen or unsharded or placement or layout_map is not None:
+            raise UsageError(
+                "--parquet writes all tensors of the chosen ranks and steps", hint="Omit the rest."
+            )
+        _export_tables(opened, target, rank, step, overwrite=overwrite, json=json)
+        return
     if unsharded or placement or layout_map is not None:
         if rank is not None:
             raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
@@ -117,6 +132,19 @@ def command(
     exit_if_damaged(damages)
     if any(file.problem for file in files):
         raise typer.Exit(EXIT_DAMAGE if damaged else EXIT_PARTLY)
+
+
+def _export_tables(
+    store: ingest.DumpStore, target: str, rank: Choice, step: list[int] | None, *, overwrite: bool, json: bool
+) -> None:
+    damages: list[Damage] = []
+    rows = ingest.export_tables(store, target, rank, step, overwrite=overwrite, damages=damages)
+    if json:
+        print_json([{"path": str(path), "rows": count} for path, count in rows.items()])
+    for path, count in rows.items():
+        say(f"{path}: {counted(count, 'row')}")
+    say_damaged(damages)
+    exit_if_damaged(damages)
 
 
 def _chosen_rows(

@@ -1,0 +1,120 @@
+"""What is known about a store as Parquet files: tidy tables for SQL, pandas and polars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingest.findings.anomalies import anomalies
+from ingest.findings.incidents.find import incidents
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+#: Columns of lists of integers, and columns whose type an empty table of pandas does not tell.
+_LISTS = frozenset({"shape", "device_shape", "ranks"})
+_INTEGERS = frozenset(
+    {"rank", "step", "row", "occurrence", "tensors", "steps", "first_step", "last_step", "since"}
+)
+_NUMBERS = frozenset({"value", "threshold"})
+
+
+def export_tables(
+    store: Catalog,
+    directory: str | Path,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    overwrite: bool = False,
+    damages: list[Damage] | None = None,
+) -> dict[Path, int]:
+    """Write `steps`, `tensors`, `findings` and `incidents` as Parquet files; return their numbers of rows.
+
+    The columns are those of `to_pandas()`; what is unknown is null. Needs pyarrow. Memory: the tensors of one
+    step of a rank, and all findings.
+
+    Args:
+        store: the store, which is listed again.
+        directory: created if missing.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        overwrite: replace existing files.
+        damages: takes steps that cannot be read; they raise if it is None.
+
+    Raises:
+        UsageError: pyarrow is not installed, a rank or step does not exist, or a file exists already.
+        DamagedStore: a step cannot be read.
+    """
+    parquet = _import_parquet()
+    steps = store.reopened().select(rank, step, damages=damages)
+    tables: Mapping[str, Iterator[pd.DataFrame]] = {
+        "steps": iter([steps.to_pandas()]),
+        "tensors": (one.tensors().to_pandas() for one in steps if one.key.step is not None),
+        "findings": iter([anomalies(store, rank, step).to_pandas()]),
+        "incidents": iter([incidents(store, rank, step).to_pandas()]),
+    }
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = {name: target / f"{name}.parquet" for name in tables}
+    if not overwrite and (existing := [path for path in paths.values() if path.exists()]):
+        raise UsageError(f"{existing[0]} exists", hint="Name another directory, or pass --overwrite.")
+    return {path: _write(parquet, path, tables[name]) for name, path in paths.items()}
+
+
+def _import_parquet() -> Any:
+    try:
+        import pyarrow.parquet  # deferred: takes 0.2 s, and is an extra
+    except ImportError as exc:
+        raise UsageError(
+            "Parquet files need pyarrow", hint="Install it: pip install 'dump-ingest[parquet]'."
+        ) from exc
+    return pyarrow.parquet
+
+
+def _write(parquet: Any, path: Path, frames: Iterator[pd.DataFrame]) -> int:
+    """Write frames one after the other, each as a row group; the file appears when it is whole."""
+    import pyarrow as pa
+
+    partial = path.with_name(f"{path.name}.partial")
+    writer, count = None, 0
+    try:
+        for frame in frames:
+            for name in {"coordinates", "rules"} & set(frame):
+                frame[name] = frame[name].map(_text)
+            schema = pa.schema([_field(pa, frame, str(name)) for name in frame])
+            table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+            writer = writer or parquet.ParquetWriter(partial, schema, compression="zstd")
+            writer.write_table(table)
+            count += len(frame)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is not None:
+        partial.replace(path)
+    return count
+
+
+def _text(value: object) -> object:
+    """Return a mapping as JSON: Parquet files of several runs need the same types."""
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _field(pa: Any, frame: pd.DataFrame, name: str) -> pa.Field:
+    kinds = {"i": pa.int64(), "f": pa.float64(), "b": pa.bool_()}
+    is_object = frame.dtypes[name].kind == "O"
+    if is_object and name in _LISTS:
+        kind = pa.list_(pa.int64())
+    elif is_object and name in _INTEGERS:
+        kind = pa.int64()
+    elif is_object and name in _NUMBERS:
+        kind = pa.float64()
+    else:
+        kind = kinds.get(getattr(frame.dtypes[name], "kind", ""), pa.string())
+    return pa.field(name, kind)
