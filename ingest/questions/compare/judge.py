@@ -138,6 +138,8 @@ class _Step(NamedTuple):
     flow: Dataflow
     judgements: Mapping[int, Judgement]
     elements: Elements
+    scale: float = 1.0
+    """The factor of all gradients."""
 
     def verdict(self, name: str) -> Verdict | None:
         """Return the verdict on a tensor; None if the step does not have it."""
@@ -215,7 +217,8 @@ class Judge:
         self.blames_scale = self.scaled is not None and is_apart_by_scale
         self._is_scale_undone |= self.scaled is not None and not is_apart_by_scale
         self.scaled = next(iter(scaled), None)
-        self._known.before = _Step(flow, judgements, elements)
+        first = scaled[self.scaled].metrics if self.scaled is not None else None
+        self._known.before = _Step(flow, judgements, elements, first.norm_ratio if first else 1.0)
         self._known.is_apart |= is_apart
         return judgements
 
@@ -463,6 +466,7 @@ class _StepJudge:
         if len(flat) != _OF_AN_UPDATE or len({values.size for values in flat}) != 1:
             return ""
         a, b, a_before, b_before, grad_a, grad_b = flat
+        grad_a = grad_a / before.scale
         with np.errstate(all="ignore"):
             uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
             uncertain[grad_a == grad_b] = 0.0
