@@ -485,6 +485,13 @@ class _StepJudge:
         unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
+        # A batch that is cut in another way leaves nothing alike; a norm forgets what its input differed by.
+        forward = [
+            min(self._differences[n], 1.0)
+            for n, tensor in self._tensors.items()
+            if tensor.unequal and self._flow.parts[n] is StepPart.ACTIVATION and n not in unread
+        ]
+        is_cut_otherwise = of_parameters * _CLOSER < min(forward, default=0.0)
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
@@ -495,7 +502,7 @@ class _StepJudge:
                 unread[number] = (
                     f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
                 )
-            elif of_parameters * _CLOSER < difference:
+            elif of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
                 unread[number] = (
                     f"nothing was computed from it: the gradients of all parameters are at least "
                     f"{_CLOSER:.0f} times closer"
@@ -518,7 +525,9 @@ class _StepJudge:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
         flow = self._flow
         gradients = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER_GRADIENT]
-        if len(gradients) < _FEWEST_LATER:
+        names = {flow.repeated_name(n) for n in gradients}
+        parameters = [flow.repeated_name(n) for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
+        if not parameters or not names.issuperset(map(gradient_name, parameters)):
             return math.inf
         gradients = [n for n in gradients if not self._is_rounding_of_zero(n)]
         return max((self._differences[n] for n in gradients), default=math.inf)
