@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -439,7 +440,10 @@ class _StepOfSums:
                 elif own is not None and not ways:
                     yield from self._deviating(gradient, ranks, own)
         # Where nothing is reduced, all ranks compute the same: what differs follows from something before.
-        yield from (mistake for mistake in found if are_reduced or mistake.kind != _MISSING)
+        # So does what comes after a gradient that differs because of what its layer read.
+        apart = (g for g, own in self._unshared.items() if self._follows_from_inputs(g, own))
+        begun = min(map(self._order, apart), default=1 << 30) if are_reduced else -1
+        yield from (each for each in found if each.kind != _MISSING or each.order < begun)
 
     def _unreduced(
         self, parameter: int, gradient: int, ranks: tuple[int, ...], ways: Sequence[Account]
@@ -462,6 +466,26 @@ class _StepOfSums:
                 some = f"it was added up over {named_ranges('rank', way.groups[0])}"
                 text = f"{hold} {name}, and {own if way.size == 1 else some} alone"
                 yield self.mistake(gradient, ranks, _MISSING, "shown", text)
+
+    def _follows_from_inputs(self, gradient: int, parameter: int) -> bool:
+        """Return whether a gradient differs because of what its layer read.
+
+        So it is if ranks hold the same parameter and the same gradient of the output, and read other inputs.
+        Of shares that are to be added up, the gradients of outputs would differ, too.
+        """
+        layers = (layer for layer in self._search.layers if layer.weight_gradient == gradient)
+        layer = next((layer for layer in layers if layer.calls == 1 and layer.output_gradient >= 0), None)
+        if layer is None or not self._seen.tells[self._number, layer.output_gradient]:
+            return False
+        apart = self._seen.splits(self._number, gradient, parameter)
+        own, passed, read = (
+            self._seen.labels(self._number, tensor)
+            for tensor in (gradient, layer.output_gradient, layer.input)
+        )
+        return any(
+            own[one] != own[other] and passed[one] == passed[other] >= 0 and read[one] != read[other]
+            for one, other in combinations(apart, 2)
+        )
 
     def _is_lone_copy(self, parameter: int) -> bool:
         """Return whether ranks hold different parts of all other parameters of its kind."""
@@ -554,7 +578,7 @@ class _StepOfSums:
             text += f": {difference}" if difference else ""
             if cause:
                 yield self.mistake(tensor, ranks, cause, "shown", text)
-            elif parameter is None or difference is None:
+            elif parameter is None or difference is None or self._follows_from_inputs(tensor, parameter):
                 yield self.mistake(tensor, ranks, "ranks differ", "open", text)
             else:
                 same = counted(self._search.shared_gradients(self._number), "other gradient")
@@ -607,13 +631,16 @@ def _outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
 
 
 def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
-    """Return gradients and their parameters, by their places."""
+    """Return gradients and their parameters, by their places.
+
+    A gradient that several passes add up is that of the last, of which the update is made.
+    """
     places = {key: place for place, key in enumerate(keys)}
-    gradients = (place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT)
-    named = (
-        (place, [other for other in parameters_of(keys[place]) if other in places]) for place in gradients
-    )
-    return [(place, places[known[0]]) for place, known in named if known]
+    gradients = [place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT]
+    ordered = sorted(gradients, key=lambda place: keys[place].occurrence)
+    whole = {keys[place]._replace(occurrence=0): place for place in ordered}
+    named = ((whole[key], [other for other in parameters_of(key) if other in places]) for key in whole)
+    return sorted((place, places[known[0]]) for place, known in named if known)
 
 
 def is_bias(key: TensorKey) -> bool:
