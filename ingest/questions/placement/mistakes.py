@@ -321,7 +321,8 @@ class _StepOfSums:
                     kind, text = _wrong_sum(way, self._keys[layer.bias].name)
                     yield self.mistake(layer.output, ranks, kind, "shown", text)
             elif product is not None and self._computes_alone(layer, ranks):
-                yield from self._deviating(layer.output, ranks, product, layer.bias)
+                named = [*self._deviating(layer.output, ranks, product, layer.bias)]
+                yield from named or self._computed_otherwise(layer, ranks, product)
         for layer, ranks in without:
             others = with_bias[self._search.kinds[layer.output]]
             if others >= MANY:
@@ -353,6 +354,21 @@ class _StepOfSums:
             where = named_ranges("rank", found.ranks)
             text = f"on {where}, it is not what its operands give: {found.difference}"
             yield self.mistake(tensor, found.ranks, named_difference(found.difference), "shown", text)
+
+    def _computed_otherwise(self, layer: Layer, ranks: tuple[int, ...], own: Summand) -> Iterator[_Mistake]:
+        """Yield that some replicas computed an output with other numbers than they hold, before they part."""
+        if self._number not in self._search.asked or not self._holds_same(layer.weight, ranks):
+            return
+        if not all(np.all(each < UNWRITTEN) for each in own.magnitudes.values()):
+            return  # what it read may have been written later
+        follows, others = list[int](), list[int]()
+        for rank in ranks:
+            part = Summand({rank: own.values[rank]}, {rank: own.magnitudes[rank]}, own.terms)
+            (follows if self._ways(layer.output, (rank,), [part], layer.bias) else others).append(rank)
+        if follows and others:
+            text = f"on {named_ranges('rank', others)}, it is not what its operands give, and on "
+            text += f"{named_ranges('rank', follows)} it is, of the same {self._keys[layer.weight].name}"
+            yield self.mistake(layer.output, others, "ranks differ", "open", text)
 
     def _reduced(self, layer: Layer, ranks: tuple[int, ...], ways: Sequence[Account]) -> Iterator[_Mistake]:
         """Yield that an output was not summed where it should be, or over the wrong ranks."""
