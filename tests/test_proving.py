@@ -9,6 +9,8 @@ from proving import score
 from proving.case import Cause, Result, Statement, Truth, Verdict
 from proving.runner import Proving
 
+#: On a machine that does much else, the runs of all cases take minutes.
+pytestmark = pytest.mark.timeout(900)
 #: Cases, and what is not as it should be of them: `alone`, `compared`. An improvement makes that shorter.
 SAMPLE: dict[str, str] = {
     "transformer, groups=2, fused=True, record, functions": "",
@@ -17,7 +19,7 @@ SAMPLE: dict[str, str] = {
     "cnn": "",
     "cnn, evaluate_every=2, optimizer=adamw": "",
     "lstm, statistics": "",
-    "lstm, optimizer=sgd, rate=0.03, clip=0.0": "alone",
+    "lstm, optimizer=sgd, rate=0.03, clip=0.0": "",
     "vae": "",
     "gan": "",
     "moe, experts=8, top=1": "",
@@ -26,21 +28,21 @@ SAMPLE: dict[str, str] = {
     "actor_critic": "",
     "recommender, otherwise: sparse=True": "",
     "graph, otherwise: optimizer=sgd, reverse=True": "",
-    "megatron, tp=2": "compared",
-    "megatron, sp=2, late": "alone compared",
-    "cnn, optimizer=adam: no zero_grad": "alone",
-    "cnn: learning rate 0 on one group": "alone",
-    "lstm: gradients clipped to nothing": "alone",
-    "cnn, evaluate_every=2: eval mode not left": "alone",
+    "megatron, tp=2": "",
+    "megatron, sp=2, late": "",
+    "cnn, optimizer=adam: no zero_grad": "",
+    "cnn: learning rate 0 on one group": "",
+    "lstm: gradients clipped to nothing": "",
+    "cnn, evaluate_every=2: eval mode not left": "",
     "cnn: NaN in a batch": "",
     "transformer: eps of one norm": "",
-    "transformer, optimizer=sgd on 2 ranks: one bit of a parameter": "alone",
+    "transformer, optimizer=sgd on 2 ranks: one bit of a parameter": "",
     "graph: weights transposed": "",
     "graph: division by a degree of zero": "",
     "moe: router in bfloat16": "alone",
-    "vit: dropout switched off": "alone",
-    "megatron, tp=2: no reduction forward blocks.1.mlp.down": "alone",
-    "megatron, tp=2: no reduction backward": "alone compared",
+    "vit: dropout switched off": "",
+    "megatron, tp=2: no reduction forward blocks.1.mlp.down": "",
+    "megatron, tp=2: no reduction backward": "",
 }
 
 
