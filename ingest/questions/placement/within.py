@@ -72,18 +72,17 @@ def _layout_of(snapshot: Snapshot) -> RunLayout:
     with ThreadRunner() as runner:
         # The first step that has a tensor stands for all: later ones are held against it by digests.
         while missing:
-            has = [
-                np.isin(seen.content[number], table.absent, invert=True)[[*missing]].sum()
-                for number in range(len(shared.steps))
-            ]
-            number = int(np.argmax(has))
+            left = [*missing]
+            has = np.isin(seen.content[:, left], table.absent, invert=True)
+            number = int(np.argmax(has.sum(axis=1)))
             opened = shared.of_step(shared.steps[number])
             loaded = {rank: load_step(shared.store, one) for rank, one in opened.items()}
             held = hold_together(shared.steps[number], loaded, shared.store.coordinates(ranks))
             places = [statistics.axis.place(key) or 0 for key in held.keys]
             table.add(held, places, find_collective_results(held, seen, number, places, runner), missing)
-            missing -= {*places}
-            if not has[number]:
+            # Also what the step has and `held` leaves out, such as passes that train nothing.
+            missing -= {*places, *np.array(left)[has[number]].tolist()}
+            if not has[number].any():
                 break
     findings = MistakeSearch(statistics, seen, table.sums).find()
     return RunLayout(

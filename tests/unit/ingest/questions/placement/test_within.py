@@ -111,3 +111,22 @@ def test_marginals_tell_it_when_gc_has_removed_the_elements(tmp_path: Path) -> N
     known = {kind.name.split(".")[2]: kind.why for kind in after.kinds}
     assert known["shard"].endswith("gathered.output.0, by marginals: estimated")
     assert known["own"] == "bytes differ; its elements were removed"
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_pass_that_trains_nothing_is_left_out_and_not_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stage of a pipeline that runs once to see the shapes."""
+    import torch
+
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        with ingest.record(model, tmp_path / "dump", what="tensors", advance="manual"):
+            shapes = torch.full((3, 4), rank + 0.5, requires_grad=True)
+            torch.autograd.grad(model(shapes).sum(), shapes)
+            model(torch.ones(3, 4)).sum().backward()
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert ingest.layout(ingest.open_store(tmp_path / "run.zarr")).findings == ()
