@@ -18,7 +18,7 @@ def record_shards(directory: Path, ranks: int) -> None:
     Each rank also saves what it has of each parameter and of its gradient: `rank_{rank}_step_{step}.npz`.
     Then they train a model under tensor parallelism for one step, below `tensor-parallel`.
     """
-    _run(_train_shards, directory, ranks)
+    _run(_train_shards, directory, ranks, ranks)
 
 
 def record_box(directory: Path, ranks: int) -> None:
@@ -26,18 +26,12 @@ def record_box(directory: Path, ranks: int) -> None:
     _run(_train_with_box, directory, ranks)
 
 
-def _train_with_box(directory: Path, rank: int, ranks: int) -> None:
+def _train_with_box(directory: Path, rank: int) -> None:
     import torch  # deferred: only these processes have it for certain
-    from torch import distributed, nn  # deferred: the same
+    from torch import nn  # deferred: the same
     from torch.nn.parallel import DistributedDataParallel  # deferred: the same
 
     import ingest  # deferred: this module is imported by processes that need none of it
-
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
-    )
-    torch.manual_seed(0)
 
     class Root(nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
@@ -52,14 +46,14 @@ def _train_with_box(directory: Path, rank: int, ranks: int) -> None:
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-    distributed.destroy_process_group()
 
 
 def _run(train: Callable[..., None], directory: Path, ranks: int, *arguments: int) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     processes = [
-        context.Process(target=train, args=(directory, rank, ranks, *arguments)) for rank in range(ranks)
+        context.Process(target=_join, args=(train, directory, rank, ranks, *arguments))
+        for rank in range(ranks)
     ]
     for process in processes:
         process.start()
@@ -68,18 +62,27 @@ def _run(train: Callable[..., None], directory: Path, ranks: int, *arguments: in
     assert [process.exitcode for process in processes] == [0] * ranks
 
 
-def _train(directory: Path, rank: int, ranks: int, drifting: int) -> None:
+def _join(train: Callable[..., None], directory: Path, rank: int, ranks: int, *arguments: int) -> None:
+    """Be one rank of the processes that train."""
     import torch  # deferred: only these processes have it for certain
-    from torch import distributed, nn  # deferred: the same
-    from torch.nn.parallel import DistributedDataParallel  # deferred: the same
-
-    import ingest  # deferred: this module is imported by processes that need none of it
+    from torch import distributed  # deferred: the same
 
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
     )
     torch.manual_seed(0)
+    train(directory, rank, *arguments)
+    distributed.destroy_process_group()
+
+
+def _train(directory: Path, rank: int, drifting: int) -> None:
+    import torch  # deferred: only these processes have it for certain
+    from torch import nn  # deferred: the same
+    from torch.nn.parallel import DistributedDataParallel  # deferred: the same
+
+    import ingest  # deferred: this module is imported by processes that need none of it
+
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -92,23 +95,16 @@ def _train(directory: Path, rank: int, ranks: int, drifting: int) -> None:
             if (rank, step) == (drifting, 1):
                 with torch.no_grad():
                     net[2].bias[1] += 1e-3
-    distributed.destroy_process_group()
 
 
 def _train_shards(directory: Path, rank: int, ranks: int) -> None:
     import numpy as np
     import torch  # deferred: only these processes have it for certain
-    from torch import distributed, nn  # deferred: the same
+    from torch import nn  # deferred: the same
     from torch.distributed.device_mesh import init_device_mesh  # deferred: the same
     from torch.distributed.fsdp import fully_shard  # deferred: the same
 
     import ingest  # deferred: this module is imported by processes that need none of it
-
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
-    )
-    torch.manual_seed(0)
 
     class Root(nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
@@ -137,7 +133,6 @@ def _train_shards(directory: Path, rank: int, ranks: int) -> None:
             np.savez(directory / f"rank_{rank}_step_{step}.npz", **before, **gradients)
             optimizer.step()
     _train_tensor_parallel(directory, ranks)
-    distributed.destroy_process_group()
 
 
 def _train_tensor_parallel(directory: Path, ranks: int) -> None:
