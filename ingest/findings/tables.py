@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: Columns of lists of integers, and columns whose type an empty table of pandas does not tell.
-_LISTS = frozenset({"shape", "device_shape", "ranks"})
-_INTEGERS = frozenset(
-    {"rank", "step", "row", "occurrence", "tensors", "steps", "first_step", "last_step", "since"}
-)
-_NUMBERS = frozenset({"value", "threshold"})
+#: The kinds of columns of which pandas does not tell it: of lists, and of tables without rows.
+_KINDS = {
+    **dict.fromkeys(("shape", "device_shape", "ranks"), "list"),
+    **dict.fromkeys(
+        ("rank", "step", "row", "occurrence", "tensors", "steps", "first_step", "last_step", "since"), "i"
+    ),
+    **dict.fromkeys(("value", "threshold"), "f"),
+}
 
 
 def export_tables(
@@ -52,7 +54,11 @@ def export_tables(
         UsageError: pyarrow is not installed, a rank or step does not exist, or a file exists already.
         DamagedStore: a step cannot be read.
     """
-    parquet = _import_parquet()
+    pa = _import_pyarrow()
+    target = Path(directory)
+    paths = {name: target / f"{name}.parquet" for name in ("steps", "tensors", "findings", "incidents")}
+    if not overwrite and (existing := [path for path in paths.values() if path.exists()]):
+        raise UsageError(f"{existing[0]} exists", hint="Name another directory, or pass --overwrite.")
     steps = store.reopened().select(rank, step, damages=damages)
     tables: Mapping[str, Iterator[pd.DataFrame]] = {
         "steps": iter([steps.to_pandas()]),
@@ -60,28 +66,22 @@ def export_tables(
         "findings": iter([anomalies(store, rank, step).to_pandas()]),
         "incidents": iter([incidents(store, rank, step).to_pandas()]),
     }
-    target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    paths = {name: target / f"{name}.parquet" for name in tables}
-    if not overwrite and (existing := [path for path in paths.values() if path.exists()]):
-        raise UsageError(f"{existing[0]} exists", hint="Name another directory, or pass --overwrite.")
-    return {path: _write(parquet, path, tables[name]) for name, path in paths.items()}
+    return {path: _write(pa, path, tables[name]) for name, path in paths.items()}
 
 
-def _import_parquet() -> Any:
+def _import_pyarrow() -> Any:
     try:
         import pyarrow.parquet  # deferred: takes 0.2 s, and is an extra
     except ImportError as exc:
         raise UsageError(
             "Parquet files need pyarrow", hint="Install it: pip install 'dump-ingest[parquet]'."
         ) from exc
-    return pyarrow.parquet
+    return pyarrow
 
 
-def _write(parquet: Any, path: Path, frames: Iterator[pd.DataFrame]) -> int:
+def _write(pa: Any, path: Path, frames: Iterator[pd.DataFrame]) -> int:
     """Write frames one after the other, each as a row group; the file appears when it is whole."""
-    import pyarrow as pa
-
     partial = path.with_name(f"{path.name}.partial")
     writer, count = None, 0
     try:
@@ -90,7 +90,7 @@ def _write(parquet: Any, path: Path, frames: Iterator[pd.DataFrame]) -> int:
                 frame[name] = frame[name].map(_text)
             schema = pa.schema([_field(pa, frame, str(name)) for name in frame])
             table = pa.Table.from_pandas(frame, schema, preserve_index=False)
-            writer = writer or parquet.ParquetWriter(partial, schema, compression="zstd")
+            writer = writer or pa.parquet.ParquetWriter(partial, schema, compression="zstd")
             writer.write_table(table)
             count += len(frame)
     finally:
@@ -107,14 +107,6 @@ def _text(value: object) -> object:
 
 
 def _field(pa: Any, frame: pd.DataFrame, name: str) -> pa.Field:
-    kinds = {"i": pa.int64(), "f": pa.float64(), "b": pa.bool_()}
-    is_object = frame.dtypes[name].kind == "O"
-    if is_object and name in _LISTS:
-        kind = pa.list_(pa.int64())
-    elif is_object and name in _INTEGERS:
-        kind = pa.int64()
-    elif is_object and name in _NUMBERS:
-        kind = pa.float64()
-    else:
-        kind = kinds.get(getattr(frame.dtypes[name], "kind", ""), pa.string())
-    return pa.field(name, kind)
+    kind = frame.dtypes[name].kind
+    types = {"i": pa.int64(), "f": pa.float64(), "b": pa.bool_(), "list": pa.list_(pa.int64())}
+    return pa.field(name, types.get(_KINDS.get(name, kind) if kind == "O" else kind, pa.string()))
