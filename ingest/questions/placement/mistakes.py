@@ -14,7 +14,6 @@ import numpy as np
 
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
-from ingest.identities.limits import UNWRITTEN
 from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import MANY, PARAMETER, Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
@@ -345,8 +344,8 @@ class _StepOfSums:
         self, tensor: int, ranks: tuple[int, ...], own: Summand, bias: int = -1
     ) -> Iterator[_Mistake]:
         """Yield that a tensor is what its operands give, but for few elements of some ranks."""
-        if not all(np.all(each < UNWRITTEN) for each in own.magnitudes.values()):
-            return  # what it read may have been written later
+        if own.may_be_unwritten:
+            return
         results, biases = self._values.by_rank(ranks, tensor), self._values.by_rank(ranks, bias)
         partitions = partitions_of(ranks, self._coordinates)
         found = deviation(results, own, biases, partitions) if results else None
@@ -359,8 +358,8 @@ class _StepOfSums:
         """Yield that some replicas computed an output with other numbers than they hold, before they part."""
         if self._number not in self._search.asked or not self._holds_same(layer.weight, ranks):
             return
-        if not all(np.all(each < UNWRITTEN) for each in own.magnitudes.values()):
-            return  # what it read may have been written later
+        if own.may_be_unwritten:
+            return
         follows, others = list[int](), list[int]()
         for rank in ranks:
             part = Summand({rank: own.values[rank]}, {rank: own.magnitudes[rank]}, own.terms)

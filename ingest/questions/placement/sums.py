@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import named_difference
-from ingest.identities.limits import unit_roundoff
+from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.tensor import Tensor
 from workers.errors import DamagedStore
@@ -160,6 +160,11 @@ class Summand(NamedTuple):
     values: ByRank
     magnitudes: ByRank
     terms: int
+
+    @property
+    def may_be_unwritten(self) -> bool:
+        """Whether what it was computed of looks like memory that was written later."""
+        return not all(np.all(each < UNWRITTEN) for each in self.magnitudes.values())
 
 
 def _summed(by_rank: ByRank, groups: Groups) -> dict[int, Array]:
