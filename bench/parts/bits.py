@@ -24,7 +24,7 @@ from ingest.identities.operators import expectations
 
 _Array: TypeAlias = npt.NDArray[Any]
 _TYPES: tuple[Any, ...] = (np.float32, ml_dtypes.bfloat16, np.float16)
-#: V-ABFT (arXiv 2602.08043) has limits of so many times the actual error.
+#: The limits of V-ABFT (arXiv 2602.08043), as multiples of the actual error.
 _V_ABFT = {"float32": "7 to 20", "bfloat16": "48 to 158"}
 _EPS = 1e-5
 
