@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: How many intervals after a scrape the next one counts as late, and how many seconds after the interval at
 #: the earliest, because a loaded machine takes some of them: then nobody scrapes any more.
-_LATE, _LATE_S = 1.5, 2.0
+_LATE, _LATE_S = 1.5, 5.0
 #: What is taken for the interval after the first scrape, and the longest one that is waited for, in seconds.
 _LONGEST_INTERVAL_S = 60.0
 #: How many scrapes are remembered. Two servers may scrape, so the interval is the longest one between them.

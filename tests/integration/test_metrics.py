@@ -45,8 +45,8 @@ def converted(cluster: DaskCluster) -> float:
     return sum(float(line.split()[1]) for line in lines)
 
 
-def by_rank(server: Prometheus, expression: str) -> dict[str, float]:
-    return {sample.labels["rank"]: sample.value for sample in server.query(expression)}
+def by_rank(server: Prometheus, expression: str, at: float | None = None) -> dict[str, float]:
+    return {sample.labels["rank"]: sample.value for sample in server.query(expression, at)}
 
 
 def test_watcher_shows_lag_commits_and_anomalies(
@@ -69,15 +69,19 @@ def test_watcher_shows_lag_commits_and_anomalies(
         shutil.copytree(recorded / "dump", tmp_path / "part", ignore=shutil.ignore_patterns("2", "3"))
         shutil.copytree(recorded / "dump", later)
         (tmp_path / "part").rename(dump)
-        server.wait_for("dump_ingest_watcher_pending_steps == 1")
+        pending = "dump_ingest_watcher_pending_steps"
+        both = f"sum({pending} == 1) == 2"
+        # Commits may follow while the rest is asked, so everything is asked for the time of one scrape.
+        [scraped] = server.wait_for(f"max(timestamp({pending})) and {both}")
+        pending_at = scraped.value
         nothing_yet = {"0": 0.0, "1": 0.0}
         for kind in ("nan", "pos_inf", "neg_inf"):
-            for name in ("elements", "anomalies"):
-                full = "tensor_anomalous_elements" if name == "elements" else "tensor_anomalies"
-                assert by_rank(server, f'dump_ingest_{full}_total{{kind="{kind}"}}') == nothing_yet
-        assert by_rank(server, "dump_ingest_watcher_committed_step") == {"0": -1, "1": -1}
-        assert by_rank(server, "dump_ingest_watcher_pending_files") == {"0": 243, "1": 243}
-        lag = by_rank(server, "time() - dump_ingest_watcher_oldest_pending_timestamp_seconds")
+            for name in ("anomalous_elements", "anomalies"):
+                counter = f'dump_ingest_tensor_{name}_total{{kind="{kind}"}}'
+                assert by_rank(server, counter, pending_at) == nothing_yet
+        assert by_rank(server, "dump_ingest_watcher_committed_step", pending_at) == {"0": -1, "1": -1}
+        assert by_rank(server, "dump_ingest_watcher_pending_files", pending_at) == {"0": 243, "1": 243}
+        lag = by_rank(server, "time() - dump_ingest_watcher_oldest_pending_timestamp_seconds", pending_at)
         assert all(0 <= seconds < 60 for seconds in lag.values())
 
         server.wait_for("dump_ingest_watcher_committed_step == 1", timeout_s=30)
