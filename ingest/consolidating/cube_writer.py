@@ -209,16 +209,17 @@ class CubeWriter:
         self.axis.extend(keys)
         if len(self.axis) == before:
             return
-        new = self.axis.keys[before:]
-        self.names += unique_names(new, self._taken_names)
-        columns: dict[str, Sequence[Any]] = dict(
-            zip(KEY_FIELDS, zip(*self.axis.keys, strict=True), strict=True)
-        )
-        columns |= {"name": [key.name for key in self.axis.keys], "tensor": self.names}
+        self.names += unique_names(self.axis.keys[before:], self._taken_names)
         written: dict[str, bytes] = {}
-        for name, layout in self.layouts.keys.items():
-            values = np.array(columns[name], layout.dtype)
-            written |= _chunks(layout, values, range(before, len(values)))
+        (length,) = {layout.chunk[0] for layout in self.layouts.keys.values()}
+        for number in range(before // length, ceil_div(len(self.axis), length)):
+            part = slice(number * length, (number + 1) * length)
+            keys = self.axis.keys[part]
+            columns: dict[str, Sequence[Any]] = dict(zip(KEY_FIELDS, zip(*keys, strict=True), strict=True))
+            columns |= {"name": [key.name for key in keys], "tensor": self.names[part]}
+            for name, layout in self.layouts.keys.items():
+                values = np.array(columns[name], layout.dtype)
+                written[f"{GROUP}/{layout.key((number,))}"] = layout.encode(values)
         self.objects.put_many(written)
 
     def jobs(self, place: int, step: int, ranks: set[int]) -> Iterator[ConsolidateJob]:

@@ -18,7 +18,7 @@ from ingest.findings.series_kinds import TensorHits
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
 from workers.errors import DamagedStore
-from workers.rules.values import Rule, RuleSet, Scope, evaluated, why_failed
+from workers.rules.values import Rule, RuleSet, Scope, Selector, evaluated, why_failed
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Evaluated, Finding
 
@@ -60,8 +60,8 @@ class SeriesRules:
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
             conditions=frozenset(rule.where for rule in self._over_steps if rule.where),
         )
-        self._masks: dict[str, list[bool]] = {}
-        """By rule, over the axis of the history: whether the rule is about a tensor."""
+        self._masks: dict[Selector, list[bool]] = {}
+        """By selector, over the axis of the history: whether its rules are about a tensor."""
 
     def evaluate(
         self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str
@@ -162,7 +162,7 @@ class SeriesRules:
         )
 
     def _mask(self, rule: Rule) -> npt.NDArray[np.bool_]:
-        mask = self._masks.setdefault(rule.name, [])
+        mask = self._masks.setdefault(rule.selector, [])
         mask += [chooses(rule.selector, key) for key in self._history.axis.keys[len(mask) :]]
         return np.array(mask, bool)
 

@@ -6,6 +6,7 @@ They are compiled, kept and loaded as those of `kernels.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,9 @@ def accumulate_many(
         address(out_ends),
     )
     give_back(counts)
-    return states, np.split(out[: out_ends[-1]].copy(), out_ends[:-1])
+    bins = out[: out_ends[-1]].copy()
+    # `np.split` takes ten times as long for each part.
+    return states, [bins[start:end] for start, end in pairwise([0, *out_ends.tolist()])]
 
 
 def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:

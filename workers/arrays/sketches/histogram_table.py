@@ -64,7 +64,7 @@ class HistogramTable:
         counts = np.concatenate([bins[:, 1], bins[:, 2], zeros])
         held = counts > 0
         tensors, numbers, counts = tensors[held], numbers[held], counts[held]
-        order = np.lexsort((numbers, tensors))
+        order = np.argsort(tensors * (2 * BINS) + numbers, kind="stable")
         return cls(tensors[order], numbers[order], counts[order], low, high)
 
     @property
@@ -91,7 +91,7 @@ class HistogramTable:
     @cached_property
     def of_magnitudes(self) -> HistogramTable:
         """The magnitudes of the same tensors: no element is negative, and `low` stays as it is."""
-        order = np.lexsort((np.abs(self.bin), self.tensor))
+        order = np.argsort(self.tensor * BINS + np.abs(self.bin), kind="stable")
         tensor, number = self.tensor[order], np.abs(self.bin)[order]
         is_first = np.ones(len(tensor), bool)
         is_first[1:] = (np.diff(tensor) != 0) | (np.diff(number) != 0)
@@ -157,11 +157,15 @@ class HistogramTable:
     def _below(self, place: _Integers) -> _Integers:
         """Return how many elements other than zero are in the first bins of magnitudes, (tensor,)."""
         table = self.of_magnitudes
-        numbers = np.arange(self.tensors)
-        end = np.searchsorted(table.tensor * BINS + table.bin, numbers * BINS + place, side="right")
+        end = np.searchsorted(table._keys, np.arange(self.tensors) * BINS + place, side="right")  # noqa: SLF001
         up_to = table._up_to  # noqa: SLF001  (of the same class)
         zeros = self.finite - self.nonzero
         return np.asarray(up_to[end] - up_to[table._starts[:-1]] - zeros)  # noqa: SLF001  (of the same class)
+
+    @cached_property
+    def _keys(self) -> _Integers:
+        """(entry,): tensor and bin as one number, ascending in a table of magnitudes."""
+        return self.tensor * BINS + self.bin
 
     @cached_property
     def _starts(self) -> _Integers:
@@ -179,9 +183,8 @@ class HistogramTable:
         return np.asarray(np.searchsorted(self._up_to[1:], before + rank, side="right"))
 
     def _summed(self, tensor: _Integers, count: _Integers) -> _Integers:
-        total = np.zeros(self.tensors, np.int64)
-        np.add.at(total, tensor, count)
-        return total
+        up_to = np.concatenate([[0], np.cumsum(count)])
+        return np.diff(up_to[np.searchsorted(tensor, np.arange(self.tensors + 1))])
 
 
 def _lower_edges(number: _Integers) -> _Floats:

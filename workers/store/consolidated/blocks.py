@@ -46,7 +46,7 @@ class TensorKey(NamedTuple):
     @property
     def name(self) -> str:
         """The name as `Tensor.name` spells it."""
-        return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
+        return tensor_name(*self[2:7])
 
     @property
     def operator(self) -> OperatorKey:

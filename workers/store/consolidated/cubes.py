@@ -57,7 +57,6 @@ from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.model import Count
 from workers.store.objects import ObjectStore
 from workers.store.sketches import histograms
-from workers.store.sketches.entry_table import rows_of
 from workers.store.sketches.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
 from workers.store.tables import Tables
 
@@ -124,16 +123,16 @@ def _numbers_of_rows(
 ) -> npt.NDArray[np.int64]:
     """Return by row of the index the row whose entries it shares, (row,); -1 for rows without any."""
     shared = np.full(len(index.labels), -1, np.int64)
-    own = np.array(rows_of(entries), np.int64)
-    own = own[(own >= 0) & (own < len(shared))]
+    in_range = entries[:, 0][(entries[:, 0] >= 0) & (entries[:, 0] < len(shared))]
+    own = np.flatnonzero(np.bincount(in_range, minlength=len(shared)))
     if not len(own) or not len(counted):
         return shared
-    contents = histograms.contents_of(index)
-    first_of: dict[tuple[object, ...], int] = {}
-    for row in own.tolist():
-        first_of.setdefault(contents[row], row)
-    shared[counted] = [first_of.get(contents[row], -1) for row in counted.tolist()]
     shared[own] = own
+    copies = counted[shared[counted] < 0]
+    if len(copies):
+        contents = histograms.contents_of(index)
+        first_of = {contents[row]: row for row in own[::-1].tolist()}
+        shared[copies] = [first_of.get(contents[row], -1) for row in copies.tolist()]
     return shared
 
 
@@ -142,9 +141,11 @@ def _distinct(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return rows that stand for equal ones, (distinct,), and the place in them of each row, (counted,)."""
     # A row without entries stands for itself.
-    sharing = np.where(sketch_of[counted] >= 0, sketch_of[counted], -1 - counted)
-    _, first, members = np.unique(sharing, return_index=True, return_inverse=True)
-    return counted[first], members.reshape(-1)
+    sharing = np.where(sketch_of[counted] >= 0, sketch_of[counted], counted + len(sketch_of))
+    first = np.full(2 * len(sketch_of), -1)
+    first[sharing[::-1]] = counted[::-1]
+    is_used = first >= 0
+    return first[is_used], (np.cumsum(is_used) - 1)[sharing]
 
 
 def _table(
@@ -160,7 +161,7 @@ def _table(
     entries = entries[in_range]
     tensor, bins = place_of[entries[:, 0]], entries[:, 1:]
     possible = (bins[:, 0] >= LOWEST_EXPONENT) & (bins[:, 0] <= LOWEST_EXPONENT + LAST)
-    possible &= (bins[:, 1:] >= 0).all(axis=1)
+    possible &= (bins[:, 1] >= 0) & (bins[:, 2] >= 0)
     is_known = np.ones(len(rows), bool)
     is_known[tensor[(tensor >= 0) & ~possible]] = False
     used = (tensor >= 0) & possible
@@ -170,8 +171,7 @@ def _table(
         (1, "positive_count", "pos_inf_count"),
         (2, "negative_count", "neg_inf_count"),
     ):
-        counted = np.zeros(len(rows), np.int64)
-        np.add.at(counted, tensor, bins[:, column])
+        counted = np.bincount(tensor, bins[:, column], len(rows))
         is_known &= counted == statistics[sign] - statistics[infinite]
     is_known &= statistics["zero_count"] >= 0
     zeros = np.where(is_known, statistics["zero_count"], 0).astype(np.int64)
@@ -526,19 +526,14 @@ def unique_names(keys: Sequence[TensorKey], taken: set[str]) -> list[str]:
     """
     names = []
     for key in keys:
-        name = _free_name(key, taken)
+        name = f"{key.name}~{key.copy}" if key.copy else key.name
+        if name in taken:
+            longest = f"{key.net}/{key.graph}/{name}"
+            free = (c for c in (f"{key.graph}/{name}", longest) if c not in taken)
+            name = next(free, f"{longest}~{len(taken)}")
         taken.add(name)
         names.append(name)
     return names
-
-
-def _free_name(key: TensorKey, taken: set[str]) -> str:
-    name = f"{key.name}~{key.copy}" if key.copy else key.name
-    longest = f"{key.net}/{key.graph}/{name}"
-    for candidate in (name, f"{key.graph}/{name}", longest):
-        if candidate not in taken:
-            return candidate
-    return f"{longest}~{len(taken)}"
 
 
 def read_axis(objects: ObjectStore, layouts: CubeLayouts, width: int) -> TensorAxis:
