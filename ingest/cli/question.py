@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
 
-from ingest.cli.exits import EXIT_DIFFERENT, exit_if_damaged
-from ingest.cli.opening import open_store, store_and_maybe
-from ingest.cli.options import ConfigOption, JsonOption, StoreArgument, typer_type
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged
+from ingest.cli.opening import open_store, page_url, store_and_maybe
+from ingest.cli.options import ConfigOption, JsonOption, MeshOption, StoreArgument, typer_type
 from ingest.cli.printing import (
     limited,
     print_drawing,
@@ -25,7 +25,8 @@ from ingest.cli.printing import (
     say_rest,
     write_and_say,
 )
-from ingest.questions.question import CONDITIONS, LEFT_OUT, Drawing, Mode, Note, Question, Shown, Table
+from ingest.questions.question import CONDITIONS, ERROR, LEFT_OUT, Drawing, Mode, Note, Question, Shown, Table, Texts
+from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
 
 
@@ -68,7 +69,11 @@ def command_of(question: Question) -> Callable[..., None]:
     draws, modes = hasattr(question.shown, "figure"), question.modes
     rows = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
     before: dict[str, tuple[Any, Any]] = {"store": (StoreArgument, None)} if has_store else {}
-    own = {each.name: (typer_type(each.name, each.option, each.default), each.default) for each in parameters}
+    further = [each for mode in modes for each in mode.more]
+    own = {
+        each.name: (typer_type(each.name, each.option, each.default), each.default)
+        for each in (*parameters, *further)
+    }
     written = _FILES if draws else _PAGE if question.has_page else {}
     files = {
         name: (Annotated[Path | None, typer.Option(metavar="FILE", help=words, show_default=False)], None)
@@ -78,6 +83,7 @@ def command_of(question: Question) -> Callable[..., None]:
         "limit": (Annotated[int, typer.Option(min=0, help=rows)], question.limit),
         **files,
         **{mode.name: (typer_type(mode.name, mode.option, mode.default), mode.default) for mode in modes},
+        **({"mesh": (MeshOption, None)} if question.takes_mesh else {}),
         **({"config": (ConfigOption, None)} if has_store else {}),
         "json": (JsonOption, False),
     }
@@ -85,25 +91,30 @@ def command_of(question: Question) -> Callable[..., None]:
     def command(**given: Any) -> None:
         store, config = given.pop("store", None), given.pop("config", None)
         limit, as_json = given.pop("limit"), given.pop("json")
-        paths = {name: given.pop(name) for name in files}
+        paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
-        if argument is not None and not any(name in CONDITIONS for name in asked):
+        chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}
+        alone = {each.name: value for each in further if (value := given[each.name]) != each.default}
+        if argument is not None and not (question.takes_conditions and CONDITIONS.keys() & asked.keys()):
             store, pattern = store_and_maybe(store, asked.pop(argument.name, None), config)
             asked |= {} if pattern is None else {argument.name: pattern}
-        mode = next((mode for mode in modes if given[mode.name]), None)
+        mode = next((mode for mode in modes if mode.name in chosen), None)
         if mode is not None:
-            _refuse_beside(mode, {**asked, **paths, **{other.name: given[other.name] for other in modes}})
+            _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
+        elif alone:
+            _refuse_alone(next(iter(alone)), modes)
         else:
             question.check(asked)
-        opened = open_store(store, config) if has_store else None
+        opened = open_store(store, config, mesh=mesh) if has_store else None
         if mode is None:
             answer = question.answered(opened, asked)
         else:
-            taken = {name: value for name, value in asked.items() if name in mode.takes}
-            answer = mode.ask(opened, given[mode.name], **taken)
-        print_answer(answer, limit, as_json=as_json)
+            taken = {name: value for name, value in (asked | alone | chosen).items() if name in mode.takes}
+            answer = mode.ask(opened, chosen[mode.name], **taken)
+        link = _link(answer, opened, config)
+        is_void = print_answer(answer, limit, as_json=as_json, link=link)
         _write_files(answer, limit, paths)
-        end_as(answer)
+        end_as(answer, is_void=is_void)
 
     command.__signature__ = Signature(  # type: ignore[attr-defined]  # typer reads it
         [
@@ -115,17 +126,31 @@ def command_of(question: Question) -> Callable[..., None]:
     return command
 
 
-def _refuse_beside(mode: Mode, given: Mapping[str, Any]) -> None:
+def _link(answer: Shown, store: Any, config: Path | None) -> str:
+    """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
+    place: tuple[int, int] | None = getattr(answer, "place", None)
+    base = page_url(config) if place is not None else None
+    return place_link(base, store.url, *place) if base and place is not None else ""
+
+
+def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:
     """Refuse what a mode cannot do.
 
     Raises:
         UsageError: something is given that it does not take.
     """
+    alike = CONDITIONS if question.takes_conditions else ()
     others = [name for name, value in given.items() if value and name not in {*mode.takes, mode.name}]
     if others:
-        named = ", ".join("conditions" if name in CONDITIONS else f"--{_dashed(name)}" for name in others)
+        named = dict.fromkeys("conditions" if name in alike else f"--{_dashed(name)}" for name in others)
         flag = f"--{_dashed(mode.name)}"
-        raise UsageError(f"{flag} does not go with {named}", hint=f"Leave out {flag}.")
+        raise UsageError(f"{flag} does not go with {', '.join(named)}", hint=f"Leave out {flag}.")
+
+
+def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
+    """Refuse a parameter without the mode that has it."""
+    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
+    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
 
 
 def _dashed(name: str) -> str:
@@ -138,23 +163,44 @@ def help_of(question: Question) -> str:
     return "\n\n".join([words, "\n".join(f"[bold]dump-ingest {each}[/]" for each in question.examples)])
 
 
-def print_answer(answer: Shown, limit: int = 0, *, as_json: bool) -> None:
-    """Print an answer as JSON, or as people read it; say on stderr what else there is to it."""
+def print_answer(answer: Shown, limit: int = 0, *, as_json: bool, link: str = "") -> bool:
+    """Print an answer as JSON, or as people read it; say on stderr what else there is to it.
+
+    Args:
+        answer: the answer.
+        limit: how many rows are printed; 0: all.
+        as_json: whether to print JSON.
+        link: where the page shows it, if it does.
+
+    Returns:
+        Whether it says why there is no answer.
+    """
     if as_json:
-        print_json(answer.to_json())
+        told = answer.to_json()
+        print_json({**told, "page": link} if link and isinstance(told, Mapping) else told)
+    is_void = False
     for part in answer.report():
         if isinstance(part, Note):
-            if not as_json or part.label == LEFT_OUT:
-                say(part.text, label=part.label)
+            is_void |= part.label == ERROR
+            if not as_json or part.label in (LEFT_OUT, ERROR):
+                say(part.text, label=part.label, style="bold red" if part.label == ERROR else "yellow")
         elif as_json:
             continue
         elif isinstance(part, Table):
             print_table(list(part.columns), part.cells(limit), right=part.right, spare=part.spare)
             say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s")
+        elif isinstance(part, Texts):
+            shown = limited(part.texts, limit)
+            for line in (line for text in shown for line in text.split("\n")):
+                print_wrapped(line)
+            say_rest(len(part.texts), len(shown), f"{part.noun}s")
         elif isinstance(part, Drawing):
             print_drawing(part, limit)
         else:
             print_wrapped(part)
+    if link and not as_json:
+        say(f"page: {link}")
+    return is_void
 
 
 def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> None:
@@ -173,9 +219,11 @@ def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> N
             write_and_say(html, plot.page(answer.title, parts, limit, figure))
 
 
-def end_as(answer: Shown) -> None:
-    """Say which steps an answer does not cover; end with 3 if one of them is damaged, with 5 in an alarm."""
+def end_as(answer: Shown, *, is_void: bool = False) -> None:
+    """Say which steps an answer does not cover; end with 3 if one is damaged, 5 in an alarm, 1 if it is void."""
     say_left_out(answer.left_out)
     exit_if_damaged(answer.damaged)
     if answer.is_alarm:
         raise typer.Exit(EXIT_DIFFERENT)
+    if is_void:
+        raise typer.Exit(EXIT_FAILED)

@@ -30,20 +30,9 @@ from ingest.identities.evidence import Level, named_difference
 from ingest.identities.operators import PRODUCTS
 from ingest.identities.optimizer import CLIPPED_AWAY, RESET
 from ingest.questions.audit_budget import BudgetAnswer, audit_budget
-from ingest.questions.question import (
-    Answer,
-    Mode,
-    Note,
-    Option,
-    Part,
-    Partial,
-    Plain,
-    Question,
-    Ranks,
-    Steps,
-    Table,
-)
+from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted

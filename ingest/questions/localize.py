@@ -14,8 +14,9 @@ import numpy.typing as npt
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.stored_forms import StoredForms
-from ingest.questions.question import Note, Option, Part, Plain, Question, Table
+from ingest.questions.question import Note, Option, Part, Question, Table
 from ingest.reader.catalog import open_catalog
+from ingest.reader.plain import Plain
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.step_tables import marginals_of, read_entries
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern

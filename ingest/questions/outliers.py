@@ -16,7 +16,6 @@ from ingest.questions.question import (
     Part,
     Partial,
     Pattern,
-    Plain,
     Question,
     Ranks,
     Steps,
@@ -24,6 +23,7 @@ from ingest.questions.question import (
 )
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import COLUMNS, Step

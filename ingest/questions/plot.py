@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.question import Drawing, Note, Part, Table
+from ingest.questions.question import Drawing, Note, Part, Table, Texts
 from ingest.reader.text import printable
 from workers.errors import UsageError
 
@@ -63,7 +63,9 @@ def page(title: str, parts: Iterable[Part], limit: int = 0, figure: Figure | Non
         if isinstance(part, Table):
             bodies.append(_WIDE.format(_table(part, limit)))
         elif not isinstance(part, Drawing):
-            bodies.append(f"<p>{html.escape(part.text if isinstance(part, Note) else part)}</p>")
+            texts = part.texts[: limit or None] if isinstance(part, Texts) else [part]
+            told = (text.text if isinstance(text, Note) else text for text in texts)
+            bodies += [f"<p>{html.escape(text).replace(chr(10), '<br>')}</p>" for text in told]
     body = "\n".join(bodies)
     return f"""<!DOCTYPE html>
 <html lang="en">

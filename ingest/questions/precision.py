@@ -20,7 +20,6 @@ from ingest.questions.question import (
     Part,
     Partial,
     Pattern,
-    Plain,
     Question,
     Ranks,
     Steps,
@@ -30,6 +29,7 @@ from ingest.questions.question import (
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.number_formats import NumberFormat, format_named

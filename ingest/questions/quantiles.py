@@ -17,17 +17,16 @@ from ingest.questions.question import (
     Part,
     Partial,
     Pattern,
-    Plain,
     Question,
     Ranks,
     Steps,
     Table,
-    plain,
     without_histogram,
 )
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.anatomy import percentiles, widened
 from ingest.reader.catalog import Catalog
+from ingest.reader.plain import Plain, plain
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern

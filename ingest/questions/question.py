@@ -8,8 +8,7 @@ question.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter as Argument
 from inspect import cleandoc, signature
@@ -21,6 +20,7 @@ from typing import get_type_hints as types_of
 from ingest.questions import QUESTIONS
 from ingest.reader import notebook
 from ingest.reader.choice import Choice
+from ingest.reader.plain import Plain, plain
 from ingest.reader.text import counted
 from workers.errors import UsageError
 
@@ -124,8 +124,9 @@ class Note(NamedTuple):
     label: str = "note"
 
 
-#: The label of notes about what an answer does not cover. They are also said beside JSON.
-LEFT_OUT = "left out"
+#: The labels of notes about what an answer does not cover, and of why there is none: then the command exits
+#: with 1. They are also said beside JSON.
+LEFT_OUT, ERROR = "left out", "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,17 @@ class Drawing:
     noun: str
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Things that take a few lines of prose each."""
+
+    texts: Sequence[str]
+    noun: str
+    """What one of them is about."""
+
+
 #: What an answer consists of where people read it. A text is a line of prose.
-Part: TypeAlias = str | Table[Any] | Drawing | Note
+Part: TypeAlias = str | Table[Any] | Texts | Drawing | Note
 
 
 class Shown(Protocol):
@@ -181,37 +191,6 @@ class Shown(Protocol):
 
     def to_json(self) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
         """Return what `--json` prints, and the page's API answers."""
-
-
-class Plain:
-    """A dataclass that JSON has as an object of its fields."""
-
-    __slots__ = ()
-
-    also: ClassVar[tuple[str, ...]] = ()
-    """Properties that JSON has besides the fields."""
-    hidden: ClassVar[tuple[str, ...]] = ()
-    """Fields that it does not have."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        names = [field.name for field in fields(self) if field.name not in self.hidden]  # type: ignore[arg-type]
-        return {name: plain(getattr(self, name)) for name in (*names, *self.also)}
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: objects, lists, texts, numbers, None."""
-    if isinstance(value, Enum):
-        return value.value
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(member) for key, member in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(member) for member in value]
-    return value
 
 
 class Answer(Plain):
@@ -277,7 +256,9 @@ class Mode:
     ask: Callable[..., Shown]
     """Takes the store, the value of the option, and those of `takes` that are given."""
     takes: frozenset[str]
-    """Parameters of the question that it takes; it refuses others that choose something."""
+    """Parameters and other modes of the question that it takes; it refuses others that choose something."""
+    more: tuple[Parameter, ...] = ()
+    """Parameters that it alone has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +278,8 @@ class Question:
     modes: tuple[Mode, ...] = ()
     has_page: bool = False
     """Whether a command can write the answer, which has a `title`, as a page of HTML."""
+    takes_mesh: bool = False
+    """Whether the places of ranks matter, so that a command can say how they are laid out."""
     check: Callable[[Mapping[str, Any]], object] = lambda _: None
     """Refuses wrong parameters before the store is opened."""
 
@@ -334,8 +317,10 @@ class Question:
             store: the store; None for a question that names stores itself.
             given: what was given.
         """
+        if not self.takes_conditions:
+            return self.shown(self.ask(*([] if store is None else [store]), **given))
         own = {name: value for name, value in given.items() if name not in CONDITIONS}
-        chosen = conditions_of(given) if self.takes_conditions else {}
+        chosen = conditions_of(given)
         return self.shown(self.ask(*([] if store is None else [store]), **own, **chosen))
 
 

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
-from ingest.questions.question import Note, Part, Partial, Plain, Question, Ranks, Steps
+from ingest.questions.question import Note, Part, Partial, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.listing import TableList
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+import shlex
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.reader import notebook
+from ingest.questions.question import ERROR, Answer, Note, Part, Table, Texts
 from ingest.reader.compare_bits import BitDifference
-from ingest.reader.ranges import format_ranges
+from ingest.reader.plain import Plain
+from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted, printable
+from ingest.reader.text import counted
 from workers.store.consolidated.blocks import TensorKey
-from workers.store.strict_json import finite_or_none
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What is said of a store in which nobody is known to be a replica.
 NOTHING_COMPARED = (
     "nothing could be compared: no two ranks agree on a parameter or on the output of a collective"
 )
+#: Statistics to print, the most telling first, and how many.
+_TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
+_MAX_VALUES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Plain):
     """Ranks that must agree on some tensors."""
 
     ranks: tuple[int, ...]
@@ -40,8 +42,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Plain):
     """One tensor that ranks must agree on and do not."""
+
+    hidden: ClassVar = ("key",)
 
     key: TensorKey = field(repr=False)
     ranks: tuple[int, ...]
@@ -69,14 +73,12 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a flat dictionary of plain values and lists of ranks."""
-        row = {"name": self.name, "net": self.key.net, "graph": self.key.graph, "op_type": self.key.op_type}
-        row |= {"op_name": self.key.op_name, "io": self.key.io}
-        rest = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "key"}
-        return {**row, "slot": self.key.slot, "occurrence": self.key.occurrence, **_listed(rest)}
+        names = ("name", "net", "graph", "op_type", "op_name", "io", "slot", "occurrence")
+        return {name: getattr(self.key, name) for name in names} | Plain.to_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class Odd(Plain):
     """A rank that is off, or several of which one is: where it began, and how far it goes."""
 
     ranks: tuple[int, ...]
@@ -106,18 +108,16 @@ class Odd:
     """What shows it, or what differs: `1 of 4096 elements, element [3, 17]: bit 12`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of plain values; NaN is None."""
-        rest = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        values = {
-            name: {"odd": finite_or_none(odd), "others": finite_or_none(others)}
-            for name, (odd, others) in self.values.items()
-        }
-        return {**_listed(rest), "first": self.first.to_dict(), "values": values}
+        """Return a dictionary of plain values."""
+        values = {name: {"odd": odd, "others": others} for name, (odd, others) in self.values.items()}
+        return {**Plain.to_dict(self), "values": values}
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Plain):
     """Something that some ranks have and others of their group do not."""
+
+    hidden: ClassVar = ("keys",)
 
     what: str
     """`rank`, `step`, `operator` or `tensor`."""
@@ -140,14 +140,12 @@ class Missing:
     keys: tuple[TensorKey, ...] = field(default=(), repr=False)
     """The tensors; empty for steps and ranks."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a flat dictionary of plain values and lists of ranks."""
-        return _listed({name: getattr(self, name) for name in self.__dataclass_fields__ if name != "keys"})
-
 
 @dataclass(frozen=True, slots=True)
-class BrokenOperator:
+class BrokenOperator(Plain):
     """A call of an operator with equal inputs on several ranks, and unequal outputs."""
+
+    hidden: ClassVar = ("place",)
 
     step: int
     ranks: tuple[int, ...]
@@ -172,15 +170,13 @@ class BrokenOperator:
     """Which elements and bits of the first of them differ, between the first of `ranks` and another one; None
     if their elements are not in the store."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of plain values."""
-        rest = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "place"}
-        return {**_listed(rest), "bits": None if self.bits is None else self.bits.to_dict()}
 
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
+@dataclass(frozen=True, slots=True, repr=False)
+class Divergence(Answer):
     """What replicas must agree on, and where they do not."""
+
+    noun: ClassVar = "difference"
+    also: ClassVar = ("agree",)
 
     store: str
     ranks: tuple[int, ...]
@@ -199,73 +195,155 @@ class Divergence:
     misplaced: tuple[LayoutFinding, ...] = ()
     """What ranks hold and should not, as `layout` finds it, by step and order of execution."""
 
-    def __repr__(self) -> str:
-        same = "replicas agree" if self.groups else "nothing could be compared"
-        what = same if self.agree else counted(len(self.differences), "difference")
-        more = f", {counted(len(self.broken), 'broken operator')}" if self.broken else ""
-        more += f", {counted(len(self.misplaced), 'layout finding')}" if self.misplaced else ""
-        more += f", {len(self.missing)} missing" if self.missing else ""
-        where = f"ranks {format_ranges(self.ranks)}, steps {format_ranges(self.steps)}"
-        return printable(f"<Divergence {self.store}: {what}{more}, {where}>")
-
     @property
     def agree(self) -> bool:
         """Whether all replicas hold the same, nothing is missing or misplaced, and no operator broke."""
-        return not (self.differences or self.missing or self.broken or self.misplaced)
+        return not self.is_alarm
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as one dictionary of plain values."""
-        return {
-            "store": self.store,
-            "agree": self.agree,
-            "ranks": list(self.ranks),
-            "steps": list(self.steps),
-            "groups": [_listed(asdict(group)) for group in self.groups],
-            "odd": [odd.to_dict() for odd in self.odd],
-            "differences": [difference.to_dict() for difference in self.differences],
-            "missing": [missing.to_dict() for missing in self.missing],
-            "broken": [broken.to_dict() for broken in self.broken],
-            "misplaced": [finding.to_dict() for finding in self.misplaced],
-            "notes": list(self.notes),
-            "left_out": [left.to_dict() for left in self.left_out],
-        }
+    @property
+    def is_alarm(self) -> bool:
+        """Whether anything differs, is missing, or is held wrongly, or an operator broke."""
+        return bool(self.differences or self.missing or self.broken or self.misplaced)
 
-    def _repr_html_(self) -> str:
-        groups = "; ".join(format_ranges(group.ranks) for group in self.groups)
-        state = "agree" if self.agree else "differ"
-        broke = "; ".join(
-            f"{call.op_type} ({call.op_name}) broke in step {call.step} on rank {format_ranges(call.ranks)}"
-            for call in self.broken[:3]
-        )
-        misplaced = "; ".join(str(finding) for finding in self.misplaced[:3])
-        rows = (
-            (
-                format_ranges(difference.ranks),
-                difference.name,
-                difference.why,
-                difference.first_step,
-                difference.last_step,
-                difference.steps,
-            )
-            for difference in self.differences
-        )
-        return notebook.table(
-            f"Replicas {state}: {self.store}",
-            ("rank", "tensor", "why", "first step", "last step", "steps"),
-            rows,
-            total=len(self.differences),
-            remark=f"{broke or misplaced or 'groups of ranks: ' + (groups or 'none')}; "
-            f"{len(self.missing)} missing",
+    def table(self) -> Table[Difference]:
+        """Return a row for each tensor and odd rank."""
+        return Table(
+            {
+                "rank": lambda row: (
+                    format_ranges(row.ranks) if row.has_majority else " or ".join(map(str, row.ranks))
+                ),
+                "first": lambda row: str(row.first_step),
+                "last": lambda row: str(row.last_step),
+                "steps": lambda row: str(row.steps),
+                "healed": lambda row: "yes" if row.healed else "no",
+                "why": lambda row: (
+                    row.why
+                    + " (statistics)" * (row.by == "statistics")
+                    + " (bits only)" * row.same_statistics
+                ),
+                "name": lambda row: row.name,
+            },
+            self.differences,
+            self.noun,
+            right=("first", "last", "steps"),
+            spare=("healed", "steps", "last"),
         )
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the differences as a table: one row for each tensor and odd rank."""
-        import pandas as pd  # deferred: pandas takes 0.4 s to import
+    def _missing_table(self) -> Table[Missing]:
+        return Table(
+            {
+                "rank": lambda row: format_ranges(row.ranks),
+                "state": lambda row: row.state,
+                "what": lambda row: row.what,
+                "first": lambda row: "-" if row.first_step is None else str(row.first_step),
+                "last": lambda row: "-" if row.last_step is None else str(row.last_step),
+                "steps": lambda row: str(row.steps) if row.steps else "-",
+                "others": lambda row: format_ranges(row.others),
+                "name": lambda row: row.name or "-",
+            },
+            self.missing,
+            "missing or extra thing",
+            right=("first", "last", "steps"),
+            spare=("steps", "others", "last"),
+        )
 
-        columns = [*Difference.__dataclass_fields__]
-        columns[:1] = ["name", "net", "graph", "op_type", "op_name", "io", "slot", "occurrence"]
-        return pd.DataFrame([difference.to_dict() for difference in self.differences], columns=columns)
+    def _groups_table(self) -> Table[Group]:
+        return Table(
+            {
+                "group": lambda group: format_ranges(group.ranks),
+                "how": lambda group: group.how,
+                "tensors": lambda group: str(group.tensors),
+                "compared": lambda group: str(group.compared),
+                "agreed": lambda group: str(group.agreed),
+                # Rounded down: 100 means all.
+                "share": lambda group: (
+                    f"{group.agreed * 1000 // group.compared / 10:g}%" if group.compared else "-%"
+                ),
+            },
+            self.groups,
+            "group",
+            right=("tensors", "compared", "agreed", "share"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield what people read: causes first, then tensors, what is missing, and the groups."""
+        if self.agree and self.groups:
+            steps = format_ranges(self.steps)
+            yield f"replicas agree: ranks {format_ranges(self.ranks)}, steps {steps}"
+        if self.misplaced:
+            yield Texts([*map(_misplaced_text, self.misplaced)], "layout finding")
+            step = self.misplaced[0].step
+            yield f"  see     dump-ingest layout {shlex.quote(self.store)} --step {step}"
+        if self.broken:
+            yield Texts([*map(_broken_text, self.broken)], "broken operator")
+        suspects = {odd.ranks[0] for odd in self.odd if odd.has_majority}
+        yield from (_odd_text(odd, suspects) for odd in self.odd)
+        if self.differences:
+            yield ""
+            yield self.table()
+        if self.missing:
+            yield "" if self.odd else "replicas do not hold the same tensors:"
+            yield self._missing_table()
+        if self.groups:
+            yield ""
+            yield self._groups_table()
+        yield from (Note(note) for note in self.notes)
+        if self.agree and not self.groups:
+            yield Note(NOTHING_COMPARED, ERROR)
+            yield Note("  Name the replicas with --group.", "")
 
 
-def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}
+def _misplaced_text(finding: LayoutFinding) -> str:
+    more = counted(finding.follows, "more tensor")
+    after = f"\n  after   {more} with the same cause, or differing" if finding.follows else ""
+    return f"{finding}\n  {finding.level}   {finding.text}{after}"
+
+
+def _broken_text(broken: BrokenOperator) -> str:
+    """Describe an operator with equal inputs and unequal outputs."""
+    which = named_ranges("rank", broken.ranks)
+    where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
+    equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"
+    bits = "" if broken.bits is None else f"\n  {broken.bits}"
+    return (
+        f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}\n"
+        f"  {equal}, and {', '.join(broken.outputs)} differ{'s' * (len(broken.outputs) == 1)}{bits}"
+    )
+
+
+def _odd_text(odd: Odd, suspects: Collection[int]) -> str:
+    """Describe how a rank differs from the rest of its group.
+
+    Args:
+        odd: the rank, or all ranks that it may be.
+        suspects: ranks that a majority showed to be odd in other tensors.
+    """
+    first = odd.first
+    basis = ", bits differ and no statistic does: other NaNs, -0 for 0, or another order"
+    basis = ", by statistics: no elements were dumped" if first.by == "statistics" else basis * first.same_statistics
+    lines = [_odd_headline(odd, suspects), f"  first   {first.name}  ({first.why}{basis})"]
+    if odd.source:
+        lines.append(f"  file    {odd.source}")
+    if odd.values:
+        names = [name for name in _TELLING if name in odd.values] or list(odd.values)
+        instead = "instead of" if odd.has_majority else "or"
+        # With all digits: a flipped bit may change only the last.
+        pairs = {name: [repr(each).removesuffix(".0") for each in odd.values[name]] for name in names}
+        texts = (f"{name} {ours} {instead} {theirs}" for name, (ours, theirs) in pairs.items())
+        lines.append(f"  values  {', '.join([*texts][:_MAX_VALUES])}")
+    if odd.evidence:
+        cause = f"{odd.cause} ({odd.level})" if odd.cause else "cause not determined (open)"
+        lines.append(f"  cause   {cause}: {odd.evidence}")
+    end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
+    lines.append(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
+    return "\n".join(lines)
+
+
+def _odd_headline(odd: Odd, suspects: Collection[int]) -> str:
+    since = f"is off since step {odd.first_step}"
+    if odd.has_majority:
+        agree = f"agree{'s' * (len(odd.others) == 1)}"
+        return f"rank {odd.ranks[0]} {since} ({named_ranges('rank', odd.others)} {agree})"
+    elsewhere = {*suspects} & {*odd.ranks}
+    suspect = f"; off elsewhere: rank {format_ranges(elsewhere)}" if elsewhere else ""
+    return f"one of ranks {format_ranges(odd.ranks)} {since} (no majority says which{suspect})"

@@ -15,7 +15,8 @@ from ingest.cli.app import load_command
 from ingest.cli.question import command_of, help_of
 from ingest.questions import QUESTIONS, Listed
 from ingest.questions.outliers import OutliersAnswer
-from ingest.questions.question import Answer, Option, Pattern, Plain, Question, Table, conditions_of
+from ingest.questions.question import Answer, Option, Pattern, Question, Table, conditions_of
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from tests.cli import strict_json
