@@ -72,11 +72,7 @@ COMMANDS = (
         _ASK,
         "Name the first operator that produced NaN or Inf from clean inputs, and how it spread.",
     ),
-    CommandSummary(
-        "divergence",
-        _ASK,
-        "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
-    ),
+    _asked("divergence"),
     _asked("audit"),
     _asked("trampled"),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),

@@ -25,7 +25,18 @@ from ingest.cli.printing import (
     say_rest,
     write_and_say,
 )
-from ingest.questions.question import CONDITIONS, ERROR, LEFT_OUT, Drawing, Mode, Note, Question, Shown, Table, Texts
+from ingest.questions.question import (
+    CONDITIONS,
+    ERROR,
+    LEFT_OUT,
+    Drawing,
+    Mode,
+    Note,
+    Question,
+    Shown,
+    Table,
+    Texts,
+)
 from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
 
@@ -184,23 +195,27 @@ def print_answer(answer: Shown, limit: int = 0, *, as_json: bool, link: str = ""
             is_void |= part.label == ERROR
             if not as_json or part.label in (LEFT_OUT, ERROR):
                 say(part.text, label=part.label, style="bold red" if part.label == ERROR else "yellow")
-        elif as_json:
-            continue
-        elif isinstance(part, Table):
-            print_table(list(part.columns), part.cells(limit), right=part.right, spare=part.spare)
-            say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s")
-        elif isinstance(part, Texts):
-            shown = limited(part.texts, limit)
-            for line in (line for text in shown for line in text.split("\n")):
-                print_wrapped(line)
-            say_rest(len(part.texts), len(shown), f"{part.noun}s")
-        elif isinstance(part, Drawing):
-            print_drawing(part, limit)
-        else:
-            print_wrapped(part)
+        elif not as_json:
+            _print_part(part, limit)
     if link and not as_json:
         say(f"page: {link}")
     return is_void
+
+
+def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int) -> None:
+    if isinstance(part, Table):
+        print_table(list(part.columns), part.cells(limit), right=part.right, spare=part.spare)
+        say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s")
+    elif isinstance(part, Texts):
+        shown = limited(part.texts, limit)
+        for line in (line for text in shown for line in text.split("\n")):
+            print_wrapped(line)
+        say_rest(len(part.texts), len(shown), f"{part.noun}s")
+    elif isinstance(part, Drawing):
+        print_drawing(part, limit)
+    else:
+        for line in part.split("\n"):
+            print_wrapped(line)
 
 
 def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> None:
@@ -220,7 +235,7 @@ def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> N
 
 
 def end_as(answer: Shown, *, is_void: bool = False) -> None:
-    """Say which steps an answer does not cover; end with 3 if one is damaged, 5 in an alarm, 1 if it is void."""
+    """Say which steps an answer leaves out; end with 3 if one is damaged, 5 in an alarm, 1 if void."""
     say_left_out(answer.left_out)
     exit_if_damaged(answer.damaged)
     if answer.is_alarm:

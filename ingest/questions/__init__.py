@@ -33,6 +33,10 @@ class Listed(NamedTuple):
 
 #: The questions of which everything is made from their own modules, by the name of their command.
 QUESTIONS = {
+    "divergence": Listed(
+        "ingest.questions.divergence.find",
+        "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
+    ),
     "audit": Listed(
         "ingest.questions.audit",
         "Check every tensor against what it follows from: what does not follow was computed wrongly.",

@@ -21,7 +21,7 @@ from ingest.questions import QUESTIONS
 from ingest.reader import notebook
 from ingest.reader.choice import Choice
 from ingest.reader.plain import Plain, plain
-from ingest.reader.text import counted
+from ingest.reader.text import counted, printable
 from workers.errors import UsageError
 
 if TYPE_CHECKING:  # --help of other commands needs neither pandas, numpy nor rich
@@ -236,12 +236,17 @@ class Answer(Plain):
         rows = self.rows_of_table()
         return pd.DataFrame(rows, columns=list(rows[0] if rows else self.table().columns))
 
+    @property
+    def headline(self) -> str:
+        """What it says, in a few words."""
+        return counted(len(self.table().rows), self.noun)
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.store}: {counted(len(self.table().rows), self.noun)}>"
+        return printable(f"<{type(self).__name__} {self.store}: {self.headline}>")
 
     def _repr_html_(self) -> str:
         shown = self.table()
-        title = f"{counted(len(shown.rows), self.noun)}: {self.store}"
+        title = f"{self.headline}: {self.store}"
         return notebook.table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
 
 

@@ -10,7 +10,6 @@ find                           puts them together
 """
 
 from ingest.questions.divergence.find import divergence
-from ingest.questions.divergence.groups import parse_groups
 from ingest.questions.divergence.result import (
     NOTHING_COMPARED,
     BrokenOperator,
@@ -30,5 +29,4 @@ __all__ = [
     "Missing",
     "Odd",
     "divergence",
-    "parse_groups",
 ]

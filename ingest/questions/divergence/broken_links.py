@@ -6,16 +6,18 @@ that write in place, whose inputs are dumped after the operator has overwritten 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import groupby
+from typing import ClassVar
 
-from ingest.reader import notebook
+from ingest.questions.question import Answer, Note, Part, Table, Texts
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.flow.operator_kinds import is_collective, is_parameter, writes_in_place
 from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, Passing, StepFlow, graph_source_of
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -29,7 +31,7 @@ _READ = 20
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenLink:
+class BrokenLink(Plain):
     """An input that holds other bytes than the output from which the graph says it comes."""
 
     rank: int
@@ -44,38 +46,66 @@ class BrokenLink:
     bits: BitDifference | None = None
     """Which elements and bits differ, of the output against the input; None if they are not in the store."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        rest = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**rest, "bits": None if self.bits is None else self.bits.to_dict()}
 
-
-@dataclass(frozen=True, slots=True)
-class BrokenLinks:
+@dataclass(frozen=True, slots=True, repr=False)
+class BrokenLinks(Answer):
     """Inputs that hold other bytes than the outputs from which they come."""
 
+    noun: ClassVar = "broken link"
+    hidden: ClassVar = ("store",)
+
+    store: str
     links: tuple[BrokenLink, ...]
     """By step, rank and order of execution."""
     compared: int
     """How many edges of graphs were compared; 0 if the dump does not have a graph."""
     left_out: tuple[LeftOut, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<BrokenLinks {len(self.links)} of {counted(self.compared, 'edge')}>"
+    @property
+    def is_alarm(self) -> bool:
+        """Whether a link is broken."""
+        return bool(self.links)
 
-    def _repr_html_(self) -> str:
-        columns = ("rank", "step", "input", "source", "differs")
-        rows = ((link.rank, link.step, link.input, link.output, link.bits or "") for link in self.links)
-        title = f"{counted(len(self.links), 'broken link')}; edges compared: {self.compared}"
-        return notebook.table(title, columns, rows, total=len(self.links))
+    def table(self) -> Table[BrokenLink]:
+        """Return a row for each link."""
+        return Table(
+            {
+                "rank": lambda link: str(link.rank),
+                "step": lambda link: str(link.step),
+                "input": lambda link: link.input,
+                "source": lambda link: link.output,
+                "differs": lambda link: str(link.bits or ""),
+            },
+            self.links,
+            self.noun,
+            right=("rank", "step"),
+        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "links": [link.to_dict() for link in self.links],
-            "compared": self.compared,
-            "left_out": [left.to_dict() for left in self.left_out],
-        }
+    def report(self) -> Iterator[Part]:
+        """Yield each output whose readers hold other bytes than it, and which of the two is wrong."""
+        if not self.compared:
+            yield Note("the dump does not have a graph (.ir files), so no link was compared")
+        elif not self.links:
+            yield f"links hold: {counted(self.compared, 'edge')} of the graph"
+        by_output = groupby(self.links, lambda link: (link.rank, link.step, link.output))
+        yield Texts([_told([*links]) for _, links in by_output], "misread output")
+
+
+def _told(links: Sequence[BrokenLink]) -> str:
+    """Return what is wrong with an output: who read other bytes, and how these differ."""
+    first, others = links[0], links[0].other_readers
+    lines = [f"rank {first.rank}, step {first.step}: {first.output} was read with other bytes than it holds"]
+    by_bits = [(bits, [*alike]) for bits, alike in groupby(links, lambda link: link.bits)]
+    for bits, alike in by_bits:
+        lines += [f"  reader   {link.input}" for link in alike] + [f"  differs  {bits}"] * (bits is not None)
+    if others:
+        holds = "holds" if others == 1 else "hold"
+        lines.append(f"  so       {counted(others, 'other reader')} {holds} its bytes: the input is wrong")
+    elif len(links) > 1 and len(by_bits) == 1 and by_bits[0][0] is not None:
+        lines.append("  so       its readers agree: the output, or its dump, is wrong")
+    else:
+        lines.append("  so       no other reader has its bytes: the output, its dump or the input is wrong")
+    return "\n".join(lines)
 
 
 def broken_links(
@@ -121,7 +151,7 @@ def broken_links(
                     continue
                 links.append(replace(link, bits=_bits(opened, passing)) if len(links) < _READ else link)
             opened.forget_tables()
-    return BrokenLinks(tuple(links), compared, (*snapshot.left_out, *damaged))
+    return BrokenLinks(store.url, tuple(links), compared, (*snapshot.left_out, *damaged))
 
 
 def _is_compared(flow: StepFlow, passing: Passing) -> bool:

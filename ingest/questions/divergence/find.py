@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +23,26 @@ from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
 from ingest.questions.divergence.expectations import Expectations, TensorHistory, history_of
-from ingest.questions.divergence.groups import checked_groups
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
+from ingest.questions.question import Answer, Mode, Option, Part, Partial, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import format_ranges, named_ranges
-from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.snapshot import PARTIAL_HINT, LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
+from workers.rules.names import parse_range
 from workers.store.consolidated.blocks import Block, TensorKey
+
+if TYPE_CHECKING:
+    from ingest.questions.divergence.broken_links import BrokenLinks
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
@@ -45,52 +50,76 @@ _SUPPORT = 0.1
 #: Odd ranks of which it is looked at what their step computed.
 _SUSPECTS = 2
 _LINKS_HINT = "Choose two ranks or more; `divergence --links` looks within one."
+_GROUP_HINT = "For example: 0-7, or 0,2,4."
+_MAX_RANKS = 1_000_000
 #: Names that a note spells out.
 _SHOWN = 3
 #: Kinds of tensors that replicas should share judging by the name alone.
 _NAMED = (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.PARAMETER)
 
 
+def _group(text: str) -> set[int]:
+    """Return the ranks of a text such as `0-7` or `0,2,4-6`.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        parsed = parse_range(part)
+        if parsed is None or parsed[1] >= _MAX_RANKS:
+            raise ValueError(f"{text!r} is not a group of ranks. {_GROUP_HINT}")
+        ranks |= set(range(parsed[0], parsed[1] + 1))
+    return ranks
+
+
+_GroupsOption: TypeAlias = Annotated[
+    Iterable[Iterable[int]] | None,
+    Option(
+        "Replicas, such as 0-7 or 0,2,4; may be repeated. Default: by the mesh, or inferred.",
+        "RANKS",
+        flag="--group",
+        short="-g",
+        kind=_group,
+        is_several=True,
+    ),
+]
+
+
 def divergence(
     store: Catalog,
-    groups: Iterable[Iterable[int]] | None = None,
+    groups: _GroupsOption = None,
     *,
-    rank: Choice = None,
-    step: Choice = None,
-    include_partial: bool = False,
+    rank: Ranks = None,
+    step: Steps = None,
+    include_partial: Partial = False,
     layout: bool = True,
     **conditions: Unpack[FilterFields],
 ) -> Divergence:
-    """Find tensors that replicas should agree on and do not, by their digests.
+    """Find tensors on which replicas disagree: the first step and tensor, and the odd rank.
 
-    Looked at are outputs of all-reduce, all-gather and broadcast; what optimizers read; parameters, and
-    inputs that hold the bytes of one; and any other tensor that agreed in the three steps before. Activations
-    come from other data on each rank, and are never expected to agree.
+    It compares digests: of outputs of all-reduce, all-gather and broadcast; of what optimizers read; of
+    parameters, and inputs that hold the bytes of one; and of any other tensor that agreed in the three steps
+    before. Activations come from other data on each rank, and are never expected to agree.
 
-    Where digests and means suggest that ranks hold a tensor as they should not, `layout` looks at the first
-    of these steps, and its findings are part of the answer: a wrong shard, a missing reduction, a bias on
-    every rank, an optimizer state out of step. Only then are elements read.
+    Where digests and means suggest that ranks hold a tensor as they should not (a wrong shard, a missing
+    reduction, a bias on every rank, an optimizer state out of step), it reads some tensors of the first of
+    these steps, as `layout` does.
 
-    Memory: what `StepStatistics` takes, and 10 bytes for each tensor and step; for `layout`, one step of all
-    ranks.
+    Exits with 5 if something differs, is missing, or is held wrongly.
 
-    Args:
-        store: the store.
-        groups: ranks that are replicas of one another; without it, those that differ in the data-parallel
-            axis alone, if `store.coordinates` tells; or those that hold the same parameters, as `layout`
-            finds them, if these are the groups of a mesh; or else they are inferred from what agrees.
-        rank: one rank, or several; default: all.
-        step: one step, or several; default: all.
-        include_partial: use steps with quarantined or missing files, too.
-        layout: whether to look for tensors that ranks hold wrongly, too.
-        conditions: what the tensors of the answer fulfil in any step of any rank: `name`, `role="weight"`,
-            `op_type`, `io`, `graph`, `where`; see `FilterFields`.
+    Returns:
+        What differs; without `layout`, elements are read only of what is off. Replicas that are not given are
+        the ranks that differ in the data-parallel axis alone, if `store.coordinates` tells; or those that
+        hold the same parameters, as `layout` finds them, if these are the groups of a mesh; or else they are
+        inferred from what agrees. Memory: what `StepStatistics` takes, and 10 bytes for each tensor and step;
+        for `layout`, one step of all ranks.
 
     Raises:
         UsageError: a rank, step, group or condition fits nothing, or the store has only one rank.
         DamagedStore: no step can be read.
     """
-    given = None if groups is None else checked_groups(groups)
+    given = None if groups is None else _checked_groups(groups)
     chosen = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
         chosen,
@@ -378,3 +407,102 @@ def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:
     limit = _SUPPORT * max((counts.tensors for counts in finder.groups.values()), default=0)
     known = [set(block) for block, counts in finder.groups.items() if counts.tensors >= limit]
     return [tuple(sorted(block)) for block in known if not any(block < other for other in known)]
+
+
+def _checked_groups(groups: Iterable[Iterable[int]]) -> list[list[int]]:
+    """Return groups of ranks, each in order.
+
+    Raises:
+        UsageError: a group is none, or has fewer than two ranks, or a rank is in two of them.
+    """
+    checked: list[list[int]] = []
+    seen: set[int] = set()
+    for group in groups:
+        if isinstance(group, int | str):
+            raise UsageError(f"{group!r} is not a group of ranks", hint="For example: [[0, 1], [2, 3]].")
+        ranks = sorted(set(group))
+        if len(ranks) < 2:
+            alone = f"a group of {len(ranks)} rank has nothing to agree with: it takes two or more"
+            raise UsageError(alone, hint=_GROUP_HINT)
+        if twice := seen.intersection(ranks):
+            raise UsageError(f"rank {min(twice)} is in two groups", hint="Put each rank into one group only.")
+        seen.update(ranks)
+        checked.append(ranks)
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class _WithLinks:
+    """Broken links, and where replicas stop agreeing if there is more than one rank."""
+
+    links: BrokenLinks
+    replicas: Divergence | None
+
+    @property
+    def _answers(self) -> list[Answer]:
+        return [self.links, *([] if self.replicas is None else [self.replicas])]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The steps that one of them is not about."""
+        return [*dict.fromkeys(left for answer in self._answers for left in answer.left_out)]
+
+    @property
+    def damaged(self) -> list[LeftOut]:
+        """Those of them that are damaged."""
+        return [left for left in self.left_out if left.is_damaged]
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether anything is wrong."""
+        return any(answer.is_alarm for answer in self._answers)
+
+    def report(self) -> Iterator[Part]:
+        """Yield the links, then the replicas."""
+        return chain.from_iterable(answer.report() for answer in self._answers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer about replicas, with the links."""
+        replicas = {} if self.replicas is None else self.replicas.to_json()
+        return {**replicas, "broken_links": self.links.to_json()}
+
+
+def _with_links(
+    store: Catalog,
+    _: object,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    name: str | None = None,
+    include_partial: bool = False,
+    **more: Any,
+) -> _WithLinks:
+    from ingest.questions.divergence.broken_links import broken_links  # deferred: it takes graphs, few ask
+
+    links = broken_links(store, rank, step, name=name, include_partial=include_partial)
+    if len({key.rank for key in store.listed(rank, step)}) == 1:
+        return _WithLinks(links, None)
+    more |= {} if name is None else {"name": name}
+    return _WithLinks(links, divergence(store, rank=rank, step=step, include_partial=include_partial, **more))
+
+
+QUESTION = Question(
+    divergence,
+    (
+        "divergence run.zarr",
+        "divergence run.zarr --group 0-3 --group 4-7",
+        "divergence run.zarr --links[/]   also between operators of one rank[bold]",
+    ),
+    limit=20,
+    noun="row",
+    modes=(
+        Mode(
+            "links",
+            Option("Also find inputs with other bytes than the outputs they come from; one rank will do."),
+            default=False,
+            ask=_with_links,
+            takes=frozenset({"rank", "step", "name", "groups", "include_partial"}),
+        ),
+    ),
+    takes_mesh=True,
+)

@@ -205,6 +205,16 @@ class Divergence(Answer):
         """Whether anything differs, is missing, or is held wrongly, or an operator broke."""
         return bool(self.differences or self.missing or self.broken or self.misplaced)
 
+    @property
+    def headline(self) -> str:
+        """Whether replicas agree, or how much is wrong, and where it was looked."""
+        same = "replicas agree" if self.groups else "nothing could be compared"
+        what = same if self.agree else counted(len(self.differences), "difference")
+        more = f", {counted(len(self.broken), 'broken operator')}" if self.broken else ""
+        more += f", {counted(len(self.misplaced), 'layout finding')}" if self.misplaced else ""
+        more += f", {len(self.missing)} missing" if self.missing else ""
+        return f"{what}{more}, ranks {format_ranges(self.ranks)}, steps {format_ranges(self.steps)}"
+
     def table(self) -> Table[Difference]:
         """Return a row for each tensor and odd rank."""
         return Table(
@@ -289,8 +299,7 @@ class Divergence(Answer):
             yield self._groups_table()
         yield from (Note(note) for note in self.notes)
         if self.agree and not self.groups:
-            yield Note(NOTHING_COMPARED, ERROR)
-            yield Note("  Name the replicas with --group.", "")
+            yield Note(f"{NOTHING_COMPARED}\n  Name the replicas with --group.", ERROR)
 
 
 def _misplaced_text(finding: LayoutFinding) -> str:
@@ -320,7 +329,11 @@ def _odd_text(odd: Odd, suspects: Collection[int]) -> str:
     """
     first = odd.first
     basis = ", bits differ and no statistic does: other NaNs, -0 for 0, or another order"
-    basis = ", by statistics: no elements were dumped" if first.by == "statistics" else basis * first.same_statistics
+    basis = (
+        ", by statistics: no elements were dumped"
+        if first.by == "statistics"
+        else basis * first.same_statistics
+    )
     lines = [_odd_headline(odd, suspects), f"  first   {first.name}  ({first.why}{basis})"]
     if odd.source:
         lines.append(f"  file    {odd.source}")

@@ -88,7 +88,7 @@ def test_that_nothing_could_be_compared_is_said_although_a_step_is_damaged(
     ingest_directly(made.root, store)
     shutil.rmtree(only(store, "rank_2/step_0/*/index"))
     done = answer("divergence", store, code=3)
-    assert done.stderr.startswith("left out: rank 2 step 0: damaged: index/")
+    assert "left out: rank 2 step 0: damaged: index/" in done.stderr
     assert "error: nothing could be compared" in done.stderr
 
 

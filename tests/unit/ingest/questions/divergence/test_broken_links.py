@@ -62,7 +62,7 @@ def test_a_flip_in_an_input_is_named_with_the_other_readers(
     ingest_directly(dump, other)
     answer = broken_links(open_store(other))
     (link,) = answer.links
-    assert "<strong>1 broken link; edges compared:" in answer._repr_html_()
+    assert "<strong>1 broken link: " in answer._repr_html_()
     assert (link.output, link.input, link.step) == (shared.name, read.name, 1)
     assert link.other_readers == len(shared.consumers) - 1
     # No dump with a graph has such names yet.
