@@ -537,14 +537,18 @@ def _but_for_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> di
     """Return by number the gradients without the factor that all of them have, from that of the loss on.
 
     One side may divide the loss by the number of micro-batches, or multiply it against underflow, and the
-    other one its gradients afterwards: parameters show whether they were.
+    other one its gradients afterwards: parameters show whether they were. Where no gradient of a parameter
+    has the factor, it is not undone: so a factor that each rank has its own of is reduced.
     """
-    parallel = {
+    unequal = {
         tensor.number: but_for_factor(tensor.metrics)
         for tensor in tensors
         if parts[tensor.number].is_gradient and tensor.metrics and tensor.unequal
     }
-    parallel = {n: metrics for n, metrics in parallel.items() if metrics.relative_euclidean <= _PARALLEL}
+    parallel = {n: metrics for n, metrics in unequal.items() if metrics.relative_euclidean <= _PARALLEL}
+    of_parameters = {n for n in unequal if parts[n] is StepPart.PARAMETER_GRADIENT}
+    if of_parameters and of_parameters.isdisjoint(parallel):
+        return {}
     factors = [metrics.norm_ratio for metrics in parallel.values()]
     is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
     if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):

@@ -131,30 +131,49 @@ def test_a_parameter_moves_as_far_as_its_gradient_is_uncertain(moved: str, verdi
     assert found[0].verdict is verdict
 
 
-@pytest.mark.parametrize(("moved", "blamed"), [(0.0, False), (1e-3, True)])
-def test_a_factor_of_all_gradients_is_judged_by_the_update(moved: float, blamed: bool) -> None:
-    keys = [TensorKey("", "", kind, name, "output", 0) for kind in ("Parameter", "Gradient") for name in "ab"]
-    flow, judge = Dataflow(keys), Judge()
-    b = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+class _Gradients:
+    """A step of two parameters and their gradients, and the gradient of an activation."""
 
-    def measured(a_of: dict[int, npt.NDArray[np.float32]]) -> list[Measured]:
+    def __init__(self) -> None:
+        gradient = TensorKey("", "", "Gradient", "head.output", "output", 0)
+        parameters = [
+            TensorKey("", "", kind, name, "output", 0) for kind in ("Parameter", "Gradient") for name in "ab"
+        ]
+        self.flow = Dataflow([*parameters, gradient])
+        self.b = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+
+    def measured(self, a_of: dict[int, npt.NDArray[np.float32]]) -> list[Measured]:
         tensors = []
-        for number in range(4):
+        for number in range(5):
             running = RunningComparison()
-            running.update(a_of.get(number, b), b)
+            running.update(a_of.get(number, self.b), self.b)
             metrics = running.result()
             known = None if metrics.bit_equal else metrics
             tensors.append(Measured(number, ("float32", "float32"), (64,), known))
         return tensors
 
-    scaled = {2: 2 * b, 3: 2 * b}
-    found = judge.judge(measured(scaled), flow, lambda _: None)
-    assert [found[number].verdict for number in (2, 3)] == [Verdict.CLOSE] * 2
+
+@pytest.mark.parametrize(("moved", "blamed"), [(0.0, False), (1e-3, True)])
+def test_a_factor_of_all_gradients_is_judged_by_the_update(moved: float, blamed: bool) -> None:
+    step, judge = _Gradients(), Judge()
+    b = step.b
+    scaled = dict.fromkeys((2, 3, 4), 2 * b)
+    found = judge.judge(step.measured(scaled), step.flow, lambda _: None)
+    assert [found[number].verdict for number in (2, 3, 4)] == [Verdict.CLOSE] * 3
     assert judge.scaled == 2
-    judge.judge(measured({1: b + np.float32(moved)} if moved else {}), flow, lambda _: None)
+    judge.judge(step.measured({1: b + np.float32(moved)} if moved else {}), step.flow, lambda _: None)
     assert judge.blames_scale is blamed
-    last = Judge().judge(measured(scaled), flow, lambda _: None, is_last=True)
+    last = Judge().judge(step.measured(scaled), step.flow, lambda _: None, is_last=True)
     assert last[2].verdict is Verdict.DIFFERENT
+
+
+def test_a_factor_that_no_gradient_of_a_parameter_has_is_a_difference() -> None:
+    """Each rank divided by its own number of targets: the factors do not survive their sum."""
+    step = _Gradients()
+    turned = np.roll(step.b, 1)
+    scaled = {2: step.b + turned, 3: step.b - turned, 4: 2 * step.b}
+    found = Judge().judge(step.measured(scaled), step.flow, lambda _: None)
+    assert found[4].verdict is Verdict.DIFFERENT
 
 
 def test_what_nothing_was_computed_from_is_not_read() -> None:
