@@ -77,11 +77,7 @@ COMMANDS = (
     _asked("trampled"),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     _asked("localize"),
-    CommandSummary(
-        "layout",
-        _ASK,
-        "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
-    ),
+    _asked("layout"),
     _asked("trend"),
     _asked("heatmap"),
     _asked("precision"),

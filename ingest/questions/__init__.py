@@ -49,6 +49,10 @@ QUESTIONS = {
         "ingest.questions.localize",
         "Say where tensors of two steps differ, without reading them: also after gc.",
     ),
+    "layout": Listed(
+        "ingest.questions.placement.within",
+        "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
+    ),
     "trend": Listed(
         "ingest.questions.trend",
         "Show how a statistic of tensors develops over the steps, by tensor and rank.",

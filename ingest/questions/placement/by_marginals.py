@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ingest.questions.localize import name_of, named_steps
+from ingest.questions.question import Answer, Table
 from ingest.reader.catalog import Catalog
+from ingest.reader.plain import Plain
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.step_tables import marginals_of
+from ingest.reader.text import shape_text
 from workers.arrays.sharded.marginal_placement import FIT, MarginalWay, held_as, ways_held
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sketches.marginals import Marginal
@@ -24,7 +29,7 @@ _SEVERAL = "several ways fit"
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTensor:
+class HeldTensor(Plain):
     """How ranks hold one tensor of the reference."""
 
     name: str
@@ -43,23 +48,13 @@ class HeldTensor:
     why: str
     """Why it is not known; "" if it is."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "name": self.name,
-            "pieces": self.pieces,
-            "shape": list(self.shape),
-            "groups": [list(group) for group in self.groups],
-            "placement": self.placement,
-            "exactness": self.exactness,
-            "error": None if math.isnan(self.error) else self.error,
-            "why": self.why,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class LayoutByMarginals:
+@dataclass(frozen=True, slots=True, repr=False)
+class LayoutByMarginals(Answer):
     """How the ranks of a run hold the tensors of a reference."""
+
+    noun: ClassVar = "tensor"
+    hidden: ClassVar = ("left_out",)
 
     store: str
     step: int
@@ -67,14 +62,23 @@ class LayoutByMarginals:
     tensors: tuple[HeldTensor, ...]
     """In order of execution in the reference."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "store": self.store,
-            "step": self.step,
-            "reference": self.reference,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-        }
+    left_out: tuple[LeftOut, ...] = field(default=(), init=False)
+
+    def table(self) -> Table[HeldTensor]:
+        """Return a row for each tensor of the reference."""
+        return Table(
+            {
+                "tensor": lambda held: held.name,
+                "shape": lambda held: shape_text(held.shape),
+                "pieces of ranks": lambda held: "; ".join(map(format_ranges, held.groups)),
+                "layout": lambda held: held.placement or "?",
+                "known": lambda held: held.exactness or held.why,
+                "error": lambda held: "-" if math.isnan(held.error) else f"{held.error:.1e}",
+            },
+            self.tensors,
+            self.noun,
+            right=("error",),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

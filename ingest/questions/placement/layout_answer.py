@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ingest.identities.evidence import Level
-from ingest.reader import notebook
+from ingest.questions.question import Answer, Note, Part, Table
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedKind:
+class PlacedKind(Plain):
     """Tensors of one kind: the same operator in all layers and steps, held alike by the same ranks."""
 
     name: str
@@ -26,20 +29,12 @@ class PlacedKind:
     """`told` by the dump, `equal bytes`, or which tensor it is put together in."""
     tensors: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "name": self.name,
-            "ranks": list(self.ranks),
-            "placement": self.placement,
-            "why": self.why,
-            "tensors": self.tensors,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class LayoutFinding:
+class LayoutFinding(Plain):
     """What ranks hold and should not: one for each cause, where it is seen first."""
+
+    also: ClassVar = ("cause",)
 
     step: int
     ranks: tuple[int, ...]
@@ -58,18 +53,17 @@ class LayoutFinding:
         """Describe the mistake in one line: what is wrong with which tensor, where."""
         return f"{self.kind} in step {self.step} on {named_ranges('rank', self.ranks)}: {self.name}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            **asdict(self),
-            "ranks": list(self.ranks),
-            "cause": "" if self.level is Level.OPEN else self.kind,
-        }
+    @property
+    def cause(self) -> str:
+        """Its kind, if values show it or make it likely; "" if not."""
+        return "" if self.level is Level.OPEN else self.kind
 
 
-@dataclass(frozen=True, slots=True)
-class RunLayout:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunLayout(Answer):
     """How the ranks of one run hold its tensors."""
+
+    noun: ClassVar = "tensor kind"
 
     store: str
     ranks: tuple[int, ...]
@@ -84,27 +78,53 @@ class RunLayout:
     removed: int = 0
     """Tensors, counted in each step, that stay open because their elements were removed from the store."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "store": self.store,
-            "ranks": list(self.ranks),
-            "steps": list(self.steps),
-            "replicas": [list(group) for group in self.replicas],
-            "kinds": [kind.to_dict() for kind in self.kinds],
-            "findings": [finding.to_dict() for finding in self.findings],
-            "removed": self.removed,
-        }
+    @property
+    def is_alarm(self) -> bool:
+        """Whether values show a mistake."""
+        return bool(self.findings)
 
-    def __repr__(self) -> str:
-        counts = f"{counted(len(self.kinds), 'kind')} of tensors, {counted(len(self.findings), 'finding')}"
-        return f"<RunLayout {self.store}: {counts}>"
+    @property
+    def headline(self) -> str:
+        """How much is known, and how much looks wrong."""
+        return f"{counted(len(self.kinds), self.noun)}, {counted(len(self.findings), 'finding')}"
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (kind.name, format_ranges(kind.ranks), kind.placement, kind.why, kind.tensors)
-            for kind in self.kinds[: notebook.MAX_ROWS]
-        ]
-        columns = ("tensors like", "ranks", "layout", "known by", "tensors")
-        remark = counted(len(self.findings), "finding")
-        return notebook.table(f"layout of {self.store}", columns, rows, total=len(self.kinds), remark=remark)
+    def table(self) -> Table[PlacedKind]:
+        """Return a row for each kind of tensor."""
+        return Table(
+            {
+                "tensors like": lambda kind: kind.name,
+                "ranks": lambda kind: format_ranges(kind.ranks),
+                "layout": lambda kind: kind.placement,
+                "known by": lambda kind: kind.why,
+                "tensors": lambda kind: str(kind.tensors),
+            },
+            self.kinds,
+            self.noun,
+            right=("tensors",),
+            spare=("tensors", "known by"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield how tensors are held, the command that compares replicas, and what looks wrong."""
+        yield self.table()
+        if self.replicas:
+            groups = " ".join(f"--group {format_ranges(group).replace(' ', '')}" for group in self.replicas)
+            command = f"dump-ingest divergence {shlex.quote(self.store)} {groups}"
+            yield Note(f"ranks with the same parameters: {command}", "")
+        if self.removed:
+            yield Note(
+                f"{counted(self.removed, 'tensor')} that differ from rank to rank: elements are removed. "
+                "--reference STORE@RANK,STEP compares them by marginals with a step that has them whole"
+            )
+        if self.findings:
+            columns: dict[str, Callable[[LayoutFinding], str]] = {
+                "step": lambda finding: str(finding.step),
+                "ranks": lambda finding: format_ranges(finding.ranks),
+                "finding": lambda finding: finding.kind,
+                "level": lambda finding: finding.level,
+                "after": lambda finding: str(finding.follows),
+                "tensor": lambda finding: finding.name,
+                "why": lambda finding: finding.text,
+            }
+            yield ""
+            yield Table(columns, self.findings, "finding", right=("after",), spare=("after",))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, observe
 from ingest.questions.placement.agree import Kind, kind_of
+from ingest.questions.placement.by_marginals import LayoutByMarginals, layout_by_marginals
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
 from ingest.questions.placement.layout_answer import PlacedKind, RunLayout
 from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
+from ingest.questions.question import Mode, Option, Parameter, Partial, Question
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, refuse_url, take_snapshot
@@ -28,8 +31,13 @@ from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, UsageError
 
 
-def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> RunLayout:
-    """Find the layout of a run: how its ranks hold its tensors, and mistakes that values show.
+def layout(
+    store: Catalog,
+    step: Annotated[int | None, Option("Only this step.", short="-n", kind=int)] = None,
+    *,
+    include_partial: Partial = False,
+) -> RunLayout:
+    """Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.
 
     Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the statistics of at
     most three tensors that they may make up are compared, and then elements, once for each kind of tensor; of
@@ -37,10 +45,8 @@ def layout(store: Catalog, step: int | None = None, *, include_partial: bool = F
     linear layers give is computed where ranks differ in a way that needs a reason; elsewhere, for the
     first 8 Mi elements.
 
-    Args:
-        store: the store.
-        step: only this step; default: all.
-        include_partial: use steps with quarantined or missing files, too.
+    Exits with 5 if values show a mistake: a missing or doubled reduction, a wrong group, a wrong shard, a
+    bias on every rank, an optimizer state out of step; each once, where it is first.
 
     Raises:
         UsageError: the store does not have the step, or has no step that is complete on two ranks.
@@ -182,3 +188,38 @@ class _Kinds:
 
 
 _OWN = "each rank its own"
+
+
+def _by_marginals(
+    store: Catalog, reference: str, *, tensor: str = "*", whole: str | None = None, step: int | None = None
+) -> LayoutByMarginals:
+    return layout_by_marginals(store, reference, tensor, of=whole, step=step)
+
+
+QUESTION = Question(
+    layout,
+    (
+        "layout run.zarr",
+        "layout run.zarr --step 3 --mesh dp=2,tp=4",
+        "layout tp2.zarr --reference tp1.zarr@0,3 --tensor 'MatMul*'",
+    ),
+    limit=40,
+    noun="row",
+    modes=(
+        Mode(
+            "reference",
+            Option(
+                "Say how the ranks hold the tensors of this one, from marginals alone: also after gc.",
+                "STORE@RANK,STEP",
+            ),
+            default=None,
+            ask=_by_marginals,
+            takes=frozenset({"step", "tensor", "whole"}),
+            more=(
+                Parameter("tensor", Option("With --reference: only tensors of such names.", "GLOB"), "*"),
+                Parameter("whole", Option("The tensor of the reference that these make up.", "NAME"), None),
+            ),
+        ),
+    ),
+    takes_mesh=True,
+)

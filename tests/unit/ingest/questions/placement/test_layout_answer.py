@@ -33,6 +33,7 @@ def test_an_answer_is_json() -> None:
             }
         ],
         "removed": 0,
+        "left_out": [],
     }
 
 
@@ -41,4 +42,4 @@ def test_a_notebook_shows_the_first_kinds_and_counts_all() -> None:
     shown = many._repr_html_()
     assert shown.count("&lt;Mul&gt;.m") == notebook.MAX_ROWS
     assert "5 more" in shown
-    assert "1 finding<" in shown
+    assert "1 finding: " in shown
