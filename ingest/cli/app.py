@@ -67,11 +67,7 @@ COMMANDS = (
     CommandSummary(
         "anomalies", _ASK, "List what went wrong, once for each cause: the worst first, then the earliest."
     ),
-    CommandSummary(
-        "origin",
-        _ASK,
-        "Name the first operator that produced NaN or Inf from clean inputs, and how it spread.",
-    ),
+    _asked("origin"),
     _asked("divergence"),
     _asked("audit"),
     _asked("trampled"),

@@ -79,6 +79,7 @@ def command_of(question: Question) -> Callable[..., None]:
     argument = next((each for each in parameters if has_store and each.option.is_argument), None)
     draws, modes = hasattr(question.shown, "figure"), question.modes
     rows = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
+    limit_type = Annotated[int, typer.Option(min=0, help=rows)]
     before: dict[str, tuple[Any, Any]] = {"store": (StoreArgument, None)} if has_store else {}
     further = [each for mode in modes for each in mode.more]
     own = {
@@ -91,7 +92,7 @@ def command_of(question: Question) -> Callable[..., None]:
         for name, words in written.items()
     }
     after: dict[str, tuple[Any, Any]] = {
-        "limit": (Annotated[int, typer.Option(min=0, help=rows)], question.limit),
+        **({} if question.limit is None else {"limit": (limit_type, question.limit)}),
         **files,
         **{mode.name: (typer_type(mode.name, mode.option, mode.default), mode.default) for mode in modes},
         **({"mesh": (MeshOption, None)} if question.takes_mesh else {}),
@@ -101,7 +102,7 @@ def command_of(question: Question) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         store, config = given.pop("store", None), given.pop("config", None)
-        limit, as_json = given.pop("limit"), given.pop("json")
+        limit, as_json = given.pop("limit", 0), given.pop("json")
         paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
         chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}

@@ -33,6 +33,10 @@ class Listed(NamedTuple):
 
 #: The questions of which everything is made from their own modules, by the name of their command.
 QUESTIONS = {
+    "origin": Listed(
+        "ingest.questions.origin.search",
+        "Name the first operator that produced NaN or Inf from clean inputs, and how it spread.",
+    ),
     "divergence": Listed(
         "ingest.questions.divergence.find",
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",

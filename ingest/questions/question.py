@@ -274,8 +274,8 @@ class Question:
     """Its function in Python: takes a store first, then the parameters. The docstring is the help, too."""
     examples: tuple[str, ...] = ()
     """Command lines without `dump-ingest`."""
-    limit: int = 50
-    """The rows that a command prints by default."""
+    limit: int | None = 50
+    """The rows that a command prints by default; None if it prints all that there are."""
     noun: str = "tensor"
     """What a row is, for the help of `--limit`."""
     shown: Callable[[Any], Shown] = lambda answer: answer

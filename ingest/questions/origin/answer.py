@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ingest.questions.origin.graph import SpreadGraph
+from ingest.questions.question import Note, Part, Table
 from ingest.questions.why import WhyAnswer
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, number_text, printable, shape_text, table_lines
@@ -28,13 +31,13 @@ _NUMBERS = {
     "mean": "mean",
     "std": "std",
 }
-#: The headings of that table.
-_TENSOR_COLUMNS = ("tensor", "dtype", "shape", *_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
-class OriginTensor:
+class OriginTensor(Plain):
     """An input or output of the first operator."""
+
+    hidden: ClassVar = ("statistics",)
 
     name: str
     """Its `Tensor.name`."""
@@ -49,19 +52,11 @@ class OriginTensor:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; unknown statistics are None."""
         numbers = {name: _plain(name, getattr(self.statistics, name)) for name in FIELDS}
-        return {
-            "name": self.name,
-            "io": self.io,
-            "slot": self.slot,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "is_bad": self.is_bad,
-            **numbers,
-        }
+        return Plain.to_dict(self) | numbers
 
 
 @dataclass(frozen=True, slots=True)
-class OriginOperator:
+class OriginOperator(Plain):
     """An operator that it reached, or another one at which it may have begun."""
 
     rank: int
@@ -75,13 +70,9 @@ class OriginOperator:
     is_assumed: bool = False
     """Whether only the order of execution suggests it."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
-class OriginCollective:
+class OriginCollective(Plain):
     """A collective through which it reached other ranks."""
 
     op_type: str
@@ -90,19 +81,9 @@ class OriginCollective:
     to_ranks: tuple[int, ...]
     is_assumed: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "op_type": self.op_type,
-            "op_name": self.op_name,
-            "from_ranks": list(self.from_ranks),
-            "to_ranks": list(self.to_ranks),
-            "is_assumed": self.is_assumed,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class OriginLater:
+class OriginLater(Plain):
     """A later step in which it is present, too."""
 
     step: int
@@ -115,19 +96,12 @@ class OriginLater:
     born_again: tuple[str, ...] = ()
     """Operators that produced it again, from clean inputs."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "step": self.step,
-            "ranks": list(self.ranks),
-            "through": list(self.through),
-            "born_again": list(self.born_again),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class OriginSpread:
+class OriginSpread(Plain):
     """How it spread from the first operator."""
+
+    hidden: ClassVar = ("graph",)
 
     next: tuple[OriginOperator, ...] = ()
     """The first 20 of the operators that it reached in the same step and on the same rank, nearest first."""
@@ -142,29 +116,19 @@ class OriginSpread:
     steps: tuple[OriginLater, ...] = ()
     """Later steps in which it is present."""
     graph: SpreadGraph = field(default_factory=SpreadGraph, repr=False)
-    """The whole spread within its step. Not part of `to_dict`, because it may be large."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "next": [operator.to_dict() for operator in self.next],
-            "operators": self.operators,
-            "collectives": [collective.to_dict() for collective in self.collectives],
-            "ranks": list(self.ranks),
-            "ends": list(self.ends),
-            "steps": [later.to_dict() for later in self.steps],
-        }
+    """The whole spread within its step. JSON does not have it unasked, because it may be large."""
 
 
 @dataclass(frozen=True, slots=True)
-class OriginAnswer:
+class OriginAnswer(Plain):
     """The first operator that produced what was searched for, and how it spread.
 
     If there is none, all fields about the operator are None.
     """
 
-    tensor_columns: ClassVar[tuple[str, ...]] = _TENSOR_COLUMNS
-    """Those of `tensor_rows`."""
+    hidden: ClassVar = ("looked_for", "store", "drawn_as")
+    is_alarm: ClassVar = False
+
     cause: str | None
     """`nan`, `inf`, `overflow`, `where`; or None."""
     how: str | None = None
@@ -196,6 +160,9 @@ class OriginAnswer:
     """Steps that the answer is not about, with the reason."""
     looked_for: str = "auto"
     """The cause that was asked for: `nan`, `inf`, `overflow`, `auto`; or the condition."""
+    store: str = ""
+    drawn_as: str = ""
+    """How the whole spread is told instead: `text`, or `dot` for Graphviz."""
 
     def __repr__(self) -> str:
         return f"<OriginAnswer {next(map(printable, _lines(self)), 'nothing')}>"
@@ -207,51 +174,76 @@ class OriginAnswer:
     def _repr_html_(self) -> str:
         return notebook.block(str(self))
 
-    def headline(self) -> list[str]:
-        """Return the first lines of the text: what was found and where, and the line of the program."""
-        return [*_headline(self)]
-
-    def tensor_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the text, inputs and outputs of the operator, as cells of `tensor_columns`."""
-        return [*map(_tensor_row, (*self.inputs, *self.outputs))]
-
-    def details(self) -> list[str]:
-        """Return the lines of the text that follow the table: why, how it spread, what is not certain."""
-        return [*_details(self)]
-
     @property
     def found(self) -> bool:
         """Whether the answer names an operator."""
         return self.rank is not None
 
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The rank and step where it began."""
+        return None if self.rank is None or self.step is None else (self.rank, self.step)
+
+    @property
+    def damaged(self) -> list[LeftOut]:
+        """The steps that are left out because they are damaged."""
+        return [left for left in self.left_out if left.is_damaged]
+
+    def table(self) -> Table[OriginTensor]:
+        """Return a row for each input and output of the operator."""
+        numbers: dict[str, Callable[[OriginTensor], str]] = {
+            heading: lambda row, name=name: number_text(getattr(row.statistics, name))  # type: ignore[misc]
+            for heading, name in _NUMBERS.items()
+        }
+        return Table(
+            {
+                "tensor": lambda row: f"{row.io} {row.slot}" if row.slot >= 0 else row.io,
+                "dtype": lambda row: row.dtype,
+                "shape": lambda row: shape_text(row.shape),
+                **numbers,
+            },
+            (*self.inputs, *self.outputs),
+            "tensor",
+            right=[*_NUMBERS],
+            spare=("std", "mean", "dtype", "shape", "-Inf", "+Inf"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield what happened, the operands, why, and how it spread; or the whole spread."""
+        if self.drawn_as:
+            graph = self.spread.graph
+            yield from graph.to_dot() if self.drawn_as == "dot" else graph.to_text()
+            if not graph.nodes:
+                unknown = ["How it spread is not recorded."] * self.found
+                yield Note("\n".join([*_headline(self), *unknown]), "")
+            return
+        yield from _headline(self)
+        if self.inputs or self.outputs:
+            yield ""
+            yield self.table()
+        yield from _details(self)
+        for tensor in self._telling():
+            # A name may contain glob characters; `show` prefers an exact match.
+            where = f"{shlex.quote(self.store)} {shlex.quote(tensor.name)}"
+            yield Note(f"dump-ingest show {where} --rank {self.rank} --step {self.step}", "values")
+
+    def _telling(self) -> list[OriginTensor]:
+        """Return what to look at: a clean input and a bad output, or what was bad when it came in."""
+        bad = [tensor for tensor in self.outputs if tensor.is_bad]
+        if self.came_in is not None:
+            return [tensor for tensor in (*self.inputs, *bad) if tensor.is_bad][:1]
+        return [*self.inputs[:1], *bad[:1]]
+
     def to_dict(self) -> dict[str, Any]:
         """Return one object of plain values."""
-        line = self.source
-        source = None
-        if line is not None:
-            names = ("file", "line", "code", "of", "matched", "op", "source")
-            source = {name: getattr(line, name) for name in names}
-        return {
-            "rank": self.rank,
-            "step": self.step,
-            "graph": self.graph,
-            "op_type": self.op_type,
-            "op_name": self.op_name,
-            "occurrence": self.occurrence,
-            "cause": self.cause,
-            "how": self.how,
-            "what": self.what,
-            "came_in": self.came_in,
-            "fused_from": list(self.fused_from),
-            "source": source,
-            "inputs": [tensor.to_dict() for tensor in self.inputs],
-            "outputs": [tensor.to_dict() for tensor in self.outputs],
-            "why": self.why.to_dict() if self.why is not None else None,
-            "spread": self.spread.to_dict() if self.found else None,
-            "alternatives": [operator.to_dict() for operator in self.alternatives],
-            "notes": list(self.notes),
-            "left_out": [left.to_dict() for left in self.left_out],
-        }
+        line, told = self.source, Plain.to_dict(self)
+        names = ("file", "line", "code", "of", "matched", "op", "source")
+        told["source"] = None if line is None else {name: getattr(line, name) for name in names}
+        return told if self.found else told | {"spread": None}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints: with the whole spread if that was asked for."""
+        return self.to_dict() | ({"spread_graph": self.spread.graph.to_dict()} if self.drawn_as else {})
 
 
 def _plain(name: str, value: float) -> float | int | None:
@@ -262,9 +254,11 @@ def _plain(name: str, value: float) -> float | int | None:
 
 def _lines(answer: OriginAnswer) -> Iterator[str]:
     yield from _headline(answer)
-    if rows := answer.tensor_rows():
+    table = answer.table()
+    if table.rows:
         yield ""
-        yield from table_lines(answer.tensor_columns, rows, right=[*_NUMBERS])
+        rows = [[str(cell) for cell in row] for row in table.cells()]
+        yield from table_lines([*table.columns], rows, right=table.right)
     yield from _details(answer)
 
 
@@ -318,15 +312,6 @@ def _what_and_where(answer: OriginAnswer) -> str:
     if answer.how == "born":
         return f"{answer.what} was born in {operator} on {place}"
     return f"{answer.what} came through {operator} to {place}; its source is not known"
-
-
-def _tensor_row(tensor: OriginTensor) -> tuple[str, ...]:
-    return (
-        f"{tensor.io} {tensor.slot}" if tensor.slot >= 0 else tensor.io,
-        tensor.dtype,
-        shape_text(tensor.shape),
-        *(number_text(getattr(tensor.statistics, name)) for name in _NUMBERS.values()),
-    )
 
 
 def _spread_lines(answer: OriginAnswer) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roo
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import fused_from, name_of_input, source_line, tensors_of
+from ingest.questions.question import Mode, Option, Partial, Question, Ranks, Steps
 from ingest.questions.why import WhyAnswer
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_collective
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
@@ -34,30 +35,32 @@ CAUSES = ("auto", "nan", "inf", "overflow")
 
 def origin(
     store: Catalog,
-    rank: Choice = None,
-    step: Choice = None,
+    rank: Ranks = None,
+    step: Steps = None,
     *,
-    cause: str = "auto",
-    where: str | None = None,
-    include_partial: bool = False,
+    cause: Annotated[
+        str, Option("What to look for: nan, inf, overflow, or auto: NaN or Inf, else an overflow.", "CAUSE")
+    ] = "auto",
+    where: Annotated[
+        str | None,
+        Option(
+            'Look for tensors that fulfil this condition instead, such as "max > 6e4".',
+            "CONDITION",
+            short="-w",
+        ),
+    ] = None,
+    include_partial: Partial = False,
 ) -> OriginAnswer:
-    """Return the first operator, over all ranks and steps, whose outputs are bad while its inputs were clean.
+    """Name the first operator that produced NaN or Inf from clean inputs, and how it spread.
 
     First means first in order of execution: by step, by collectives between ranks, and by the order in which
     operators ran on one rank. Clocks of different ranks are not compared. Infinity that others turned into
-    finite numbers, such as a mask before softmax, is only mentioned in a note.
+    finite numbers, such as a mask before softmax, is only mentioned in a note. What came from other ranks is
+    not known if only some are chosen.
 
-    Steps without anything bad are not read. Of the others, the indexes of those up to the first that matters
-    are read, and of the next one. Memory: see `Suspects`.
-
-    Args:
-        store: the store.
-        rank: one rank, or several; all if None. What came from other ranks is then not known.
-        step: one step, or several; all if None.
-        cause: `nan`, `inf`, `overflow` (the first overflow record), or `auto`: NaN or Inf, and if there is
-            neither, the first overflow record.
-        where: a condition for bad tensors, instead of a cause, as for `Catalog.tensors`: `"max > 6e4"`.
-        include_partial: also use steps with quarantined or missing files.
+    Returns:
+        What was found. Steps without anything bad are not read. Of the others, the indexes of those up to the
+        first that matters are read, and of the next one. Memory: see `Suspects`.
 
     Raises:
         UsageError: one of the ranks or steps is not in the store, `where` is not a valid condition, or the
@@ -75,7 +78,34 @@ def origin(
         answer = first_overflow(snapshot)
     else:
         answer = OriginSearch(snapshot, cause).answer()
-    return replace(answer, looked_for=where or cause)
+    return replace(answer, looked_for=where or cause, store=store.url)
+
+
+def _drawn(store: Catalog, drawn_as: str, **asked: Any) -> OriginAnswer:
+    if drawn_as not in ("text", "dot"):
+        raise UsageError(
+            f"--graph {drawn_as}: there is no such format", hint="Formats: text, dot; or --json with either."
+        )
+    return replace(origin(store, **asked), drawn_as=drawn_as)
+
+
+QUESTION = Question(
+    origin,
+    (
+        "origin run.zarr",
+        'origin run.zarr --where "abs(max) > 6e4"[/]   the first such output[bold]',
+    ),
+    limit=None,
+    modes=(
+        Mode(
+            "graph",
+            Option("Print the whole spread within its step instead: text, or dot for Graphviz.", "FORMAT"),
+            default=None,
+            ask=_drawn,
+            takes=frozenset({"rank", "step", "cause", "where", "include_partial"}),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

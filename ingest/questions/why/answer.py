@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ingest.reader.plain import Plain
 from ingest.reader.text import counted, value_text
 
 
@@ -29,7 +30,7 @@ class WhyRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WhyElement:
+class WhyElement(Plain):
     """One element of the output that is bad, and what the inputs held at its place."""
 
     index: tuple[int, ...]
@@ -44,30 +45,21 @@ class WhyElement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; numbers that are not finite as the texts `NaN`, `Inf`, `-Inf`."""
-        return {
-            "index": list(self.index),
-            "value": _plain(self.value),
-            "inputs": [_plain(value) for value in self.inputs],
-            "rows": [row.to_dict() for row in self.rows],
-            "reason": self.reason,
-        }
+        inputs = [_plain(value) for value in self.inputs]
+        return Plain.to_dict(self) | {"value": _plain(self.value), "inputs": inputs}
 
 
 @dataclass(frozen=True, slots=True)
-class WhyReason:
+class WhyReason(Plain):
     """A reason by the definition of the operator, and for how many elements it holds."""
 
     reason: str
     """Such as `logarithm of a negative number`; "" if the reason is not known."""
     elements: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"reason": self.reason, "elements": self.elements}
-
 
 @dataclass(frozen=True, slots=True)
-class WhyAnswer:
+class WhyAnswer(Plain):
     """Why an operator produced NaN or Inf."""
 
     tensor: str
@@ -109,18 +101,6 @@ class WhyAnswer:
             yield _element_line(element, is_output=bool(self.inputs))
         if self.bad > elements:
             yield f"and {self.bad - min(elements, len(self.elements))} more"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "tensor": self.tensor,
-            "inputs": list(self.inputs),
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "elements": [element.to_dict() for element in self.elements],
-            "bad": self.bad,
-            "examined": self.examined,
-            "size": self.size,
-        }
 
 
 def _element_line(element: WhyElement, *, is_output: bool) -> str:
