@@ -222,6 +222,26 @@ class StepAudit:
         follows = any(self._follows(call, slot, reader(rows)) for rows in (*([row] for row in last), last))
         return follows and any(peer.follows(call.key, slot) for peer in replicas)
 
+    def is_proved(self, row: int, peers: Mapping[int, StepAudit]) -> bool | None:
+        """Return whether an output or gradient follows from this step; None if that cannot be asked.
+
+        Args:
+            row: of the tensor.
+            peers: the same step of all ranks, itself among them.
+        """
+        self._peers = peers
+        for key, call in self._flow.calls.items():
+            output = next((each for each in call.outputs if each.row == row), None)
+            if output is None or is_parameter(key.op_type) or is_collective(key.op_type):
+                continue
+            read = [output, *call.inputs]
+            if not all(self._is_readable(each) and _is_written(self._read(each)) for each in read):
+                return None
+            known = RankHistory()
+            made = self._gradient(call, known) if key.op_type == _GRADIENT else self._outputs(call, known)
+            return any(each.row == row and each.outcome.status == "holds" for each in made)
+        return None
+
     def holds_parameter(self, name: str, content: object) -> bool:
         """Return whether a parameter has these values here, too."""
         return self.parameter_content(name) == content

@@ -21,6 +21,7 @@ from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.states import OUT_OF_STEP, States
 from ingest.questions.placement.sums import (
     Account,
+    Deviation,
     Layer,
     StepElements,
     Summand,
@@ -304,6 +305,7 @@ class _StepOfSums:
         """Yield outputs of linear layers that are not the sum that they should be."""
         with_bias: Counter[Kind] = Counter()
         without: list[tuple[Layer, tuple[int, ...]]] = []
+        named: set[int] = set()
         for layer in self._search.layers:
             ranks = self._ranks(layer.input, layer.weight, layer.output)
             product = forward(self._values, layer, ranks) if ranks else None
@@ -320,8 +322,10 @@ class _StepOfSums:
                     kind, text = _wrong_sum(way, self._keys[layer.bias].name)
                     yield self.mistake(layer.output, ranks, kind, "shown", text)
             elif product is not None and self._computes_alone(layer, ranks):
-                named = [*self._deviating(layer.output, ranks, product, layer.bias)]
-                yield from named or self._computed_otherwise(layer, ranks, product)
+                deviating = [*self._deviating(layer.output, ranks, product, layer.bias)]
+                named |= {mistake.tensor for mistake in deviating}
+                yield from deviating
+        yield from self._computed_otherwise(named)
         for layer, ranks in without:
             others = with_bias[self._search.kinds[layer.output]]
             if others >= MANY:
@@ -344,30 +348,47 @@ class _StepOfSums:
         self, tensor: int, ranks: tuple[int, ...], own: Summand, bias: int = -1
     ) -> Iterator[_Mistake]:
         """Yield that a tensor is what its operands give, but for few elements of some ranks."""
-        if own.may_be_unwritten:
-            return
-        results, biases = self._values.by_rank(ranks, tensor), self._values.by_rank(ranks, bias)
-        partitions = partitions_of(ranks, self._coordinates)
-        found = deviation(results, own, biases, partitions) if results else None
+        found = self._deviation(tensor, ranks, own, bias)
         if found is not None:
             where = named_ranges("rank", found.ranks)
             text = f"on {where}, it is not what its operands give: {found.difference}"
             yield self.mistake(tensor, found.ranks, named_difference(found.difference), "shown", text)
 
-    def _computed_otherwise(self, layer: Layer, ranks: tuple[int, ...], own: Summand) -> Iterator[_Mistake]:
+    def _deviation(
+        self, tensor: int, ranks: tuple[int, ...], own: Summand, bias: int = -1
+    ) -> Deviation | None:
+        results, biases = self._values.by_rank(ranks, tensor), self._values.by_rank(ranks, bias)
+        if own.may_be_unwritten or not results:
+            return None
+        return deviation(results, own, biases, partitions_of(ranks, self._coordinates))
+
+    def _computed_otherwise(self, named: Collection[int]) -> Iterator[_Mistake]:
         """Yield that some replicas computed an output with other numbers than they hold, before they part."""
-        if self._number not in self._search.asked or not self._holds_same(layer.weight, ranks):
-            return
-        if own.may_be_unwritten:
-            return
-        follows, others = list[int](), list[int]()
-        for rank in ranks:
-            part = Summand({rank: own.values[rank]}, {rank: own.magnitudes[rank]}, own.terms)
-            (follows if self._ways(layer.output, (rank,), [part], layer.bias) else others).append(rank)
-        if follows and others:
-            text = f"on {named_ranges('rank', others)}, it is not what its operands give, and on "
-            text += f"{named_ranges('rank', follows)} it is, of the same {self._keys[layer.weight].name}"
-            yield self.mistake(layer.output, others, "ranks differ", "open", text)
+        layers = self._search.layers if self._number in self._search.asked else []
+        for layer in layers:
+            ranks = self._ranks(layer.weight, layer.output)
+            if layer.output in named or not ranks or not self._holds_same(layer.weight, ranks):
+                continue
+            if off := self._not_proved(layer.output):
+                text = f"{_of_ranks(off, ranks)}, of the same {self._keys[layer.weight].name}"
+                yield self.mistake(layer.output, off, "ranks differ", "open", text)
+
+    def _not_proved(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranks on which a tensor does not follow from its operands, if it does on all others."""
+        rows, holders = self._block.row, self._values.holders(tensor)
+        proved = {
+            rank: self._values.audits[rank].is_proved(
+                int(rows[self._block.ranks.index(rank), tensor]), self._values.audits
+            )
+            for rank in holders
+        }
+        off = tuple(rank for rank, is_proved in proved.items() if is_proved is False)
+        layers = (layer for layer in self._search.layers if layer.output == tensor)
+        if len(off) == len(holders) and (layer := next(layers, None)):  # what ranks add up, all prove
+            own = forward(self._values, layer, holders)
+            found = None if own is None else self._deviation(tensor, holders, own, layer.bias)
+            off = () if found is None else found.ranks
+        return off if len(off) < len(holders) and None not in proved.values() else ()
 
     def _reduced(self, layer: Layer, ranks: tuple[int, ...], ways: Sequence[Account]) -> Iterator[_Mistake]:
         """Yield that an output was not summed where it should be, or over the wrong ranks."""
@@ -592,7 +613,9 @@ class _StepOfSums:
                 text += f", and the same {self._keys[parameter].name}"
             text += f": {difference}" if difference else ""
             if cause:
-                yield self.mistake(tensor, ranks, cause, "shown", text)
+                if off := self._not_proved(tensor):
+                    text += f"; {_of_ranks(off, ranks)}"
+                yield self.mistake(tensor, off or ranks, cause, "shown", text)
             elif parameter is None or difference is None or self._follows_from_inputs(tensor, parameter):
                 yield self.mistake(tensor, ranks, "ranks differ", "open", text)
             else:
@@ -613,6 +636,11 @@ class _StepOfSums:
         if first is None or second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
             return None
         return shape_of_difference(first, second)
+
+
+def _of_ranks(off: Sequence[int], ranks: Sequence[int]) -> str:
+    others = named_ranges("rank", [rank for rank in ranks if rank not in off])
+    return f"on {named_ranges('rank', off)}, it is not what its operands give, and on {others} it is"
 
 
 def _wrong_sum(way: Account, bias: str) -> tuple[str, str]:
