@@ -107,3 +107,26 @@ def test_a_replica_that_computes_with_the_last_parameters_is_named(audited: Audi
     failure = audited(disturb, ranks=2).failures[0]
     assert (failure.cause, failure.level, failure.rank, failure.steps) == ("stale value", "shown", 1, (2,))
     assert failure.name == "Module.Column.0.up.output.0"
+
+
+@pytest.mark.parametrize("path", ["0", "0.norm", "1"])
+def test_of_replicas_that_part_the_one_that_does_not_follow_from_its_operands_is_named(
+    audited: Audited, tmp_path: Path, path: str
+) -> None:
+    """A block is the sum of its parts; a norm and a linear layer are what their names say."""
+
+    def disturb(net: Any, rank: int, step: int) -> Callable[[], None] | None:
+        def hook(_: Any, __: Any, output: Any) -> Any:
+            output = output.clone()
+            output[3] *= 1.5
+            return output
+
+        wrong = rank == 1 and step == 2
+        return net.get_submodule(path).register_forward_hook(hook, prepend=True).remove if wrong else None
+
+    audited(disturb, ranks=2)
+    first, *_ = ingest.layout(ingest.open_store(tmp_path / "run.zarr")).findings
+    assert (first.kind, first.ranks, first.step) == ("one row", (1,), 2)
+    assert f".{path}.output" in first.name
+    if path != "1":  # of a linear layer, it is shown without the other rank
+        assert first.text.endswith("on rank 1, it is not what its operands give, and on rank 0 it is")
