@@ -209,14 +209,15 @@ class CubeWriter:
         self.axis.extend(keys)
         if len(self.axis) == before:
             return
-        self.names += unique_names(self.axis.keys[before:], self._taken_names)
+        axis = self.axis.keys
+        self.names += unique_names(axis[before:], self._taken_names)
         written: dict[str, bytes] = {}
         (length,) = {layout.chunk[0] for layout in self.layouts.keys.values()}
-        for number in range(before // length, ceil_div(len(self.axis), length)):
+        for number in range(before // length, ceil_div(len(axis), length)):
             part = slice(number * length, (number + 1) * length)
-            keys = self.axis.keys[part]
-            columns: dict[str, Sequence[Any]] = dict(zip(KEY_FIELDS, zip(*keys, strict=True), strict=True))
-            columns |= {"name": [key.name for key in keys], "tensor": self.names[part]}
+            own = axis[part]
+            columns: dict[str, Sequence[Any]] = dict(zip(KEY_FIELDS, zip(*own, strict=True), strict=True))
+            columns |= {"name": [key.name for key in own], "tensor": self.names[part]}
             for name, layout in self.layouts.keys.items():
                 values = np.array(columns[name], layout.dtype)
                 written[f"{GROUP}/{layout.key((number,))}"] = layout.encode(values)

@@ -314,9 +314,10 @@ class History:
         return StepValues(number, block.ranks, row, values, digest, fulfils, has_elements, cumulative)
 
     def _is_chosen(self, key: TensorKey) -> bool:
-        if key not in self._chosen:
-            self._chosen[key] = self.chooses(key)
-        return self._chosen[key]
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self.chooses(key)
+        return chosen
 
 
 def _beyond_memory(kept: Mapping[_Generation, StepValues | None]) -> list[_Generation]:

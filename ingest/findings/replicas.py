@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -32,22 +33,30 @@ Tensor: TypeAlias = tuple[str, str]
 """Graph and name of a tensor, or of an operator."""
 
 
-def chooses(selector: Selector, key: TensorKey) -> bool:
-    """Return whether a rule with this selector is about a tensor, on a rank that it is about."""
-    if not _has_place(selector, key):
-        return False
+@lru_cache(maxsize=512)
+def chooser(selector: Selector) -> Callable[[TensorKey], bool]:
+    """Return what tells whether a rule with this selector is about a tensor, on a rank that it is about."""
+    has_place, by_name = _place_chooser(selector), bool(selector.include or selector.exclude)
     # To spell a name takes longer than all else here.
-    by_name = selector.include or selector.exclude
-    return not by_name or is_chosen(selector.include, selector.exclude, key.name)
-
-
-def _has_place(selector: Selector, key: TensorKey) -> bool:
-    """Return whether a tensor is where a rule looks, whatever its name."""
-    return (
-        is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
-        and is_chosen(selector.io, (), key.io)
-        and is_chosen(selector.graph, (), key.graph)
+    return lambda key: (
+        has_place(key.op_type, key.io, key.graph)
+        and (not by_name or is_chosen(selector.include, selector.exclude, key.name))
     )
+
+
+@lru_cache(maxsize=512)
+def _place_chooser(selector: Selector) -> Callable[[str, str, str], bool]:
+    """Return what tells whether a tensor is where a rule looks, whatever its name."""
+
+    @lru_cache(maxsize=4096)  # a run has few of these
+    def has_place(op_type: str, io: str, graph: str) -> bool:
+        return (
+            is_chosen(selector.op_type, selector.exclude_op_type, op_type)
+            and is_chosen(selector.io, (), io)
+            and is_chosen(selector.graph, (), graph)
+        )
+
+    return has_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ def _names_of(key: TensorKey) -> tuple[str, str]:
 
 def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
     for difference in answer.differences:
-        if difference.last_step == step and chooses(rule.selector, difference.key):
+        if difference.last_step == step and chooser(rule.selector)(difference.key):
             tensor = difference.key.graph, difference.name
             yield from _finding(rule, step, difference.ranks, tensor, _describe_difference(difference))
 
@@ -193,7 +202,7 @@ def _chooses_missing(selector: Selector, missing: Missing) -> bool:
         return False
     is_named = is_chosen(selector.include, (), missing.name)
     return any(
-        _has_place(selector, key)
+        _place_chooser(selector)(key.op_type, key.io, key.graph)
         and is_chosen((), selector.exclude, key.name)
         and (is_named or is_chosen(selector.include, (), key.name))
         for key in missing.keys

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ingest.findings import series_kinds, training
 from ingest.findings.history import History, StepWindow
-from ingest.findings.replicas import ComparedReplicas, chooses
+from ingest.findings.replicas import ComparedReplicas, chooser
 from ingest.findings.series_kinds import TensorHits
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.reader.catalog import Catalog
@@ -51,8 +51,9 @@ class SeriesRules:
         self.rules = rules
         self._over_steps = _of_scope(rules, Scope.STEPS)
         self._over_ranks = _of_scope(rules, Scope.RANKS)
-        self._selectors = tuple(dict.fromkeys(rule.selector for rule in self._over_steps))
-        self._reads = tuple({KINDS[rule.kind].reads for rule in self._over_steps})
+        selectors = dict.fromkeys(rule.selector for rule in self._over_steps)
+        reads = dict.fromkeys(KINDS[rule.kind].reads for rule in self._over_steps)
+        self._choosers = (*map(chooser, selectors), *reads)
         kinds = [(KINDS[rule.kind], rule) for rule in self._over_steps]
         self._history = History(
             self._is_chosen,
@@ -157,13 +158,11 @@ class SeriesRules:
         )
 
     def _is_chosen(self, key: TensorKey) -> bool:
-        return any(reads(key) for reads in self._reads) or any(
-            chooses(selector, key) for selector in self._selectors
-        )
+        return any(chooses(key) for chooses in self._choosers)
 
     def _mask(self, rule: Rule) -> npt.NDArray[np.bool_]:
         mask = self._masks.setdefault(rule.selector, [])
-        mask += [chooses(rule.selector, key) for key in self._history.axis.keys[len(mask) :]]
+        mask += map(chooser(rule.selector), self._history.axis.keys[len(mask) :])
         return np.array(mask, bool)
 
 

@@ -64,7 +64,7 @@ class TensorAxis:
     def __init__(self, keys: Iterable[TensorKey] = ()) -> None:
         """Begin with `keys`, which must differ from each other."""
         self._keys = list(keys)
-        self._places = {key: place for place, key in enumerate(self._keys)}
+        self._places = dict(zip(self._keys, range(len(self._keys)), strict=True))
 
     def __len__(self) -> int:
         return len(self._keys)

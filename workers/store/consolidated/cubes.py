@@ -553,4 +553,4 @@ def read_axis(objects: ObjectStore, layouts: CubeLayouts, width: int) -> TensorA
                 raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
             parts.append(layout.decode(chunks[key], key))
         columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
-    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))
+    return TensorAxis(map(TensorKey._make, zip(*columns, strict=True)))
