@@ -57,6 +57,7 @@ RESET = ", states reset"
 CLIPPED = ", clipped to one norm"
 CLIPPED_AWAY = "gradients far below eps"
 MOMENTUM = "SGD with momentum"
+LOST = ", after an update that was lost"
 
 
 class _Model(NamedTuple):
@@ -67,6 +68,8 @@ class _Model(NamedTuple):
     """The magnitudes that were rounded to make the first term."""
     decay: int | None = None
     """Which term is the parameter itself."""
+    lost: int | None = None
+    """Which term tells that the last update was made, although the parameter does not show it."""
 
 
 def rate_of(told: str) -> float:
@@ -219,6 +222,8 @@ class ParameterHistory:
     value: Array
     gradient: Array | None = None
     change: Array | None = None
+    lost: tuple[Array, Array] | None = None
+    """If the last update changed nothing, and the one before did: that change, and the last gradient."""
     told: str = ""
     """What the last update showed."""
     moments: _Moments = field(default_factory=_Moments)
@@ -239,7 +244,11 @@ class ParameterHistory:
 
     def follow(self, after: Array, gradient: Array, told: str) -> None:
         """Take the value after the step, and what it showed; "" if it followed from nothing."""
-        self.change = after - self.value
+        change = after - self.value
+        moved, self.lost = self.change, None
+        if moved is not None and moved.any() and gradient.any() and not change.any():
+            self.lost = moved, gradient
+        self.change = change
         self.value, self.gradient, self.told = after, gradient, told
         if told.startswith("Adam") and RESET in told:
             self.moments = _Moments()
@@ -258,8 +267,11 @@ class ParameterHistory:
             size = -fit[0] * model.sizes + np.sum(np.abs(made), axis=0)
             carried = 2 + 2 * np.abs(fit[1:]).max(initial=0.0) * (model.family.startswith("SGD"))
             error = FEW * _WORKING * size + stored * carried * np.abs(self.value) + doubt
+            if model.lost is not None and np.median(np.abs(made[model.lost])) <= np.median(error):
+                continue
+            is_lost = model.lost is not None or (self.lost is not None and model.family.startswith("Adam"))
             decay = "" if model.decay is None else f", decay = {fit[model.decay] / fit[0]:.3g}"
-            told = f"{model.family}, lr = {-fit[0]:.5g}{decay}"
+            told = f"{model.family}, lr = {-fit[0]:.5g}{decay}{LOST if is_lost else ''}"
             yield Expectation(self.value + np.sum(made, axis=0), error, told)
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
@@ -272,6 +284,10 @@ class ParameterHistory:
             yield _Model(MOMENTUM, [gradient, self.change], size)
             yield _Model(MOMENTUM, [gradient, self.change, value], size, 2)
             yield _Model(f"{MOMENTUM}, Nesterov", [gradient, self.change, self.gradient, value], size, 3)
+        if self.lost is not None:
+            before, unseen = self.lost
+            yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
+            yield _Model(MOMENTUM, [gradient, before, unseen, value], size, 3, lost=2)
         yield from self.moments.models(value, change)  # with a large eps, Adam is SGD with momentum
         for eps in (0.0, None) if self.clipped.count else ():
             yield from self.clipped.models(value, change, eps, CLIPPED)

@@ -28,7 +28,7 @@ from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.operators import PRODUCTS
-from ingest.identities.optimizer import CLIPPED_AWAY, RESET
+from ingest.identities.optimizer import CLIPPED_AWAY, LOST, RESET
 from ingest.questions.audit_budget import BudgetAnswer, audit_budget
 from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
@@ -247,6 +247,7 @@ class _RankPatterns:
         self._gradients: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._stale: dict[str, list[int]] = defaultdict(list)
+        self._lost: dict[str, list[int]] = defaultdict(list)
         self._moved: set[int] = set()
         self._parted: set[str] = set()
 
@@ -261,6 +262,8 @@ class _RankPatterns:
         elif kind == "gradient" and found.status == "holds":
             self._gradients[step].append(seen)
         elif kind == "optimizer":
+            if LOST in found.told:
+                self._lost[name].append(step - 1)
             if found.told != NOT_UPDATED:
                 self._moved.add(step)
             if found.status == "holds" or found.told == NOT_UPDATED:
@@ -292,6 +295,12 @@ class _RankPatterns:
                 Level.SHOWN,
                 "follows from the parameters of the step before; that of a replica from the new ones",
                 self._stale,
+            ),
+            (
+                "stale value",
+                Level.SHOWN,
+                "does not change; the next update goes on from the state that this one left",
+                self._lost_updates(),
             ),
             *((cause, level, what, self._told(told)) for told, cause, level, what in _OF_UPDATES),
         ]
@@ -329,6 +338,16 @@ class _RankPatterns:
                 if each.told == NOT_UPDATED and each.size > _CLEAR * statistics.median(sizes):
                     found[each.name].append(step)
         return {name: steps for name, steps in found.items() if len(steps) > 1}
+
+    def _lost_updates(self) -> dict[str, list[int]]:
+        """Return parameters that alone stood still in a step: a rate of zero is that of most."""
+        moved = {
+            step
+            for step, seen in self._updates.items()
+            if sum(each.told != NOT_UPDATED for each in seen) * 2 > len(seen)
+        }
+        found = {name: [step for step in steps if step in moved] for name, steps in self._lost.items()}
+        return {name: steps for name, steps in found.items() if steps}
 
     def _told(self, what: str) -> dict[str, list[int]]:
         """Return the parameters of whose updates this is told, in steps in which it is of most."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ingest.identities.backward import added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
-from ingest.identities.optimizer import CLIPPED, CLIPPED_AWAY, RESET, ParameterHistory, rate_of
+from ingest.identities.optimizer import CLIPPED, CLIPPED_AWAY, LOST, RESET, ParameterHistory, rate_of
 
 Array = np.ndarray[Any, Any]
 
@@ -118,8 +118,14 @@ def test_the_rate_is_told_and_one_element_that_was_changed_is_named() -> None:
     assert checked(history, g, p + normal(40, 24, seed=3)).status == "open"
 
 
-def told_of_steps(optimizer: Optimizer, steps: int, *, clip: float = 0.0, lost: int = -1) -> list[str]:
-    """Return what is told of each update; the optimizer is a new one in the step `lost`."""
+def told_of_steps(
+    optimizer: Optimizer, steps: int, *, clip: float = 0.0, lost: int = -1, kept: int = -1, skipped: int = -1
+) -> list[str]:
+    """Return what is told of each update.
+
+    The optimizer is a new one in the step `lost`, and does nothing in the step `skipped`; what it makes
+    in the step `kept` is not written.
+    """
     p, told = normal(40, 24) * np.float32(0.1), list[str]()
     history = ParameterHistory(p.astype(np.float64))
     for step in range(steps):
@@ -127,7 +133,9 @@ def told_of_steps(optimizer: Optimizer, steps: int, *, clip: float = 0.0, lost: 
         norm = float(np.linalg.norm(g.astype(np.float64)))
         if step == lost:
             optimizer.first, optimizer.second, optimizer.count = np.float32(0), np.float32(0), 0
-        after = optimizer.step(p, g * np.float32(clip / (norm + 1e-6)) if clip else g)
+        clipped = g * np.float32(clip / (norm + 1e-6)) if clip else g
+        after = p if step == skipped else optimizer.step(p, clipped)
+        after = p if step == kept else after
         history.advance(g.astype(np.float64), norm)
         found = checked(history, g, after)
         told.append(found.told if found.status == "holds" else found.status)
@@ -140,6 +148,18 @@ def told_of_steps(optimizer: Optimizer, steps: int, *, clip: float = 0.0, lost: 
 def test_states_that_begin_again_are_told(name: str) -> None:
     told = told_of_steps(Optimizer(name, 1e-2, 0), 8, lost=5)
     assert [RESET in each for each in told] == [step == 5 for step in range(8)]
+
+
+@pytest.mark.parametrize(("name", "decay"), [("AdamW", 0.1), ("momentum", 0), ("momentum", 1e-2)])
+def test_an_update_that_was_made_and_not_written_is_told_by_the_next(name: str, decay: float) -> None:
+    told = told_of_steps(Optimizer(name, 1e-2, decay), 8, kept=4)
+    assert [LOST in each for each in told] == [step == 5 for step in range(8)]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "momentum", "SGD"])
+def test_an_optimizer_that_leaves_a_parameter_out_of_a_step_loses_no_update(name: str) -> None:
+    told = told_of_steps(Optimizer(name, 1e-2, 0), 8, skipped=4)
+    assert not any(LOST in each for each in told)
 
 
 def test_gradients_that_are_clipped_are_told_and_those_that_are_clipped_to_nothing() -> None:
