@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from ingest.findings.severities import at_least
 from ingest.findings.stored import SeriesDocument, read_series
@@ -13,6 +13,7 @@ from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
 from ingest.reader.damage import Damage
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import named_ranges
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Anomalies:
+class Anomalies(Plain):
     """Findings, and how far they can be trusted to be all."""
+
+    hidden: ClassVar = ("severities",)
+    also: ClassVar = ("by_severity",)
 
     store: str
     findings: tuple[Finding, ...]
@@ -59,17 +63,6 @@ class Anomalies:
         rows = ([getattr(finding, name) for name in columns] for finding in self.findings)
         title = f"{counted(sum(self.totals.values()), 'finding')}: {self.store}"
         return notebook.table(title, columns, rows, total=len(self.findings))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as one object of plain values."""
-        return {
-            "store": self.store,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "totals": dict(self.totals),
-            "by_severity": self.by_severity,
-            "not_evaluated": list(self.not_evaluated),
-            "damaged": list(self.damaged),
-        }
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the findings as a table, one row for each."""

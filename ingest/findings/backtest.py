@@ -13,6 +13,7 @@ from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_tables import read_sketches
@@ -70,7 +71,7 @@ class BacktestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleTest:
+class RuleTest(Plain):
     """What a set of rules would have found in a store."""
 
     store: str
@@ -79,15 +80,6 @@ class RuleTest:
     rules: tuple[BacktestResult, ...]
     """Those that fire most come first."""
     left_out: tuple[LeftOut, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as one object of plain values."""
-        return {
-            "store": self.store,
-            "steps": self.steps,
-            "rules": [result.to_dict() for result in self.rules],
-            "left_out": [left.to_dict() for left in self.left_out],
-        }
 
     def to_pandas(self) -> pd.DataFrame:
         """Return how often each rule fires: one row for each rule, rank and step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ingest.reader.context import context_of
 from ingest.reader.context.configuration import DumpConfiguration, configuration_of
 from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.listing import TableList
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MissingItem:
+class MissingItem(Plain):
     """Something that the configuration of a dump asked for and that is not in the store."""
 
     what: str
@@ -39,10 +40,6 @@ class MissingItem:
     """The rank that lacks it; None if it is not about one."""
     reason: str
     """Why it is missing, as far as that is known; "" if it is not."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 class MissingItems(TableList[MissingItem]):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.plain import Plain
 from ingest.reader.text import counted
 from workers.errors import DamagedStore
 
@@ -33,7 +34,7 @@ class DifferingElement:
 
 
 @dataclass(frozen=True, slots=True)
-class BitDifference:
+class BitDifference(Plain):
     """How two tensors of one type and shape differ."""
 
     elements: int
@@ -42,14 +43,6 @@ class BitDifference:
     """How many bits differ, over all elements."""
     first: tuple[DifferingElement, ...]
     """The first ten of these elements, in the order of the dump."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        listed = [
-            {**asdict(element), "index": list(element.index), "bits": list(element.bits)}
-            for element in self.first
-        ]
-        return {"elements": self.elements, "bits": self.bits, "first": listed}
 
     def __str__(self) -> str:
         """Describe it in one line."""

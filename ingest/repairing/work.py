@@ -23,6 +23,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import Inspected, inspect
 from ingest.planning.plan import plan_step
 from ingest.reader.catalog import Catalog
+from ingest.reader.plain import Plain
 from workers.arrays import device_format
 from workers.arrays.digest import new_digest
 from workers.arrays.sketches.marginal_scope import MarginalScope
@@ -96,7 +97,7 @@ class StepRepair:
 
 
 @dataclass(slots=True)
-class RepairReport:
+class RepairReport(Plain):
     """The outcome of a repair, or of its dry run."""
 
     store: str
@@ -111,15 +112,6 @@ class RepairReport:
     def is_clean(self) -> bool:
         """Whether nothing is damaged now: nothing was, or all of it was repaired and nothing is lost."""
         return not self.repairs or (self.applied and all(repair.is_whole for repair in self.repairs))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "store": self.store,
-            "applied": self.applied,
-            "checked": self.checked,
-            "repairs": [repair.to_dict() for repair in self.repairs],
-        }
 
 
 _PIECE_NBYTES = 16 * MIB

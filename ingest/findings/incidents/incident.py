@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import xxhash
 
 from ingest.questions.origin import OriginAnswer
 from ingest.reader import notebook
+from ingest.reader.plain import Plain
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable
@@ -40,8 +41,10 @@ class IncidentKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
+class Incident(Plain):
     """What went wrong in steps in a row, from one cause."""
+
+    also: ClassVar = ("findings",)
 
     id: str
     """16 hexadecimal digits, from the store, the kind, where it began and the first step. It stays the same
@@ -103,21 +106,12 @@ class Incident:
         """A sort key: the worst first, then the earliest."""
         return (-SEVERITIES.index(self.severity), self.first_step, self.id)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `origin` is an object as `OriginAnswer.to_dict` returns it, or None."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {
-            "kind": self.kind.value,
-            "ranks": list(self.ranks),
-            "rules": dict(self.rules),
-            "findings": self.findings,
-            "origin": self.origin.to_dict() if self.origin is not None else None,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Incidents:
+class Incidents(Plain):
     """The incidents of a store, and how far they can be trusted to be all."""
+
+    also: ClassVar = ("by_severity",)
 
     store: str
     """The absolute URL of the store."""
@@ -149,17 +143,6 @@ class Incidents:
         """The number of incidents by severity, the worst first."""
         counts = Counter(incident.severity for incident in self.incidents)
         return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as one object of plain values."""
-        return {
-            "store": self.store,
-            "incidents": [incident.to_dict() for incident in self.incidents],
-            "by_severity": self.by_severity,
-            "not_evaluated": list(self.not_evaluated),
-            "left_out": [left.to_dict() for left in self.left_out],
-            "damaged": list(self.damaged),
-        }
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a table with one row for each incident, without the column `origin`."""

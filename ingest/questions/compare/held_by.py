@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from ingest.reader.plain import Plain
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBy:
+class HeldBy(Plain):
     """How the ranks of both sides hold a tensor that was put together from their pieces."""
 
     ranks_a: tuple[int, ...]
@@ -19,9 +20,3 @@ class HeldBy:
     `ingest.questions.placement.decide.Certainty`."""
     explanation: str
     """What shows that."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a flat row of plain values."""
-        ranks = {"ranks_a": list(self.ranks_a), "ranks_b": list(self.ranks_b)}
-        texts = {name: getattr(self, name) for name in ("placement", "certainty", "explanation")}
-        return ranks | texts

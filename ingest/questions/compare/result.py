@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
 from ingest.questions.compare.programs import Programs
 from ingest.reader import notebook
+from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, number_text
 from workers.model import StepKey
@@ -62,7 +63,7 @@ class NameCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedInput:
+class ComparedInput(Plain):
     """An input of the operator in which two sides first differ."""
 
     name: str
@@ -88,17 +89,6 @@ class ComparedInput:
             f"{self.value_a} instead of {self.value_b}" if self.value_a else self.reason or str(self.verdict)
         )
         return f"{how} (written in place)" if self.written_in_place else how
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "name": self.name,
-            "verdict": str(self.verdict),
-            "reason": self.reason,
-            "written_in_place": self.written_in_place,
-            "value_a": self.value_a,
-            "value_b": self.value_b,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from ingest.dump_configs.model import AskedDump
 from ingest.questions.next_dump.suspicion import OperatorId
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.plain import Plain
 from ingest.reader.step import Step
 from ingest.reader.text import counted
 from ingest.units import human_bytes
@@ -212,8 +213,10 @@ _STATISTICS_NBYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class DumpCost:
+class DumpCost(Plain):
     """What a configuration will dump."""
+
+    also: ClassVar = ("full_disk_after",)
 
     files: int
     """Files of one step, on all ranks that dump."""
@@ -242,14 +245,6 @@ class DumpCost:
     def __str__(self) -> str:
         """Return the output of `dump-ingest check --store`."""
         return "\n".join(_cost_lines(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return one object of plain values."""
-        return {
-            **{name: getattr(self, name) for name in self.__slots__ if name != "unknown"},
-            "unknown": list(self.unknown),
-            "full_disk_after": self.full_disk_after,
-        }
 
 
 def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:

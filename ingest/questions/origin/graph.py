@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Edge, Flow
 from ingest.questions.origin.roots import Root
 from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.plain import Plain
 
 OPERATOR, PARAMETER, PASSAGE = "operator", "parameter", "passage"
 
@@ -53,19 +53,12 @@ class SpreadEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadGraph:
+class SpreadGraph(Plain):
     """Every operator that something bad reached in its own step, and every edge between them."""
 
     nodes: tuple[SpreadNode, ...] = ()
     """Nearest to the origin first; the origin is the first."""
     edges: tuple[SpreadEdge, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "nodes": [asdict(node) for node in self.nodes],
-            "edges": [asdict(edge) for edge in self.edges],
-        }
 
     def to_text(self) -> Iterator[str]:
         """Yield a line for each node, with a line for each edge that arrives at it below."""
