@@ -32,7 +32,7 @@ class Verdict(StrEnum):
     ONLY_A = "only in A"
     ONLY_B = "only in B"
     IGNORED = "ignored"
-    """A rule of the thresholds says so."""
+    """A rule of the thresholds says so, or its call holds other samples on both sides."""
 
 
 #: Verdicts that do not count as a difference.

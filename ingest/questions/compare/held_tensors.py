@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.flow.step_parts import parts_of
 from ingest.reader.parallel.mesh import Coordinates
 from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
 from workers.arrays.digest import DIGEST_BYTES
@@ -19,9 +22,10 @@ from workers.arrays.sharded.placement import MeshGrid
 from workers.arrays.sharded.placement_search import Pieces
 from workers.arrays.sketches.marginals import Marginal
 from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey
-from workers.tasks.operands import Operand
+from workers.tasks.operands import Operand, elements_of
 
 
 class Holder(NamedTuple):
@@ -187,22 +191,121 @@ def _counted(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> Iterator[t
             yield number, key._replace(occurrence=key.occurrence - before)
 
 
+def with_tied_weights(
+    ranks: Mapping[int, StepTensors], other: Mapping[int, StepTensors]
+) -> dict[int, StepTensors]:
+    """Return the steps of all ranks with one name for the copies of a tied weight: that which `other` has.
+
+    The first and the last stage of a pipeline hold the weight of the embedding and of the head, and its
+    gradient in two parts. They are one weight if their digests are known and equal, no other parameter has
+    these, and `other` does not know one of the two names.
+    """
+    known = {name for side in other.values() for name, _ in _weights(side)}
+    holders: defaultdict[bytes, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for rank, side in ranks.items():
+        for name, content in _weights(side):
+            holders[content][name].add(rank)
+    names: dict[str, str] = {}
+    for of_name in holders.values():
+        first, *further = sorted(of_name, key=known.__contains__, reverse=True)
+        if len(further) == 1 and first in known and further[0] not in known:
+            names |= {further[0]: first} if of_name[first].isdisjoint(of_name[further[0]]) else {}
+    if not names:
+        return dict(ranks)
+    return {
+        rank: replace(
+            side, keys=[key._replace(op_name=names.get(key.op_name, key.op_name)) for key in side.keys]
+        )
+        for rank, side in ranks.items()
+    }
+
+
+def _weights(side: StepTensors) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the digest of each parameter of several axes, if that is known."""
+    for key, content, shape in zip(side.keys, side.contents, side.shapes, strict=True):
+        if is_parameter(key.op_type) and len(shape) > 1 and any(content):
+            yield key.op_name, content
+
+
+def are_cut_into_other_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepTensors]) -> bool:
+    """Return whether both sides read the same samples in as many calls, but other samples in each of them.
+
+    Micro-batches of replicas are cut from the share of each, those of one rank from all. Whole numbers show
+    it, such as tokens: the first of which there are several calls.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    sides = _calls_with_samples(a, calls_of(b.values())), _calls_with_samples(b, calls_of(a.values()))
+    first = next(
+        (key for key, calls in sides[1].items() if key in sides[0] and any(n for n, *_ in calls)), None
+    )
+    if first is None:
+        return False
+    try:
+        samples = [_samples_by_call(side[first]) for side in sides]
+    except (DamagedStore, ValueError):
+        return False  # whoever compares them names what is wrong
+    same_batch = set().union(*samples[0].values()) == set().union(*samples[1].values())
+    return same_batch and samples[0].keys() == samples[1].keys() and samples[0] != samples[1]
+
+
+#: The number of a call, and a tensor of it: the step of a rank and the number there.
+_Call: TypeAlias = tuple[int, StepTensors, int]
+
+
+def _calls_with_samples(
+    ranks: Mapping[int, StepTensors], calls: Mapping[TensorKey, int]
+) -> dict[TensorKey, list[_Call]]:
+    """Return the tensors of whole numbers with several axes, by the key in the first call.
+
+    Ranks that called nothing twice have none.
+    """
+    found: defaultdict[TensorKey, list[_Call]] = defaultdict(list)
+    for side in ranks.values():
+        whole = [
+            "int" in dtype and len(shape) > 1 for dtype, shape in zip(side.dtypes, side.shapes, strict=True)
+        ]
+        if any(key.occurrence and is_whole for key, is_whole in zip(side.keys, whole, strict=True)):
+            for number, key in _counted(side, calls):
+                if whole[number] and side.dumped[number]:
+                    found[key._replace(occurrence=0)].append((key.occurrence, side, number))
+    return found
+
+
+def _samples_by_call(tensors: Iterable[_Call]) -> dict[int, set[bytes]]:
+    samples: defaultdict[int, set[bytes]] = defaultdict(set)
+    for call, side, number in tensors:
+        (elements,) = elements_of([side.operand(number)])
+        shape = side.shapes[number]
+        rows = elements.read(0, math.prod(shape)).reshape(-1, shape[-1])
+        samples[call] |= {row.tobytes() for row in rows}
+    return samples
+
+
 def hold_together(
     step: int,
     ranks: Mapping[int, StepTensors],
     coordinates: Mapping[int, Coordinates],
     calls: Mapping[TensorKey, int] = MappingProxyType({}),
+    *,
+    without_activations: bool = False,
 ) -> HeldTensors:
     """Return the tensors of one step over all ranks.
 
     They have the order of the first rank; what only others have comes behind what they executed before it.
-    `calls` are those of the other side: what only this one repeats is left out.
+    `calls` are those of the other side: what only this one repeats is left out. With
+    `without_activations`, only parameters and their gradients are kept.
     """
     holders: dict[TensorKey, list[Holder]] = {}
     order: dict[TensorKey, tuple[int, int]] = {}
     for rank in sorted(ranks):
         last = -1
+        parts = parts_of(ranks[rank].keys)
         for number, key in _counted(ranks[rank], calls):
+            if without_activations and not parts[number].is_of_parameter:
+                continue
             holders.setdefault(key, []).append(Holder(rank, number))
             if key not in order:
                 order[key] = (number, 0) if rank == min(ranks) else (last, len(order))

@@ -60,9 +60,12 @@ _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 #: Gradients have one factor if what is left of them without it is less than this, relative to them.
 _PARALLEL = 1e-3
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
+_OTHER_SAMPLES = "its call holds other samples than that of B"
 _AWAITED = "dumped before anybody waited for the collective that writes it"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
+#: Verdicts on a gradient that tell nothing of how a parameter moved.
+_UNTOLD = frozenset({None, Verdict.DIFFERENT, Verdict.IGNORED})
 
 Elements: TypeAlias = Callable[[int], tuple[npt.NDArray[Any], npt.NDArray[Any]] | None]
 """Returns the elements of a tensor of A, by its number, and of its counterpart; None if it cannot."""
@@ -84,6 +87,10 @@ class Measured(NamedTuple):
     """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
     zeros: float = 0.0
     """The share of its elements that are zero: rounding does not show in these."""
+    averaged: float = 1.0
+    """The factor of the sum if what ranks of A hold is taken for its mean, and the other way round for B."""
+    has_other_samples: bool = False
+    """Whether calls of both sides hold other samples: so do gradients, and only parameters are the same."""
 
     @property
     def unequal(self) -> int:
@@ -237,7 +244,8 @@ class _StepJudge:
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow.parts, tensors)
         self._judgements: dict[int, Judgement] = {}
-        self._unread = self._without_readers()
+        has_other_samples = any(tensor.has_other_samples for tensor in tensors)
+        self._unread = self._of_other_samples() if has_other_samples else self._without_readers()
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
@@ -289,7 +297,8 @@ class _StepJudge:
         if difference <= limit and not fact:
             return Judgement(Verdict.CLOSE, bound)
         if number in self._unread:
-            return Judgement(Verdict.NOT_READ, bound, self._unread[number])
+            verdict = Verdict.IGNORED if tensor.has_other_samples else Verdict.NOT_READ
+            return Judgement(verdict, bound, self._unread[number])
         if fact:
             return Judgement(Verdict.DIFFERENT, replace(bound, explained=False), fact, "shown")
         if noise := self._noise(tensor, limit, reads):
@@ -459,7 +468,7 @@ class _StepJudge:
         self._parameters_read += 1
         if self._known.found or tensor.size > _MOST_ELEMENTS or self._parameters_read > _MOST_PARAMETERS:
             return ""
-        if before is None or {before.verdict(name), before.verdict(gradient)} & {None, Verdict.DIFFERENT}:
+        if before is None or {before.verdict(name), before.verdict(gradient)} & _UNTOLD:
             return ""
         pairs = [self._elements(tensor.number), before.read(name), before.read(gradient)]
         flat = [np.asarray(values, np.float64).ravel() for pair in pairs if pair for values in pair]
@@ -470,6 +479,8 @@ class _StepJudge:
         with np.errstate(all="ignore"):
             uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
             uncertain[grad_a == grad_b] = 0.0
+            if before.verdict(gradient) is Verdict.NOISE:
+                uncertain[:] = 2.0  # it is zero in exact arithmetic: not even signs are known
             uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
             largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
             rounded = rounding(tensor.dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
@@ -478,6 +489,11 @@ class _StepJudge:
                 return ""
         self._known.uncertain[name] = uncertain.astype(np.float32)
         return f"moved by no more than {gradient} allows, which is uncertain there"
+
+    def _of_other_samples(self) -> dict[int, str]:
+        """Return, by number, why it is not known what gradients should be, unless that is zero."""
+        gradients = (n for n in self._tensors if self._flow.parts[n].is_gradient)
+        return {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
 
     def _without_readers(self) -> dict[int, str]:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
@@ -540,24 +556,31 @@ def _but_for_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> di
     other one its gradients afterwards: parameters show whether they were. Where no gradient of a parameter
     has the factor, it is not undone: so a factor that each rank has its own of is reduced.
     """
-    unequal = {
-        tensor.number: but_for_factor(tensor.metrics)
-        for tensor in tensors
-        if parts[tensor.number].is_gradient and tensor.metrics and tensor.unequal
-    }
-    parallel = {n: metrics for n, metrics in unequal.items() if metrics.relative_euclidean <= _PARALLEL}
-    of_parameters = {n for n in unequal if parts[n] is StepPart.PARAMETER_GRADIENT}
-    if of_parameters and of_parameters.isdisjoint(parallel):
+    unequal = [each for each in tensors if parts[each.number].is_gradient and each.unequal]
+    parallel = _parallel(unequal)
+    of_parameters = {each.number for each in unequal if parts[each.number] is StepPart.PARAMETER_GRADIENT}
+    if (of_parameters and of_parameters.isdisjoint(parallel)) or StepPart.PARAMETER not in parts:
         return {}
     factors = [metrics.norm_ratio for metrics in parallel.values()]
+    factors += [each.averaged for each in unequal if each.averaged != 1.0]
     is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
     if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
         return {}
     return {
-        tensor.number: tensor._replace(metrics=parallel[tensor.number])
-        for tensor in tensors
-        if tensor.number in parallel and StepPart.PARAMETER in parts
+        each.number: each._replace(metrics=parallel[each.number])
+        for each in unequal
+        if each.number in parallel
     }
+
+
+def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
+    """Return what is left without a factor, which is little, of tensors other than means of parts."""
+    rest = {
+        each.number: but_for_factor(each.metrics)
+        for each in tensors
+        if each.metrics is not None and each.averaged == 1.0
+    }
+    return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= _PARALLEL}
 
 
 def but_for_factor(metrics: Metrics) -> Metrics:

@@ -66,10 +66,26 @@ class LayoutComparison:
     """Compares one step of all ranks of A with one of B."""
 
     def __init__(
-        self, a: HeldTensors, b: HeldTensors, choices: Choices, state: LayoutState, *, is_last: bool = False
+        self,
+        a: HeldTensors,
+        b: HeldTensors,
+        choices: Choices,
+        state: LayoutState,
+        *,
+        is_last: bool = False,
+        has_other_calls: bool = False,
     ) -> None:
-        """Match the tensors of both by name; `is_last` if no step is compared after this one."""
-        self._is_last = is_last
+        """Match the tensors of both by name.
+
+        Args:
+            a: the tensors of A.
+            b: those of B.
+            choices: what the user wants.
+            state: what earlier steps have shown.
+            is_last: no step is compared after this one.
+            has_other_calls: calls hold other samples on both sides; see `are_cut_into_other_calls`.
+        """
+        self._is_last, self._has_other_calls = is_last, has_other_calls
         self._a, self._b, self._choices, self._state = a, b, choices, state
         steps = a.as_step(), b.as_step()
         matching = with_last_gradients(match_tensors(*steps, choices.mapping), *steps)
@@ -325,6 +341,7 @@ class LayoutComparison:
                 self._a.pieces(pair.a).identical,
                 zeros=self._a.zeros(pair.a),
                 usual=self._usual(number),
+                has_other_samples=self._has_other_calls,
             )
             for number, pair in sorted(self._pairs.items())
         ]

@@ -18,7 +18,7 @@ from ingest.questions.placement.decide import Certainty, Decision
 from ingest.questions.placement.explain import explain_difference
 from ingest.reader.flow.operator_kinds import is_input
 from ingest.reader.flow.step_parts import StepPart
-from workers.arrays.sharded.placement import Held
+from workers.arrays.sharded.placement import Held, Placement
 from workers.arrays.sharded.placement_search import is_sum
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.compare import PairComparison
@@ -51,6 +51,8 @@ class JudgedTensor:
     """What was allowed for."""
     usual: str = ""
     """How ranks hold others of its kind, if most are held in another way; else ""."""
+    has_other_samples: bool = False
+    """Whether calls of both sides hold other samples, and their gradients the parts of these."""
 
     @property
     def is_held_alike(self) -> bool:
@@ -82,6 +84,8 @@ class JudgedTensor:
             spread=way.spread if way else 0.0,
             is_alike=self.is_held_alike,
             zeros=self.zeros,
+            averaged=_ranks_of_mean(way.a) / _ranks_of_mean(way.b) if way else 1.0,
+            has_other_samples=self.has_other_samples,
         )
 
 
@@ -213,6 +217,10 @@ class LayoutJudge:
         own, other = tensor.key.op_name, self._tensors[following.number].key.op_name
         is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
         return _is_certain_sum(tensor) and not is_reduction
+
+
+def _ranks_of_mean(held: Placement) -> int:
+    return math.prod(cut.size for cut in held.dimensions if cut.held is Held.MEAN)
 
 
 def _is_certain_sum(tensor: JudgedTensor) -> bool:

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.held_tensors import HeldTensors, calls_of, hold_together
+from ingest.questions.compare.held_tensors import (
+    HeldTensors,
+    are_cut_into_other_calls,
+    calls_of,
+    hold_together,
+    with_tied_weights,
+)
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.local_numbers import LocalNumbers
@@ -85,6 +91,8 @@ class _Outcome:
     matched: int = 0
     incomplete: int = 0
     """Steps that are complete on one side alone."""
+    other_calls: int = 0
+    """Steps whose calls hold other samples on both sides."""
     unreduced: list[str] = field(default_factory=list)
     """Gradients of which ranks of A hold parts in the first such step."""
 
@@ -141,11 +149,21 @@ class LayoutRun:
                 continue
             for batch, own_a, own_b in _by_batch((ranks_a, ranks_b), places):
                 calls_a, calls_b = calls_of(own_a.values()), calls_of(own_b.values())
-                b = hold_together(step_b, own_b, places[1], calls_a)
+                has_other_calls = are_cut_into_other_calls(own_a, own_b)
+                outcome.other_calls += has_other_calls
+                renamed = with_tied_weights(own_b, own_a)
+                b = hold_together(step_b, renamed, places[1], calls_a, without_activations=has_other_calls)
                 numbers.learn(own_a, b)
-                a = hold_together(step_a, numbers.apply(own_a), places[0], calls_b)
-                is_last = (step_a, step_b) == pairs[-1]
-                comparison = LayoutComparison(a, b, self.choices, states[batch], is_last=is_last)
+                renamed = with_tied_weights(numbers.apply(own_a), own_b)
+                a = hold_together(step_a, renamed, places[0], calls_b, without_activations=has_other_calls)
+                comparison = LayoutComparison(
+                    a,
+                    b,
+                    self.choices,
+                    states[batch],
+                    is_last=(step_a, step_b) == pairs[-1],
+                    has_other_calls=has_other_calls,
+                )
                 rows = comparison.compare(runner)
                 outcome.add(a, b, comparison, rows)
         self._check(outcome, left_out)
@@ -279,6 +297,11 @@ def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[st
         notes.append(
             f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
             "--layout-map FILE settles it"
+        )
+    if outcome.other_calls:
+        notes.append(
+            f"in {counted(outcome.other_calls, 'step')}, calls of A and B hold other samples of one batch: "
+            "of these steps, only parameters are compared"
         )
     if outcome.unreduced:
         notes.append(

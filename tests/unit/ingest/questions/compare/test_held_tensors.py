@@ -1,15 +1,25 @@
 """The tensors of all ranks of a step as one list."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.held_tensors import (
+    HeldTensors,
+    are_cut_into_other_calls,
+    hold_together,
+    with_tied_weights,
+)
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import open_source
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.parallel.mesh import Mesh
 from tests.dumps import unpack
-from tests.sharded_net import LAYOUT, Dump, write
+from tests.sharded_net import LAYOUT, Array, Dump, write
+from workers.arrays.digest import digest
+from workers.store.consolidated.blocks import TensorKey
 
 ONES, ZEROS = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
 
@@ -18,6 +28,87 @@ def held(root: Path, *ranks: Dump, mesh: str = "") -> HeldTensors:
     source = open_source(Selection(str(write(root, [list(ranks)]))), layout=LAYOUT)
     places = {rank: Mesh.parse(mesh).coordinates(rank) for rank in range(len(ranks))} if mesh else {}
     return hold_together(0, {key.rank: source.load(key) for key in source.keys}, places)
+
+
+def in_step(root: Path, *ranks: Dump) -> dict[int, StepTensors]:
+    """Return a step of ranks whose tensors have names such as `Parameter embed`, or `Embedding embed 1`."""
+
+    def key(words: list[str]) -> TensorKey:
+        return TensorKey("", "", words[0], words[1], "output", 0, occurrence=int(words[2]))
+
+    source = open_source(Selection(str(write(root, [list(ranks)]))), layout=LAYOUT)
+    steps = {}
+    for step in map(source.load, source.keys):
+        names = [own.op_name.removeprefix(".") for own in step.keys]
+        digests = [digest(ranks[step.key.rank][name].tobytes()) for name in names]
+        steps[step.key.rank] = replace(
+            step,
+            keys=[key([*name.split(" "), "0"]) for name in names],
+            digests=np.frombuffer(b"".join(digests), np.uint8).reshape(len(names), -1),
+        )
+    return steps
+
+
+TIED = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_copies_of_a_tied_weight_have_one_name(tmp_path: Path) -> None:
+    stages: tuple[Dump, Dump] = (
+        {"Parameter embed.weight": TIED, "Gradient embed.weight": TIED},
+        {"Parameter head.weight": TIED, "Gradient head.weight": -TIED, "Linear head": TIED},
+    )
+    whole = in_step(tmp_path / "b", stages[0])
+    ranks = with_tied_weights(in_step(tmp_path / "a", *stages), whole)
+    names = {(key.op_type, key.op_name) for key in ranks[1].keys}
+    assert names == {("Parameter", "embed.weight"), ("Gradient", "embed.weight"), ("Linear", "head")}
+
+
+@pytest.mark.parametrize(
+    ("head", "others"),
+    [
+        (TIED + 1, {}),  # not its bytes
+        (TIED, {"Parameter head.weight": TIED}),  # known by this name
+        (TIED, {"Parameter up.weight": TIED}),  # the bytes of two
+    ],
+)
+def test_other_parameters_keep_their_names(head: Array, others: Dump, tmp_path: Path) -> None:
+    first: Dump = {"Parameter embed.weight": TIED, **others}
+    ranks = in_step(tmp_path / "a", first, {"Parameter head.weight": head})
+    assert {key.op_name for key in with_tied_weights(ranks, in_step(tmp_path / "b", first))[1].keys} == {
+        "head.weight"
+    }
+
+
+@pytest.mark.parametrize(
+    ("calls_of_ranks", "is_other"),
+    [
+        ([[[0], [1]], [[2], [3]]], True),  # each replica cuts its own share
+        ([[[0], [2]], [[1], [3]]], False),
+        ([[[0], [1]], [[2], [4]]], False),  # other samples
+        ([[[0, 1], [2, 3]]], False),
+    ],
+)
+def test_micro_batches_of_other_samples_are_known_by_their_tokens(
+    calls_of_ranks: list[list[list[int]]], *, is_other: bool, tmp_path: Path
+) -> None:
+    def tokens(calls: list[list[int]]) -> Dump:
+        return {
+            f"Embedding embed {number}": np.repeat(np.array(samples)[:, None], 5, axis=1)
+            for number, samples in enumerate(calls)
+        }
+
+    ranks = in_step(tmp_path / "a", *map(tokens, calls_of_ranks))
+    whole = in_step(tmp_path / "b", tokens([[0, 1], [2, 3]]))
+    assert are_cut_into_other_calls(ranks, whole) is is_other
+    assert are_cut_into_other_calls(whole, ranks) is is_other
+
+
+def test_without_activations_parameters_and_gradients_are_left(tmp_path: Path) -> None:
+    ranks = in_step(
+        tmp_path, {"Parameter a": ONES, "Linear a": ONES, "Gradient a": ONES, "Gradient a.output": ONES}
+    )
+    kept = hold_together(0, ranks, {}, without_activations=True)
+    assert [(key.op_type, key.op_name) for key in kept.keys] == [("Parameter", "a"), ("Gradient", "a")]
 
 
 def test_each_tensor_is_there_once_with_its_holders(tmp_path: Path) -> None:

@@ -176,6 +176,25 @@ def test_a_factor_that_no_gradient_of_a_parameter_has_is_a_difference() -> None:
     assert found[4].verdict is Verdict.DIFFERENT
 
 
+@pytest.mark.parametrize(("averaged", "verdict"), [(2.0, Verdict.CLOSE), (4.0, Verdict.DIFFERENT)])
+def test_a_mean_of_parts_whose_sum_has_the_factor_of_all_gradients_has_it_too(
+    averaged: float, verdict: Verdict
+) -> None:
+    step = _Gradients()
+    tensors = step.measured({2: step.b + np.float32(1e-7), 3: 2 * step.b, 4: 2 * step.b})
+    tensors[2] = tensors[2]._replace(averaged=averaged)
+    found = Judge().judge(tensors, step.flow, lambda _: None)
+    assert [found[number].verdict for number in (2, 3, 4)] == [Verdict.CLOSE, verdict, verdict]
+
+
+def test_gradients_of_other_samples_are_ignored_and_parameters_are_not() -> None:
+    step = _Gradients()
+    tensors = step.measured({2: np.roll(step.b, 1), 1: step.b + np.float32(1e-3)})
+    tensors = [tensor._replace(has_other_samples=True) for tensor in tensors]
+    found = Judge().judge(tensors, step.flow, lambda _: None)
+    assert (found[2].verdict, found[1].verdict) == (Verdict.IGNORED, Verdict.DIFFERENT)
+
+
 def test_what_nothing_was_computed_from_is_not_read() -> None:
     keys = [TensorKey("", "", "dump", name, "output", 0) for name in "abcdef"]
     found = _judged(keys, {"b.output": _metrics(0.3)})
