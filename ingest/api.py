@@ -34,6 +34,7 @@ from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
+from ingest.questions.rollout.weights import ArrivedWeights, compare_weights
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy
@@ -80,6 +81,7 @@ __all__ = [
     "AccessDenied",
     "Anatomy",
     "Anomalies",
+    "ArrivedWeights",
     "AuditAnswer",
     "BrokenLinks",
     "CheckedConfig",
@@ -146,6 +148,7 @@ __all__ = [
     "broken_links",
     "check_dump_config",
     "compare",
+    "compare_weights",
     "consolidate",
     "context_of",
     "divergence",

@@ -72,6 +72,7 @@ COMMANDS = (
     _asked("audit"),
     _asked("trampled"),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
+    _asked("compare-weights"),
     _asked("localize"),
     _asked("layout"),
     _asked("trend"),

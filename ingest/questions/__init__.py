@@ -4,6 +4,7 @@ question.py              what makes a question: described parameters, an answer 
 origin/, why/            which operator produced NaN or Inf first, and what in its inputs did it
 divergence/              where replicas stop agreeing
 compare/                 two stores, runs, ranks, steps or dumps, tensor by tensor
+rollout/                 whether the weights of a trainer arrived in the engine that samples for it
 placement/               how the ranks of a run hold each tensor
 next_dump/, missing.py   what to dump next; what was asked for and is not in the store
 outliers.py, precision.py, quantiles.py, localize.py
@@ -56,6 +57,10 @@ QUESTIONS = {
     "layout": Listed(
         "ingest.questions.placement.within",
         "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
+    ),
+    "compare-weights": Listed(
+        "ingest.questions.rollout.weights",
+        "Say whether the weights of a trainer arrived in the engine that samples: by value, not by name.",
     ),
     "trend": Listed(
         "ingest.questions.trend",

@@ -104,6 +104,7 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "origin": [["origin", store, "--json"]],
         "divergence": [["divergence", store, "--json"]],
         "compare": [["compare", f"{store}@0", f"{store}@1", "--json"]],
+        "compare-weights": [["compare-weights", f"{store}@0", f"{store}@1", "--json"]],
         "trend": [["trend", store, name, "--json"]],
         "heatmap": [["heatmap", store, name, "--json"]],
         "precision": [["precision", store, "--json"]],

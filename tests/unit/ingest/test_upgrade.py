@@ -49,6 +49,7 @@ WORDS: dict[str, list[str] | None] = {
     "anomalies": ["STORE"],
     "check": None,
     "compare": ["STORE", "STORE"],
+    "compare-weights": ["STORE", "STORE"],
     "config": None,
     "consolidate": ["STORE"],
     "divergence": ["STORE"],

@@ -1,0 +1,7 @@
+"""A trainer against the engine that samples for it: other names, other cuts, other batches, the same values.
+
+fibres.py       vectors along the last two axes of a tensor, and numbers that tell equal ones apart
+parameters.py   the parameters of one side, read once
+found.py        which fibre of the trainer each fibre of the rollout is
+differing.py    what became of fibres that are not the trainer's
+"""

@@ -1,0 +1,359 @@
+"""Whether the weights of a trainer arrived in the engine that samples for it: tensor by tensor, by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from ingest.questions.compare.selection import parse_selection
+from ingest.questions.compare.sources import Source, open_source
+from ingest.questions.question import Note, Option, Part, Question, Table
+from ingest.questions.rollout.differing import SAME, TrainerProjections, correlation, measured
+from ingest.questions.rollout.fibres import (
+    ROWS,
+    Array,
+    fibre_count,
+    fibre_length,
+    fibres_of,
+    zero_number,
+)
+from ingest.questions.rollout.found import Trainer
+from ingest.questions.rollout.misplaced import misplaced
+from ingest.questions.rollout.parameters import HeldParameter, parameters_of, wire_types
+from ingest.questions.rollout.stretches import (
+    DIFFERENT,
+    EQUAL,
+    MISPLACED,
+    OPEN,
+    PADDING,
+    STALE,
+    VERDICTS,
+    Arrived,
+    FibreStretch,
+)
+from ingest.reader.plain import Plain
+from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted, shape_text
+from workers.errors import UsageError
+
+#: Steps of the trainer, the nearest ones, in which it is looked for what does not come from the given one.
+_OTHER_STEPS = 4
+#: What correlates less with the trainer's has nothing to do with it.
+_ALIKE = 0.5
+#: Vectors of positive numbers are alike whatever they are: these have to be nearer to one another.
+_NEAR = 0.25
+#: The largest relative error of an element that is rounded to a type with a scale: half a unit in the last
+#: place of a normal number, and twice that for the rounding of the scale.
+_QUANTISED = {"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedWeights(Plain):
+    """Where each parameter of an engine comes from."""
+
+    trainer: str
+    rollout: str
+    step: int
+    """Of the trainer."""
+    rollout_step: int
+    tensors: tuple[Arrived, ...]
+    """Of the engine, by rank, in its order."""
+    unused: tuple[str, ...]
+    """Parameters of the trainer of which no part was found in the engine."""
+    left_out: tuple[LeftOut, ...] = ()
+
+    also = ("counts",)
+
+    @property
+    def damaged(self) -> list[LeftOut]:
+        """The steps that are left out because they are damaged."""
+        return [left for left in self.left_out if left.is_damaged]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of tensors by verdict."""
+        return {
+            verdict: sum(each.verdict == verdict for each in self.tensors)
+            for verdict in VERDICTS
+            if verdict != PADDING
+        }
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether any tensor is stale, different or misplaced."""
+        return any(each.verdict in (STALE, DIFFERENT, MISPLACED) for each in self.tensors)
+
+    def table(self) -> Table[Arrived]:
+        """Return a row for each tensor, those that did not arrive first."""
+        return Table(
+            {
+                "verdict": lambda tensor: tensor.verdict,
+                "rank": lambda tensor: str(tensor.rank),
+                "name": lambda tensor: tensor.name,
+                "shape": lambda tensor: shape_text(tensor.shape),
+                "from": lambda tensor: tensor.text,
+            },
+            sorted(self.tensors, key=lambda tensor: VERDICTS.index(tensor.verdict)),
+            "tensor",
+            right=("rank",),
+            spare=("shape", "rank"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield what people read."""
+        steps = f"step {self.rollout_step} of the rollout against step {self.step} of the trainer"
+        told = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        yield f"{steps}: {counted(len(self.tensors), 'tensor')}, {told}"
+        yield self.table()
+        if self.unused:
+            some = ", ".join(self.unused[:3]) + (", ..." if len(self.unused) > 3 else "")
+            yield Note(f"{counted(len(self.unused), 'parameter')} of the trainer not found: {some}", OPEN)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return self.to_dict()
+
+
+def compare_weights(
+    trainer: Annotated[str, Option("STORE, STORE@step=N, or a dump.", "TRAINER", is_argument=True)],
+    rollout: Annotated[
+        str, Option("The engine that samples, in the same form.", "ROLLOUT", is_argument=True)
+    ],
+) -> ArrivedWeights:
+    """Say whether the weights of a trainer arrived in the engine that samples: by value, not by name.
+
+    Each parameter of ROLLOUT is looked for in TRAINER, whatever it is called there and however it is cut:
+    q, k and v fused or apart, experts stacked or apart, transposed, shards of a rank, cast to a narrower
+    type, quantised with a scale. `equal` tensors have the trainer's values, up to what is said. `stale` ones
+    have those of another step. `different` ones do not, and numbers say how. `misplaced` ones have the right
+    values where other layers or tensors of the rank show that these do not belong. `open` are those that
+    nothing in TRAINER resembles, or of which values do not tell whether their order is right.
+
+    Without a step, the last one of ROLLOUT is compared with the same one of TRAINER, or else with its last.
+    The command exits with 5 if any tensor is stale, different or misplaced.
+
+    Returns:
+        The answer. All parameters of both sides are read once, and again to measure what differs; up to four
+        other steps of the trainer only if something was not found. Memory: 32 bytes for each row and column
+        of the trainer and type, and the largest parameter four times.
+
+    Raises:
+        UsageError: a side has no parameters with elements, or not that step.
+        DamagedStore: elements are damaged.
+    """
+    sides = [open_source(parse_selection(name)) for name in (trainer, rollout)]
+    steps, others = ({key.step: None for key in side.keys if key.step is not None} for side in sides)
+    for side, known in zip(sides, (steps, others), strict=True):
+        if not known:
+            raise UsageError(f"{side.label}: no complete step", hint="`dump-ingest ls` lists the steps.")
+    of_rollout = max(others)
+    of_trainer = of_rollout if of_rollout in steps else max(steps)
+    wanted = parameters_of(sides[1], of_rollout)
+    search = _WeightSearch(sides[0], of_trainer, wanted)
+    tensors = search.arrived(sorted(steps.keys() - {of_trainer}, key=lambda step: abs(step - of_trainer)))
+    return ArrivedWeights(
+        sides[0].label,
+        sides[1].label,
+        of_trainer,
+        of_rollout,
+        tuple(misplaced(tensors)),
+        search.unused(tensors),
+        (*sides[0].left_out, *sides[1].left_out),
+    )
+
+
+class _WeightSearch:
+    """Looks for the parameters of a rollout in steps of a trainer."""
+
+    def __init__(self, source: Source, step: int, wanted: Sequence[HeldParameter]) -> None:
+        """Read the parameters of both."""
+        self._source, self._step, self._wanted = source, step, wanted
+        self._types = wire_types(list(wanted))
+        self._trainer = Trainer(parameters_of(source, step), set(self._types))
+        self._sketches = TrainerProjections(self._trainer.tensors)
+        self._named = {(each.name, each.shape): each for each in self._trainer.tensors}
+        self._order = {
+            each.name: -place for place, each in enumerate(reversed(self._trainer.tensors), start=1)
+        }
+        self._scales: dict[tuple[int, str], str] = {}
+        self._fibres = [each.fibres({dtype})[dtype] for each, dtype in zip(wanted, self._types, strict=True)]
+
+    def unused(self, tensors: Iterable[Arrived]) -> tuple[str, ...]:
+        """Return the names of the trainer's parameters that are in none of these tensors."""
+        used = {stretch.of for each in tensors for stretch in each.stretches}
+        return tuple(dict.fromkeys(each.name for each in self._trainer.tensors if each.name not in used))
+
+    def arrived(self, others: Sequence[int]) -> list[Arrived]:
+        """Return where each parameter comes from.
+
+        Args:
+            others: further steps of the trainer, the nearest first.
+        """
+        found = [self._found(number, self._trainer, step=self._step) for number in range(len(self._wanted))]
+        for step in others[:_OTHER_STEPS]:
+            missing = [number for number, each in enumerate(found) if each.of_verdict(OPEN)]
+            if not missing:
+                break
+            trainer = Trainer(parameters_of(self._source, step), {self._types[each] for each in missing})
+            for number in missing:
+                found[number] = _with_stale(found[number], self._found(number, trainer, step))
+        known = [
+            self._measured(number, each) if each.of_verdict(OPEN) else each
+            for number, each in enumerate(found)
+        ]
+        return [
+            replace(each, stretches=(FibreStretch(ROWS, 0, 0, EQUAL, how=f"the scale of {weight}"),))
+            if (weight := self._scales.get((each.rank, each.name))) and each.of_verdict(OPEN)
+            else each
+            for each in known
+        ]
+
+    def _found(self, number: int, trainer: Trainer, step: int) -> Arrived:
+        """Return where a parameter comes from in a step of the trainer; `open` stretches are not there."""
+        wanted, fibres, dtype = self._wanted[number], self._fibres[number], self._types[number]
+        origin = trainer.origin(wanted.name, wanted.rank, fibres)
+        numbers = fibres.along(origin.axis)
+        zero = zero_number(fibre_length(wanted.shape, origin.axis))
+        stretches: list[FibreStretch] = []
+        is_exact = True
+        for begin, end, place, first in origin.runs():
+            stretch = FibreStretch(origin.axis, begin, end, OPEN)
+            if place < 0:
+                is_padding = end == len(numbers) and begin > 0 and bool((numbers[begin:end] == zero).all())
+                stretches.append(replace(stretch, verdict=PADDING if is_padding else OPEN))
+                continue
+            is_exact &= trainer.fibres[place][dtype].exact
+            source = trainer.tensors[place]
+            where = _within(stretch, source, origin.of_axis, first, step)
+            is_certain = bool(origin.alone[begin:end].all())
+            verdict = EQUAL if step == self._step else STALE
+            order = self._order.get(source.name, place)
+            stretches.append(replace(where, verdict=verdict, of_number=order, is_certain=is_certain))
+        cast = "" if is_exact else dtype
+        return Arrived(wanted.rank, wanted.name, wanted.dtype, wanted.shape, cast, tuple(stretches))
+
+    def _measured(self, number: int, arrived: Arrived) -> Arrived:
+        """Return a tensor with what is not the trainer's measured against what is most like it."""
+        wanted = self._wanted[number]
+        stretches: list[FibreStretch] = []
+        values = wanted.read()
+        scaled = self._scaled(wanted, values)
+        for stretch in arrived.stretches:
+            if stretch.verdict != OPEN:
+                stretches.append(stretch)
+                continue
+            axes = (stretch.axis,) if len(arrived.stretches) > 1 or values.ndim < 2 else (0, 1)
+            looked = [self._like(stretch, axis, wanted, scaled) for axis in axes]
+            best: list[FibreStretch] = max(looked, key=_share_known)
+            stretches += best
+        named = self._named.get((wanted.name, wanted.shape))
+        if named is not None and all(each.verdict == OPEN for each in stretches):
+            rows = fibres_of(scaled, ROWS), fibres_of(named.read(), ROWS)
+            whole = _within(FibreStretch(ROWS, 0, len(rows[0]), OPEN), named, ROWS, 0, self._step)
+            stretches = [_compared(*rows, wanted.dtype, whole)]
+        return replace(arrived, stretches=tuple(stretches))
+
+    def _scaled(self, wanted: HeldParameter, values: Array) -> Array:
+        """Return the elements of a quantised tensor times its scale, which is a tensor of the same module."""
+        if wanted.dtype not in _QUANTISED:
+            return values
+        stem = wanted.name.removesuffix("weight")
+        plain = values.astype(np.float32)
+        for each in self._wanted:
+            is_scale = each.name.startswith((f"{wanted.name}_scale", f"{stem}scale"))
+            if is_scale and each.rank == wanted.rank and len(each.shape) <= plain.ndim:
+                self._scales[each.rank, each.name] = wanted.name
+                scale = each.read().astype(np.float32)
+                scale = scale.reshape(scale.shape or (1,))
+                if scale.size == 1 or scale.ndim < plain.ndim:
+                    scale = scale.reshape(*scale.shape, *[1] * (plain.ndim - scale.ndim))
+                for axis, (length, count) in enumerate(zip(plain.shape, scale.shape, strict=True)):
+                    scale = np.repeat(scale, -(-length // count), axis)
+                return plain * scale[tuple(map(slice, plain.shape))]
+        return plain
+
+    def _like(
+        self, stretch: FibreStretch, axis: int, wanted: HeldParameter, scaled: Array
+    ) -> list[FibreStretch]:
+        """Return parts of a stretch with what each is like."""
+        own = fibres_of(scaled, axis)
+        whole = stretch if axis == stretch.axis else replace(stretch, axis=axis, begin=0, end=len(own))
+        own = own[whole.begin : whole.end]
+        parts: list[FibreStretch] = []
+        for like in self._sketches.nearest(own):
+            source = self._trainer.tensors[like.tensor]
+            theirs = fibres_of(source.read(), like.axis)[like.first + like.begin : like.first + like.end]
+            ours = own[like.begin : like.end]
+            begin, end = whole.begin + like.begin, whole.begin + like.end
+            told = _compared(ours, theirs, wanted.dtype, replace(whole, begin=begin, end=end))
+            is_near = scaled.ndim > 1 or told.relative < _NEAR or bool(told.how)
+            if abs(correlation(ours, theirs)) < _ALIKE or not is_near:
+                continue
+            last = parts[-1].end if parts else whole.begin
+            if begin > last:
+                parts.append(replace(whole, begin=last, end=begin))
+            parts.append(_within(told, source, like.axis, like.first + like.begin, self._step))
+        last = parts[-1].end if parts else whole.begin
+        return [*parts, replace(whole, begin=last)] if last < whole.end else parts
+
+
+def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int, step: int) -> FibreStretch:
+    """Return a stretch with its place in the trainer."""
+    return replace(
+        stretch,
+        of=source.name,
+        of_rank=source.rank,
+        of_axis=axis,
+        first=first,
+        of_length=fibre_count(source.shape, axis),
+        step=step,
+    )
+
+
+def _share_known(stretches: Sequence[FibreStretch]) -> float:
+    return sum(each.length for each in stretches if each.verdict != OPEN) / stretches[-1].end
+
+
+def _compared(ours: Array, theirs: Array, dtype: str, stretch: FibreStretch) -> FibreStretch:
+    """Return a stretch with how it differs from that of the trainer."""
+    limit = _QUANTISED.get(dtype)
+    told = measured(ours, theirs, "float32" if limit else dtype, limit or SAME)
+    stretch = replace(
+        stretch,
+        verdict=DIFFERENT,
+        unequal=told.unequal,
+        relative=told.relative,
+        largest=told.largest,
+        how=told.how,
+    )
+    if limit is None:
+        return stretch
+    x, y = ours.astype(np.float64), theirs.astype(np.float64)
+    # What is below the smallest normal number is rounded to multiples of one number.
+    off = np.abs(x - y) > limit * np.abs(y) + limit * np.abs(y).max() * 2.0**-10
+    if not off.any():
+        return replace(stretch, verdict=EQUAL, unequal=0, how=f"quantised to {dtype} with its scale")
+    return replace(stretch, unequal=int(off.sum()))
+
+
+def _with_stale(current: Arrived, other: Arrived) -> Arrived:
+    """Return a tensor with what is not there filled with what is in another step."""
+    # Of small updates, much is the same in both steps after it was rounded.
+    if not other.of_verdict(OPEN) or not current.of_verdict(EQUAL):
+        return other if other.of_verdict(STALE) else current
+    if current.stretches[0].axis != other.stretches[0].axis:
+        return current
+    stretches: list[FibreStretch] = []
+    for stretch in current.stretches:
+        if stretch.verdict != OPEN:
+            stretches.append(stretch)
+            continue
+        parts = [each.within(stretch.begin, stretch.end) for each in other.stretches]
+        stretches += [each for each in parts if each.length > 0]
+    return replace(current, stretches=tuple(stretches))
+
+
+QUESTION = Question(compare_weights, ("compare-weights train.zarr rollout.zarr",))
