@@ -278,3 +278,18 @@ def test_the_command_says_it_of_stores_and_exits_with_5(
     assert told["counts"] == {"misplaced": 1, "different": 0, "stale": 1, "open": 0, "equal": 28}
     run("compare-weights", trainer, healthy)
     assert "STORE@RANK,STEP" in run("compare-weights", f"{trainer}@x", healthy, code=2).stderr
+
+
+def test_what_lies_between_elements_that_differ_is_not_a_shard(
+    torch: Any, rollouts: ModuleType, tmp_path: Path
+) -> None:
+    weights = {f"layers.{layer}.bias": torch.randn(16) for layer in range(5)}
+    changed = {name: each.clone() for name, each in weights.items()}
+    for layer, element in enumerate([9, 9, 9, 9, 0]):
+        changed[f"layers.{layer}.bias"][element] += 1e-3
+    sides = [
+        rollouts.record_weights(tmp_path / name, 8, side)
+        for name, side in (("trainer", weights), ("rollout", changed))
+    ]
+    answer = ingest.compare_weights(*map(str, sides))
+    assert {each.verdict for each in answer.tensors} == {"different"}

@@ -170,9 +170,14 @@ def _by_ranks(steps: Iterable[_NameNumber]) -> Iterable[list[_NameNumber]]:
 
 
 def _odd_shards(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
-    """Return slices that begin elsewhere than most slices of the same share on their rank do."""
+    """Return slices that begin elsewhere than most slices of the same share on their rank do.
+
+    What lies between elements that differ is not a slice.
+    """
     pools: dict[tuple[int, Fraction], list[tuple[list[tuple[int, int]], Fraction]]] = defaultdict(list)
     for number, tensor in enumerate(tensors):
+        if any(stretch.verdict in (OPEN, DIFFERENT) for stretch in tensor.stretches):
+            continue
         slices: dict[tuple[str, int], list[tuple[int, FibreStretch]]] = defaultdict(list)
         for place, stretch in _placed(tensor):
             slices[stretch.of, stretch.of_rank].append((place, stretch))
