@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -105,6 +106,7 @@ class Proving:
         place = self._place(run)
         if (place / _DONE).exists():
             return _truth(run, place)
+        shutil.rmtree(place, ignore_errors=True)  # what was interrupted is made again
         place.mkdir(parents=True)
         if run.ranks == 1:  # in a process that has all imported, and goes on with the next
             problem = self._pool.submit(_rank, run, 0, place).exception(_PATIENCE_S)
