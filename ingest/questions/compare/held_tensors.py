@@ -237,7 +237,15 @@ def are_cut_into_other_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepT
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    sides = _calls_with_samples(a, calls_of(b.values())), _calls_with_samples(b, calls_of(a.values()))
+    several_a, several_b = (
+        {rank: side for rank, side in ranks.items() if _has_several_calls(side)} for ranks in (a, b)
+    )
+    if not several_a or not several_b:
+        return False
+    sides = (
+        _calls_with_samples(several_a, calls_of(b.values())),
+        _calls_with_samples(several_b, calls_of(a.values())),
+    )
     first = next(
         (key for key, calls in sides[1].items() if key in sides[0] and any(n for n, *_ in calls)), None
     )
@@ -255,22 +263,24 @@ def are_cut_into_other_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepT
 _Call: TypeAlias = tuple[int, StepTensors, int]
 
 
+def _has_samples(side: StepTensors, number: int) -> bool:
+    """Return whether a tensor has whole numbers along several axes, as tokens of samples have."""
+    return "int" in side.dtypes[number] and len(side.shapes[number]) > 1
+
+
+def _has_several_calls(side: StepTensors) -> bool:
+    return any(key.occurrence and _has_samples(side, number) for number, key in enumerate(side.keys))
+
+
 def _calls_with_samples(
     ranks: Mapping[int, StepTensors], calls: Mapping[TensorKey, int]
 ) -> dict[TensorKey, list[_Call]]:
-    """Return the tensors of whole numbers with several axes, by the key in the first call.
-
-    Ranks that called nothing twice have none.
-    """
+    """Return the tensors that have samples, by the key in the first call."""
     found: defaultdict[TensorKey, list[_Call]] = defaultdict(list)
     for side in ranks.values():
-        whole = [
-            "int" in dtype and len(shape) > 1 for dtype, shape in zip(side.dtypes, side.shapes, strict=True)
-        ]
-        if any(key.occurrence and is_whole for key, is_whole in zip(side.keys, whole, strict=True)):
-            for number, key in _counted(side, calls):
-                if whole[number] and side.dumped[number]:
-                    found[key._replace(occurrence=0)].append((key.occurrence, side, number))
+        for number, key in _counted(side, calls):
+            if _has_samples(side, number) and side.dumped[number]:
+                found[key._replace(occurrence=0)].append((key.occurrence, side, number))
     return found
 
 

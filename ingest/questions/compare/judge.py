@@ -89,8 +89,6 @@ class Measured(NamedTuple):
     """The share of its elements that are zero: rounding does not show in these."""
     averaged: float = 1.0
     """The factor of the sum if what ranks of A hold is taken for its mean, and the other way round for B."""
-    has_other_samples: bool = False
-    """Whether calls of both sides hold other samples: so do gradients, and only parameters are the same."""
 
     @property
     def unequal(self) -> int:
@@ -200,7 +198,13 @@ class Judge:
         """Whether parameters have moved apart by such gradients of the step before."""
 
     def judge(
-        self, tensors: Sequence[Measured], flow: Dataflow, elements: Elements, *, is_last: bool = False
+        self,
+        tensors: Sequence[Measured],
+        flow: Dataflow,
+        elements: Elements,
+        *,
+        is_last: bool = False,
+        has_other_calls: bool = False,
     ) -> dict[int, Judgement]:
         """Judge one step; return the judgements by the number of the tensor, of equal ones maybe none.
 
@@ -211,6 +215,8 @@ class Judge:
             flow: what operators of A read.
             elements: reads them, where verdicts hang on single elements.
             is_last: no step follows whose parameters could show what became of the gradients.
+            has_other_calls: calls of both sides hold other samples: so do gradients, and only parameters are
+                the same.
         """
         self._steps += 1
         scaled = {} if is_last and not self._is_scale_undone else _but_for_scale(tensors, flow.parts)
@@ -218,7 +224,9 @@ class Judge:
         judgements: dict[int, Judgement] = {}
         is_apart = any(tensor.unequal for tensor in tensors)
         if is_apart or self._steps <= _EQUAL_STEPS:
-            judgements = _StepJudge(self._known, tensors, flow, elements).judge()
+            judgements = _StepJudge(
+                self._known, tensors, flow, elements, has_other_calls=has_other_calls
+            ).judge()
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
         is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
         self.blames_scale = self.scaled is not None and is_apart_by_scale
@@ -234,7 +242,13 @@ class _StepJudge:
     """Judges one step."""
 
     def __init__(
-        self, known: _SeenSoFar, tensors: Sequence[Measured], flow: Dataflow, elements: Elements
+        self,
+        known: _SeenSoFar,
+        tensors: Sequence[Measured],
+        flow: Dataflow,
+        elements: Elements,
+        *,
+        has_other_calls: bool,
     ) -> None:
         self._known, self._flow, self._elements = known, flow, elements
         self._tensors = {tensor.number: tensor for tensor in tensors}
@@ -244,8 +258,8 @@ class _StepJudge:
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow.parts, tensors)
         self._judgements: dict[int, Judgement] = {}
-        has_other_samples = any(tensor.has_other_samples for tensor in tensors)
-        self._unread = self._of_other_samples() if has_other_samples else self._without_readers()
+        self._has_other_calls = has_other_calls
+        self._unread = self._of_other_samples() if has_other_calls else self._without_readers()
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
@@ -297,7 +311,7 @@ class _StepJudge:
         if difference <= limit and not fact:
             return Judgement(Verdict.CLOSE, bound)
         if number in self._unread:
-            verdict = Verdict.IGNORED if tensor.has_other_samples else Verdict.NOT_READ
+            verdict = Verdict.IGNORED if self._has_other_calls else Verdict.NOT_READ
             return Judgement(verdict, bound, self._unread[number])
         if fact:
             return Judgement(Verdict.DIFFERENT, replace(bound, explained=False), fact, "shown")

@@ -341,7 +341,6 @@ class LayoutComparison:
                 self._a.pieces(pair.a).identical,
                 zeros=self._a.zeros(pair.a),
                 usual=self._usual(number),
-                has_other_samples=self._has_other_calls,
             )
             for number, pair in sorted(self._pairs.items())
         ]
@@ -356,6 +355,7 @@ class LayoutComparison:
             self._elements,
             fixed=self._choices.fixed_limits,
             is_last=self._is_last,
+            has_other_calls=self._has_other_calls,
         )
         return [self._by_marginals(row) for row in rows]
 

@@ -51,8 +51,6 @@ class JudgedTensor:
     """What was allowed for."""
     usual: str = ""
     """How ranks hold others of its kind, if most are held in another way; else ""."""
-    has_other_samples: bool = False
-    """Whether calls of both sides hold other samples, and their gradients the parts of these."""
 
     @property
     def is_held_alike(self) -> bool:
@@ -85,7 +83,6 @@ class JudgedTensor:
             is_alike=self.is_held_alike,
             zeros=self.zeros,
             averaged=_ranks_of_mean(way.a) / _ranks_of_mean(way.b) if way else 1.0,
-            has_other_samples=self.has_other_samples,
         )
 
 
@@ -112,6 +109,7 @@ class LayoutJudge:
         *,
         fixed: bool = False,
         is_last: bool = False,
+        has_other_calls: bool = False,
     ) -> list[ComparedTensor]:
         """Return the rows with their verdicts.
 
@@ -122,6 +120,7 @@ class LayoutJudge:
             elements: reads a tensor of A and its counterpart.
             fixed: the limits of types count instead of derived ones.
             is_last: no step follows whose parameters could show what became of the gradients.
+            has_other_calls: calls of both sides hold other samples.
         """
         self._parts = {
             row.name_a: row
@@ -138,7 +137,9 @@ class LayoutJudge:
         self._flow = flow
         measured = [known for tensor in tensors if (known := tensor.measured())]
         scaled = next((row for row in self._rows if row.number == self._judge.scaled), None)
-        judgements = self._judge.judge(measured, flow, elements, is_last=is_last)
+        judgements = self._judge.judge(
+            measured, flow, elements, is_last=is_last, has_other_calls=has_other_calls
+        )
         self._scaled = scaled if self._judge.blames_scale else None
         is_given = fixed or not thresholds.are_empty
         self._rows = [

@@ -190,8 +190,7 @@ def test_a_mean_of_parts_whose_sum_has_the_factor_of_all_gradients_has_it_too(
 def test_gradients_of_other_samples_are_ignored_and_parameters_are_not() -> None:
     step = _Gradients()
     tensors = step.measured({2: np.roll(step.b, 1), 1: step.b + np.float32(1e-3)})
-    tensors = [tensor._replace(has_other_samples=True) for tensor in tensors]
-    found = Judge().judge(tensors, step.flow, lambda _: None)
+    found = Judge().judge(tensors, step.flow, lambda _: None, has_other_calls=True)
     assert (found[2].verdict, found[1].verdict) == (Verdict.IGNORED, Verdict.DIFFERENT)
 
 
