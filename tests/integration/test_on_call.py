@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -176,10 +177,7 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
         began = time.monotonic()
 
         def expect(alert: str, run_name: str) -> None:
-            deadline = time.monotonic() + _TIMEOUT_S
-            while not _received(pager, alert, run_name):
-                assert time.monotonic() < deadline, f"no {alert} of {run_name}: {pager.messages}"
-                time.sleep(0.1)
+            pager.wait_for(_is(alert, run_name), timeout_s=_TIMEOUT_S)
             print(f"{alert} of {run_name} was received after {time.monotonic() - began:.0f} s")
 
         server.wait_for('dump_ingest_last_finding_step{run="nan"}', timeout_s=_TIMEOUT_S)
@@ -196,7 +194,7 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
             server.wait_for(start_time, timeout_s=_TIMEOUT_S)
             pod.serves = None
             server.wait_for('max_over_time(up{run="loop"}[3s]) == 0', timeout_s=_TIMEOUT_S)
-            if _received(pager, "Restarting", "loop") or time.monotonic() > loops_until:
+            if pager.received(_is("Restarting", "loop")) or time.monotonic() > loops_until:
                 break
         # A target that lived for less than the `for` of the rule is not missed: eight minutes are 16 seconds.
         lived = 'count_over_time(up{job="evicted/dump-ingest-watcher"}[1h]) > 12'
@@ -233,13 +231,9 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
         assert b"permission denied" in body
 
 
-def _received(pager: Alertmanager, alert: str, run_name: str) -> bool:
+def _is(alert: str, run_name: str) -> Callable[[dict[str, Any]], bool]:
     wanted = (f"DumpIngest{alert}", run_name)
-    return any(
-        wanted == (told["labels"]["alertname"], told["labels"].get("run"))
-        for _, message in pager.messages
-        for told in message["alerts"]
-    )
+    return lambda told: wanted == (told["labels"]["alertname"], told["labels"].get("run"))
 
 
 def _start_time(port: int) -> str:

@@ -52,14 +52,17 @@ class Alertmanager(LoopbackServer):
         """The messages that it has sent so far, each with the path of its webhook."""
         return list(self._webhooks.messages)
 
+    def received(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """Return the first alert that was sent so far for which `wanted` is true; None if there is none."""
+        alerts = (alert for _, message in self.messages for alert in message["alerts"])
+        return next((dict(alert) for alert in alerts if wanted(alert)), None)
+
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, timeout_s: float) -> dict[str, Any]:
         """Return the first alert for which `wanted` is true. Raise TimeoutError if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for _, message in self.messages:
-                for alert in message["alerts"]:
-                    if wanted(alert):
-                        return dict(alert)
+            if (alert := self.received(wanted)) is not None:
+                return alert
             time.sleep(0.1)
         raise TimeoutError(f"no such alert within {timeout_s:g} s; messages: {self.messages}")
 
