@@ -33,11 +33,6 @@ class FibreOrigin:
     """By fibre, whether no other one of the trainer is equal: then its place is certain."""
 
     @property
-    def transposed(self) -> bool:
-        """Whether rows became columns."""
-        return self.axis != self.of_axis
-
-    @property
     def is_found(self) -> npt.NDArray[np.bool_]:
         """By fibre, whether it is one of the trainer's."""
         return self.tensor >= 0
