@@ -209,9 +209,9 @@ def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
     eps = eps if eps > 0 else _DWARFED * float(np.median(r))
     for _ in range(4):
         fitted = _fitted([m / (r + eps), m / (r + eps) ** 2, p], u)
-        if fitted is None or fitted[0][0] >= 0:
+        if fitted is None or fitted.coefficients[0] >= 0:
             return 0.0
-        eps = max(eps - float(fitted[0][1] / fitted[0][0]), eps / 8)
+        eps = max(eps - float(fitted.coefficients[1] / fitted.coefficients[0]), eps / 8)
     return eps
 
 
@@ -256,23 +256,36 @@ class ParameterHistory:
 
     def expectations(self, gradient: Array, after: Array) -> Iterator[Expectation]:
         """Yield what the parameter may be after the step; `advance` comes first."""
-        change = wide(after) - self.value
+        new = wide(after)
+        change = new - self.value
         stored = unit_roundoff(after.dtype)
+        some = np.s_[:: max(1, change.size // _SAMPLE)]
         for model in self._models(gradient, change) if self.value.size >= _LEAST else ():
-            fitted = _fitted(model.terms, change)
-            if fitted is None or fitted[0][0] >= 0:
+            fit = _fitted(model.terms, change)
+            if fit is None or fit.coefficients[0] >= 0:
                 continue
-            fit, doubt = fitted
-            made = [coefficient * term for coefficient, term in zip(fit, model.terms, strict=True)]
-            size = -fit[0] * model.sizes + np.sum(np.abs(made), axis=0)
-            carried = 2 + 2 * np.abs(fit[1:]).max(initial=0.0) * (model.family.startswith("SGD"))
-            error = FEW * _WORKING * size + stored * carried * np.abs(self.value) + doubt
-            if model.lost is not None and np.median(np.abs(made[model.lost])) <= np.median(error):
+            value, error = self._made(model, fit, stored, some)
+            if np.mean(np.abs(new.reshape(-1)[some] - value) <= 2 * error) * 2 < 1:
                 continue
+            value, error = self._made(model, fit, stored, np.s_[:])
+            carried = model.lost and fit.coefficients[model.lost] * model.terms[model.lost]
+            if carried is not None and np.median(np.abs(carried)) <= np.median(error):
+                continue
+            first, *others = fit.coefficients
             is_lost = model.lost is not None or (self.lost is not None and model.family.startswith("Adam"))
-            decay = "" if model.decay is None else f", decay = {fit[model.decay] / fit[0]:.3g}"
-            told = f"{model.family}, lr = {-fit[0]:.5g}{decay}{LOST if is_lost else ''}"
-            yield Expectation(self.value + np.sum(made, axis=0), error, told)
+            decay = "" if model.decay is None else f", decay = {others[model.decay - 1] / first:.3g}"
+            told = f"{model.family}, lr = {-first:.5g}{decay}{LOST if is_lost else ''}"
+            yield Expectation(value.reshape(after.shape), error.reshape(after.shape), told)
+
+    def _made(self, model: _Model, fit: _Fit, stored: float, chosen: slice) -> tuple[Array, Array]:
+        """Return what an optimizer makes of elements of the flat parameter, and how far off it may be."""
+        before, sizes, *terms = (each.reshape(-1)[chosen] for each in (self.value, model.sizes, *model.terms))
+        made = [coefficient * term for coefficient, term in zip(fit.coefficients, terms, strict=True)]
+        size = -fit.coefficients[0] * sizes + np.sum(np.abs(made), axis=0)
+        is_sgd = model.family.startswith("SGD")
+        carried = 2 + 2 * np.abs(fit.coefficients[1:]).max(initial=0.0) * is_sgd
+        error = FEW * _WORKING * size + stored * carried * np.abs(before) + fit.doubt(terms)
+        return before + np.sum(made, axis=0), error
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
         yield from self.moments.models(self.value, change, _ADAM_EPS)
@@ -303,11 +316,25 @@ class ParameterHistory:
         return carried > _VISIBLE * float(np.median(np.abs(change)))
 
 
-def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None:
-    """Return the coefficients of terms, and what their uncertainty makes of each element.
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The coefficients of terms, and the covariance of their uncertainty."""
 
-    By least squares over some ten thousand elements, without the few that they explain least.
-    """
+    coefficients: Array
+    covariance: Array
+
+    def doubt(self, terms: Sequence[Array]) -> Array:
+        """Return what the uncertainty makes of each element."""
+        squares = sum(
+            self.covariance[i, j] * one * other
+            for i, one in enumerate(terms)
+            for j, other in enumerate(terms)
+        )
+        return np.asarray(np.sqrt(np.maximum(squares, 0)))
+
+
+def _fitted(terms: Sequence[Array], change: Array) -> _Fit | None:
+    """Fit terms to a change by least squares over some elements, without those that they explain least."""
     step = max(1, change.size // _FITTED)
     matrix = np.stack([term.reshape(-1)[::step] for term in terms], 1)
     target = change.reshape(-1)[::step]
@@ -322,8 +349,7 @@ def _fitted(terms: Sequence[Array], change: Array) -> tuple[Array, Array] | None
         kept = residue <= np.quantile(residue, 1 - LEFT_OUT)
     spread = np.sqrt(np.mean(residue[kept] ** 2)) * LAMBDA
     inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept]) / np.outer(norms, norms)
-    squares = sum(inverse[i, j] * one * other for i, one in enumerate(terms) for j, other in enumerate(terms))
-    return fit / norms, np.asarray(spread * np.sqrt(np.maximum(squares, 0)))
+    return _Fit(fit / norms, inverse * spread**2)
 
 
 def recorded_update(
