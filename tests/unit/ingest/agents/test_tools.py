@@ -48,33 +48,6 @@ def test_answers_are_short_and_their_next_calls_can_be_made(library: Library, na
         assert answer(library, call["tool"], call["arguments"])["answer"] is not None
 
 
-def test_the_cause_is_found_by_following(library: Library) -> None:
-    answered, calls = answer(library, "runs", {}), 1
-    for tool in ("incidents", "origin", "tensor"):
-        call = next(call for call in answered["next"] if call["tool"] == tool)
-        answered, calls = answer(library, tool, call["arguments"]), calls + 1
-        if tool == "origin":
-            origin = answered["answer"]
-            assert (origin["rank"], origin["step"], origin["op_type"]) == (1, 2, "Log")
-            assert origin["why"]["reasons"][0]["reason"] == "logarithm of a number that is not positive"
-    assert answered["answer"]["name"] == LOG
-    assert calls == 4
-
-
-def test_cursors_lead_through_all_rows_once(library: Library) -> None:
-    given: dict[str, Any] = {"rank": 1, "step": 2}
-    names: list[str] = []
-    while True:
-        answered = answer(library, "tensors", given)
-        names += [row["name"] for row in answered["answer"]]
-        if "cursor" not in answered:
-            break
-        assert answered["next"][0] == {"tool": "tensors", "arguments": given | {"cursor": answered["cursor"]}}
-        given = answered["next"][0]["arguments"]
-    moment = library.run("run.zarr").moment()
-    assert names == [tensor.name for tensor in moment.opened(1, 2).tensors()]
-
-
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [

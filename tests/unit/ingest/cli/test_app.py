@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ingest.cli.app import COMMANDS, load_command
+from ingest.cli.app import COMMANDS
 from ingest.cli.question import help_of
 from ingest.questions import QUESTIONS
 from ingest.questions.question import question_named
@@ -46,24 +46,6 @@ def help_text(name: str) -> str:
 def test_a_summary_is_the_first_line_of_the_docstring(listed: Any) -> None:
     """It stands in the table, so that `--help` does not have to import the command."""
     assert listed.summary == help_text(listed.name).splitlines()[0]
-
-
-def test_the_overview_lists_every_command_with_its_summary(answer: Answer) -> None:
-    overview = answer("--help").stdout
-    for listed in COMMANDS:
-        assert listed.name in overview
-        assert listed.summary in overview
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_help_of_a_command_explains_every_option(name: str, answer: Answer) -> None:
-    assert "--help" in answer(name, "-h").stdout
-    command = load_command(name)
-    for single in getattr(command, "commands", {name: command}).values():
-        for parameter in single.params:
-            assert parameter.help, (single.name, parameter.name)
-            assert parameter.help[0].isupper() or parameter.help.startswith("input"), parameter.help
-            assert parameter.help.endswith((".", "...", "0: all.")), parameter.help
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in NAMES), ["rules", "test"], ["config", "show"]])

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from bench.steps import commit_tables, make_tables
-from tests.cli import Answer, strict_json
+from tests.cli import Answer
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
@@ -23,37 +22,6 @@ def test_differences_are_listed_and_end_with_5(nan_store: Path, answer: Answer, 
     assert "first difference: step 2, rank 0: MatMul" in done.stderr
     assert "verdict: different" in done.stderr
     assert (tmp_path / "o.html").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_json_is_one_object(nan_store: Path, answer: Answer) -> None:
-    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--json", code=5)
-    found = done.json
-    assert (found["verdict"], found["equal"], found["different"]) == ("different", 130, 113)
-    assert found["first"]["name_a"].startswith("MatMul")
-    assert found["left_out"] == []
-    assert len(found["tensors"]) == 113
-    assert found["tensors"][0]["max_abs"] > 0
-    assert strict_json(done.stdout) == found
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--thresholds", "none.yaml"], "none.yaml: No such file"),
-        (["--html", "none/o.html"], "cannot be written"),
-        (["--workers", "0"], "--workers"),
-    ],
-)
-def test_mistakes_are_reported_before_anything_is_read(
-    nan_store: Path, answer: Answer, options: list[str], message: str
-) -> None:
-    assert message in answer("compare", nan_store, nan_store, *options, code=2).stderr
-
-
-def test_a_part_that_is_missing_is_named(nan_store: Path, answer: Answer) -> None:
-    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,9", code=2)
-    assert "no step 9" in done.stderr
-    assert "The store has ranks 0-1" in done.stderr
 
 
 def test_guesses_are_written_for_map(nan_store: Path, answer: Answer, tmp_path: Path) -> None:

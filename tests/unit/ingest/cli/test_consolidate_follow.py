@@ -53,18 +53,6 @@ def wait_for_steps(store: Path, count: int) -> None:
     pytest.fail(f"the view has no {count} steps")
 
 
-def test_it_waits_for_a_store_and_says_so_once(
-    nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = tmp_path / "run.zarr"
-    with following(store):
-        threading.Event().wait(0.3)
-        shutil.copytree(nan_store, tmp_path / "copy.zarr")
-        (tmp_path / "copy.zarr").rename(store)
-        wait_for_steps(store, 3)
-    assert capsys.readouterr().err.count("waiting: ") == 1
-
-
 def test_it_takes_over_when_another_process_ends(
     nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

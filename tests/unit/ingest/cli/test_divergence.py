@@ -33,12 +33,6 @@ def odd(made: MadeDump, store: Path) -> Path:
     return store
 
 
-def test_replicas_that_agree_end_with_0(nan_store: Path, answer: Answer) -> None:
-    lines = answer("divergence", nan_store).stdout.splitlines()
-    assert lines[0] == "replicas agree: ranks 0-1, steps 1-3"
-    assert lines[-1].split() == ["0-1", "inferred", "68", "204", "204", "100%"]
-
-
 def test_an_odd_rank_is_named_with_the_values_that_differ(odd: Path, answer: Answer) -> None:
     done = answer("divergence", odd, code=5)
     story, table, groups = done.stdout.split("\n\n")

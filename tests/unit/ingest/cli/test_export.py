@@ -4,22 +4,10 @@ import shutil
 from pathlib import Path
 
 from tests.cli import Answer
-from tests.dumps import DumpLibrary
 
 
 def below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def test_files_come_back_under_the_same_paths(
-    nan_store: Path, dumps: DumpLibrary, answer: Answer, tmp_path: Path
-) -> None:
-    done = answer("export", nan_store, tmp_path / "out", "--rank", 1, "--step", 2)
-    dump = below(dumps["nan-log-2rank"] / "dump")
-    assert below(tmp_path / "out") == {
-        path: data for path, data in dump.items() if path.startswith("rank_1/Mlp/0/2/")
-    }
-    assert done.stderr.startswith("243 files, ")
 
 
 def test_a_damaged_file_is_named_and_the_others_are_written(

@@ -10,16 +10,6 @@ from tests.cli import Answer
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
 
-def test_tensors_are_listed_with_their_statistics(nan_store: Path, answer: Answer) -> None:
-    done = answer("find", nan_store, "--op-type", "Log", "--where", "nan_count > 0")
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
-    assert [row[:7] for row in rows] == [
-        ["1", "2", "0", LOG, "float32", "6x4", "2"],
-        ["1", "3", "0", LOG, "float32", "6x4", "2"],
-    ]
-    assert done.stderr == "2 tensors\n"
-
-
 def test_the_consolidated_view_is_asked_for_statistics_of_the_condition(
     found_store: Path, answer: Answer
 ) -> None:

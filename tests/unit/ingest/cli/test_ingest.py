@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ingest
 from tests import checker
 from tests.cli import Answer, run
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, npy_bytes
+from tests.npy_files import MadeDump
 
 
 @pytest.mark.dask
@@ -22,21 +21,6 @@ def test_a_dump_is_ingested_once_and_then_unchanged(dumps: DumpLibrary, store: P
     checker.check(store, dump)
     again = run("ingest", dump, "--store", store)
     assert (again.stdout, again.stderr) == ("", "6 steps of 2 ranks unchanged: already in the store.\n")
-
-
-@pytest.mark.dask
-def test_a_corrected_pattern_ingests_the_same_files_again(tmp_path: Path, store: Path) -> None:
-    dump = tmp_path / "dump"
-    (dump / "rank0" / "step1").mkdir(parents=True)
-    (dump / "rank0" / "step1" / "fc.input.npy").write_bytes(npy_bytes(np.ones(3, np.float32)))
-    run("ingest", dump, "--store", store, "--layout", "rank{rank}/step{step}/{module}.npy")
-    assert [(found.op_name, found.io) for found in ingest.open_store(store).tensors()] == [
-        ("fc.input", "output")
-    ]
-    corrected = ("ingest", dump, "--store", store, "--layout", "rank{rank}/step{step}/{module}.{io}.npy")
-    assert "already in the store" not in run(*corrected).stderr
-    assert [(found.op_name, found.io) for found in ingest.open_store(store).tensors()] == [("fc", "input")]
-    assert "1 step unchanged: already in the store.\n" in run(*corrected).stderr
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,6 @@ def test_compare_across_layouts(stores: Path, tmp_path: Path, answer: Answer) ->
     assert "shape differs" in answer("compare", *both, "--rank-by-rank", code=EXIT_DIFFERENT).stdout
 
 
-def test_a_layout_map_with_a_mistake_is_a_usage_error(stores: Path, tmp_path: Path, answer: Answer) -> None:
-    path = tmp_path / "map.yml"
-    path.write_text("placements:\n  - {name: x, a: halved}\n")
-    done = answer("compare", stores / "two", stores / "one", "--layout-map", path, code=2)
-    assert "map.yml:2" in done.stderr
-
-
 def test_show_puts_a_tensor_together(stores: Path, tmp_path: Path, answer: Answer) -> None:
     shown = "show", stores / "two", "Module..param.head.weight.output.0"
     saved = tmp_path / "x.npy"

@@ -14,29 +14,6 @@ from tests.pipeline import ingest_directly
 from tests.served_watcher import served_watcher
 
 
-def test_steps_are_listed_with_their_totals(nan_store: Path, answer: Answer) -> None:
-    rows = [line.split() for line in answer("ls", nan_store).stdout.splitlines()]
-    assert rows[0][:7] == ["rank", "step", "status", "tensors", "files", "NaN", "Inf"]
-    assert [row[:3] for row in rows[1:]] == [
-        [rank, step, "complete"] for step in ("run", "1", "2", "3") for rank in ("0", "1")
-    ]
-    found = answer("ls", nan_store, "--rank", 1, "--step", 2, "--json").json
-    assert [(row["rank"], row["step"], row["nan_count"]) for row in found] == [(1, 2, 7)]
-
-
-@pytest.mark.parametrize(
-    ("option", "columns"),
-    [
-        ("--tensors", ["rank", "step", "graph", "name"]),
-        ("--files", ["rank", "step", "kind", "bytes"]),
-    ],
-)
-def test_what_is_in_the_steps_is_listed_on_demand(
-    nan_store: Path, answer: Answer, option: str, columns: list[str]
-) -> None:
-    assert answer("ls", nan_store, option).stdout.splitlines()[0].split()[:4] == columns
-
-
 def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, answer: Answer) -> None:
     made.add(b"no npy")
     ingest_directly(made.root, store)

@@ -10,13 +10,6 @@ from tests.cli import Answer
 from tests.damages import only
 
 
-def test_the_configuration_alone_is_on_stdout(nan_store: Path, answer: Answer) -> None:
-    done = answer("next", nan_store)
-    assert json.loads(done.stdout)["common_dump_settings"]["iteration"] == "1-2"
-    assert "Log (Default_net-LogLoss_Log-op0): NaN was born in it on rank 1, step 2" in done.stderr
-    assert "MINDSPORE_DUMP_CONFIG" in done.stderr
-
-
 def test_a_file_is_written(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
     out = tmp_path / "data_dump.json"
     done = answer("next", nan_store, "--out", out, "--budget", "1MB", "--path", "/data/second")

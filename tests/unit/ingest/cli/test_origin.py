@@ -43,18 +43,6 @@ def test_the_answer_leads_to_the_page_if_there_is_one(
     assert "page" not in answer("origin", nan_sqrt, "--step", 1, "--json").json
 
 
-def test_story_names_the_operator_its_line_and_what_to_type_next(nan_sqrt: Path, answer: Answer) -> None:
-    done = answer("origin", nan_sqrt)
-    lines = done.stdout.splitlines()
-    assert lines[0] == "NaN was born in Sqrt (Default_net-SqrtLoss_Sqrt-op0) on rank 1, step 2, graph 0"
-    assert lines[1].startswith("  /srv/train/nan_train.py:52  ")
-    assert "  through AllReduce (Default_AllReduce-op1) from rank 1 to rank 0" in lines
-    shown = done.stderr.split("values: dump-ingest ")[1].split("\n")[0].split()
-    printed = answer(*shown).stdout
-    assert "Sqrt-op0.input.0" in printed
-    assert "nan_count        0" in printed
-
-
 def test_json_is_one_strict_object(nan_sqrt: Path, answer: Answer) -> None:
     found = answer("origin", nan_sqrt, "--json").json
     assert [key for key in KEYS if key not in found] == []
@@ -63,20 +51,6 @@ def test_json_is_one_strict_object(nan_sqrt: Path, answer: Answer) -> None:
     assert found["spread"]["collectives"][0]["to_ranks"] == [0]
     nothing = answer("origin", nan_sqrt, "--step", 1, "--json").json
     assert [nothing[key] for key in KEYS] == [None] * 6 + [[], [], None, []]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--cause", "nann"], "no cause 'nann'"),
-        (["--cause", "nan", "--where", "max > 1"], "exclude each other"),
-        (["--where", "__import__('os')"], "may not"),
-        (["--rank", "9"], "no rank 9"),
-        (["--step", "77"], "no step 77"),
-    ],
-)
-def test_mistakes_are_explained(nan_sqrt: Path, answer: Answer, arguments: list[str], message: str) -> None:
-    assert message in answer("origin", nan_sqrt, *arguments, code=2).stderr
 
 
 def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store: Path) -> None:
@@ -100,16 +74,3 @@ def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -
     data = json.loads(answer("origin", nan_sqrt, "--graph", "text", "--json").stdout)
     assert len(data["spread_graph"]["edges"]) == dot.count(" -> ")
     assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
-
-
-def test_origin_prints_the_elements_and_the_reason(nan_log: Path, answer: Answer) -> None:
-    lines = answer("origin", nan_log).stdout.splitlines()
-    place = lines.index("Why")
-    assert lines[place + 1 : place + 4] == [
-        "  logarithm of a number that is not positive (2 of 24 elements)",
-        "  at [2, 1]: input 0 = -1.55312, output = NaN",
-        "  at [4, 3]: input 0 = -4.4891, output = NaN",
-    ]
-    why = answer("origin", nan_log, "--json").json["why"]
-    assert why["elements"][0]["index"] == [2, 1]
-    assert why["elements"][0]["value"] == "NaN"

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from ingest.cli import printing
 from ingest.cli.printing import (
-    limited,
     print_table,
-    say_rest,
 )
 from tests.cli import strict_json
 from workers.store.strict_json import dumps
@@ -49,15 +47,6 @@ def test_cells_are_never_cut_and_names_cannot_talk_to_the_terminal(
     assert lines[0].split() == ["name", "count"]
     assert lines[1] == "x" * 300 + "      1"
     assert lines[2].split() == ["a\\x1b[31m\\n[bold]b\\u202e", "10"]
-
-
-def test_what_a_limit_cuts_off_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [1, 2, 3]
-    assert limited(rows, 2) == [1, 2]
-    assert limited(rows, 0) == rows
-    say_rest(3, 2, "lines")
-    say_rest(3, 3, "lines")
-    assert capsys.readouterr().err == "3 lines, the first 2 shown (--limit 0: all)\n"
 
 
 def test_commands_write_json_only_in_the_strict_way() -> None:

@@ -11,10 +11,3 @@ def test_percentiles_are_shown_with_their_bounds(sketched_store: Path, answer: A
     assert heading.split() == ["rank", "step", "name", "p0", "p50"]
     assert line.split()[-2:] == ["-0.883413", "-0.883413..-0.516865"]
     assert answer(*options, "--exact").stdout.splitlines()[1].split()[-1].startswith("-0.6")
-
-
-def test_json_says_how_exact_it_is(sketched_store: Path, answer: Answer) -> None:
-    made = answer("quantiles", sketched_store, "Log.*.output.0", "-r", 0, "-n", 1, "-p", 50, "--json").json
-    (tensor,) = made["tensors"]
-    assert tensor["exactness"] == "bounded"
-    assert tensor["percentiles"][0]["percent"] == 50

@@ -8,12 +8,9 @@ import pytest
 from ingest.api import open_store
 from ingest.cli.show import show_whole
 from ingest.reader.tensor import Tensor
-from tests.cli import strict_json
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-
-Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -24,20 +21,6 @@ def piece(made: MadeDump, store: Path) -> Tensor:
         made.add(values, tensor_name("Mul.m", time=1), rank=rank, step=1)
     ingest_directly(made.root, store)
     return open_store(store).tensors(rank=0)[0]
-
-
-def test_the_whole_is_printed_with_how_it_is_known(piece: Tensor, capsys: Printed) -> None:
-    show_whole(piece, "shard 0", None, None, json=False)
-    printed = capsys.readouterr().out
-    assert "ranks            0-1" in printed
-    assert "shape            4x3" in printed
-    assert "[ 9. 10. 11.]" in printed
-
-
-def test_json_has_the_values_of_a_slice(piece: Tensor, capsys: Printed) -> None:
-    show_whole(piece, "shard 0", "1:3,0", None, json=True)
-    shown = strict_json(capsys.readouterr().out)
-    assert (shown["ranks"], shown["shape"], shown["at"], shown["values"]) == ([0, 1], [4, 3], "1:3,0", [3, 6])
 
 
 @pytest.mark.parametrize(("placement", "at"), [("shard 7", None), ("nonsense", None), ("shard 0", "9:")])

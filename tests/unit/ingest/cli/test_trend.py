@@ -10,18 +10,6 @@ from tests.cli import Answer
 from tests.replicas import Replicas
 
 
-def test_a_line_is_drawn_for_each_rank(nan_store: Path, answer: Answer) -> None:
-    lines = answer("trend", nan_store, "Log.*.output.0", "--stat", "min").stdout.splitlines()
-    assert lines[0] == "min of Log.*.output.0"
-    assert lines[1].split() == ["rank", "name", "first", "last", "min", "max", "step", "1", "to", "3"]
-    assert [line.split()[-1] for line in lines[2:]] == ["██▁", "▁!!"]
-
-
-def test_the_trend_of_a_loss_is_its_value_and_not_its_norm(nan_store: Path, answer: Answer) -> None:
-    assert answer("trend", nan_store, "--role", "loss").stdout.startswith("mean of role loss\n")
-    assert answer("trend", nan_store, "Log.*").stdout.startswith("l2_norm of Log.*\n")
-
-
 @pytest.mark.parametrize(("command", "colour"), [("trend", "1;31"), ("heatmap", "1;37;41")])
 def test_colours_are_used_on_a_terminal_unless_they_are_not_wanted(
     command: str, colour: str, nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch

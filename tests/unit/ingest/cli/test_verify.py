@@ -6,13 +6,6 @@ from pathlib import Path
 from tests.cli import Answer
 
 
-def test_a_whole_store_ends_with_0(nan_store: Path, answer: Answer) -> None:
-    done = answer("verify", nan_store, "--rank", 0, "--step", 1)
-    assert done.stdout == ""
-    assert done.stderr.startswith("1 step, 243 files, ")
-    assert done.stderr.endswith("read; 0 damaged\n")
-
-
 def test_damage_is_named_and_ends_with_3(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
     (payload,) = (damaged / "rank_1" / "step_2").glob("*/tensors/int32/c/0")

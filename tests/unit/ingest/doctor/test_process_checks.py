@@ -16,7 +16,6 @@ from ingest.settings import load
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.servers.process import free_port
-from workers.errors import UsageError
 
 STORE = "s3://dumps/run.zarr"
 NOW = 1_000_000.0
@@ -69,15 +68,6 @@ def checked(process: Process, store: str = STORE, *, is_view_kept: bool = False)
     return check_process(process.url, store, is_view_kept=is_view_kept)
 
 
-def test_a_watcher_that_makes_progress(process: Process) -> None:
-    process.watch()
-    process.set("watcher_last_look_timestamp_seconds", NOW)
-    process.serve()
-    check = checked(process)
-    assert (check.ok, check.hint) == (True, "")
-    assert check.detail == f"watcher at http://127.0.0.1:{process.port}: makes progress; started 3600 s ago"
-
-
 def test_a_crash_loop_that_is_up_at_the_moment(process: Process) -> None:
     process.watch()
     process.set("watcher_last_look_timestamp_seconds", NOW)
@@ -124,15 +114,6 @@ def test_a_watcher_that_may_read_nothing(process: Process) -> None:
     assert "doctor DUMP" in check.hint
 
 
-def test_a_process_with_another_store(process: Process) -> None:
-    process.consolidate().lease(held=True)
-    process.serve()
-    check = checked(process, "s3://dumps/other.zarr")
-    assert f"has the store {STORE}, and not s3://dumps/other.zarr" in check.detail
-    assert "the same setting `store`" in check.hint
-    assert checked(process, "").ok  # nobody said which
-
-
 def test_a_watcher_that_has_seen_no_dump(process: Process) -> None:
     process.watch()
     process.serve(started=NOW - 700)
@@ -161,13 +142,6 @@ def test_a_consolidator_without_a_lease_unless_it_stands_by(process: Process) ->
     assert checked(process, is_view_kept=True).ok
 
 
-def test_what_is_none_of_ours(process: Process) -> None:
-    process.serve()
-    check = checked(process)
-    assert "is not a watcher or consolidator" in check.detail
-    assert "--from HOST:PORT" in check.hint
-
-
 def test_what_refuses_to_show_metrics_is_told_with_its_status(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,11 +150,6 @@ def test_what_refuses_to_show_metrics_is_told_with_its_status(
     assert checked(process).detail.endswith(
         "is not a watcher or consolidator: it answers /metrics with status 401"
     )
-
-
-def test_what_is_no_address() -> None:
-    with pytest.raises(UsageError, match="is not the address"):
-        check_process("n1", STORE, is_view_kept=False)
 
 
 def test_processes_are_checked_with_the_rest(made: MadeDump, process: Process, tmp_path: Path) -> None:

@@ -20,34 +20,6 @@ def answer(moment: Moment, question: str, **given: str) -> Any:
     return BY_NAME[question].answer(Asked(moment, Arguments.of(given, parameters), Links("", "run.zarr")))
 
 
-def test_steps_are_chosen_by_rank_and_step(moment: Moment) -> None:
-    rows = answer(moment, "steps", rank="1")
-    assert {(row["rank"], row["step"]) for row in rows} == {(1, None), (1, 1), (1, 2), (1, 3)} & {
-        (opened.key.rank, opened.key.step) for opened in moment.steps
-    }
-    assert len(answer(moment, "steps", rank="1", step="2")) == 1
-    assert answer(moment, "steps", step="99") == []
-
-
-def test_values_and_tensors_are_named_in_full(moment: Moment) -> None:
-    tensor = moment.opened(1, 2).tensors()[0]
-    given = {"rank": "1", "step": "2", "name": tensor.name}
-    assert answer(moment, "tensor", **given)["name"] == tensor.name
-    window = answer(moment, "values", **given, rows="2", columns="1")
-    assert len(window["rows"]) <= 2
-    assert len(window["columns"]) <= 1
-    with pytest.raises(UsageError, match="has no tensor"):
-        answer(moment, "tensor", **{**given, "name": "Nothing"})
-    with pytest.raises(UsageError, match="rank is missing"):
-        answer(moment, "tensors", step="2")
-
-
-def test_values_of_ranks_are_those_of_the_heatmap(moment: Moment) -> None:
-    given = {"name": "Log.*", "stat": "max"}
-    rows = answer(moment, "rank_values", **given)
-    assert rows == [{name: row[name] for name in rows[0]} for row in answer(moment, "heatmap", **given)]
-
-
 def test_what_needs_sketches_says_so(moment: Moment) -> None:
     given = {"name": "Log.*", "rank": "0", "step": "1"}
     with pytest.raises(UsageError, match="histogram"):

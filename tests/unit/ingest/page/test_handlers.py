@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -15,10 +14,8 @@ import numpy as np
 import pytest
 
 import ingest
-from bench.steps import commit_run
 from ingest.page.access import Access
 from ingest.page.handlers import HEADERS
-from ingest.page.library import Overview
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
@@ -30,7 +27,6 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
 from tests.pipeline import ingest_directly
 from tests.served_watcher import served_watcher
-from workers.store import strict_json
 
 RUN = "/runs/run.zarr"
 API = f"/api/v1{RUN}"
@@ -38,47 +34,10 @@ LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (opens the page of this test alone)
 
 
-def as_json(answer: object) -> object:
-    return json.loads(strict_json.dumps(answer))
-
-
 @pytest.mark.parametrize("path", [RUN, f"{RUN}/"])
 def test_a_run_without_a_view_leads_to_its_incidents(page: RunningPage, path: str) -> None:
     got = page.get(path)
     assert (got.status, got.headers["Location"]) == (302, f"{RUN}/incidents")
-
-
-@pytest.mark.parametrize(
-    ("view", "words"),
-    [
-        ("matrix", "NaN and Inf"),
-        ("matrix?stat=l2_norm&ranks=1&steps=2-3", "greatest l2_norm of all tensors"),
-        ("cell?rank=1&step=2", "Log"),
-        (f"tensor?rank=1&step=2&name={LOG}", "-0.88"),
-        ("live", "Step 3"),
-        ("incidents", "logarithm of a number that is not positive"),
-    ],
-)
-def test_every_view_shows_its_answer_and_the_line_that_gives_it(
-    page: RunningPage, view: str, words: str
-) -> None:
-    got = page.get(f"{RUN}/{view}")
-    assert got.status == 200, got.text
-    assert words.replace("-", "\u2212") in got.text or words in got.text
-    assert "dump-ingest " in got.text
-    assert "ingest.open_store(" in got.text
-
-
-def test_the_api_answers_what_python_and_commands_answer(page: RunningPage, nan_log: Path) -> None:
-    store = ingest.open_store(nan_log)
-    incidents = [incident.to_dict() for incident in ingest.incidents(store).incidents]
-    assert page.get(f"{API}/incidents").json == as_json(incidents)
-    assert page.get(f"{API}/origin").json == as_json(ingest.origin(store).to_dict())
-    tensors = [tensor.to_dict() for tensor in store.step(1, 2).tensors()]
-    assert page.get(f"{API}/tensors?rank=1&step=2").json == as_json(tensors)
-    assert [row["value"] for row in page.get(f"{API}/heatmap?stat=nan").json] == [0, 0, 0, 0, 7, 7]
-    assert len(page.get(f"{API}/findings").json) == len(ingest.anomalies(store).findings)
-    assert page.get("/api/v1/runs").json == [{"run": "run.zarr", **Overview.of(store).to_dict()}]
 
 
 @pytest.mark.parametrize(
@@ -122,33 +81,6 @@ def test_a_foreign_name_is_refused_on_loopback(nan_log: Path) -> None:
         assert own.get(f"{RUN}/live", Host="evil.example").status == 421
 
 
-def test_the_list_tells_of_each_run_what_is_worst_and_leads_to_it(nan_log: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.zarr").symlink_to(nan_log)
-    commit_run(str(tmp_path / "b.zarr"), [0], [7], ["op"])
-    with RunningPage(tmp_path) as own:
-        listed = own.get("/").text
-        assert re.search(
-            r'href="/runs/a.zarr/incidents".*?pill critical.*?last step <b>3</b>', listed, re.DOTALL
-        )
-        assert re.search(
-            r'href="/runs/b.zarr/incidents".*?last step <b>7</b>.*?nothing found', listed, re.DOTALL
-        )
-        rows = own.get("/api/v1/runs").json
-        assert [(row["run"], row["last_step"], row["severity"]) for row in rows] == [
-            ("a.zarr", 3, "critical"),
-            ("b.zarr", 7, None),
-        ]
-        before = own.get("/api/v1/moment").json["token"]
-        assert f'data-token="{before}"' in listed
-        commit_run(str(tmp_path / "b.zarr"), [0], [8], ["op"])
-        deadline = time.monotonic() + 20
-        while own.get("/api/v1/moment").json["token"] == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert "last step <b>8</b>" in own.get("/").text
-        assert '<a href="/">Runs</a> / a.zarr' in own.get("/runs/a.zarr/live").text
-
-
 def test_a_token_is_asked_for_once(nan_log: Path) -> None:
     with RunningPage(nan_log, access=Access(token=TOKEN)) as own:
         assert own.get(f"{RUN}/live").status == 401
@@ -165,16 +97,6 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         for elsewhere in ("//evil.example/", "/\\evil.example/", "///evil.example/"):
             assert own.get(f"{elsewhere}?token={TOKEN}").headers["Location"] == "/evil.example/"
         assert own.get("/healthz").status == 200
-
-
-@pytest.mark.parametrize("kept", ["", "/dumps"])
-def test_a_token_leads_to_the_same_page_whether_or_not_a_proxy_keeps_the_base_path(
-    nan_log: Path, kept: str
-) -> None:
-    with RunningPage(nan_log, access=Access(token=TOKEN), base="/dumps") as own:
-        for path in ("/", f"{RUN}/cell?rank=1&step=2"):
-            given = f"{kept}{path}{'&' if '?' in path else '?'}token={TOKEN}"
-            assert own.get(given).headers["Location"] == f"/dumps{path}"
 
 
 def test_a_base_path_is_before_every_link(nan_log: Path) -> None:
@@ -235,19 +157,6 @@ def test_a_store_that_is_away_shows_what_was_read_and_comes_back(nan_log: Path, 
         store.unlink()
         (tmp_path / "away").rename(store)
         assert own.get(f"{API}/moment").json["away"] == ""
-
-
-def test_new_steps_appear(nan_log: Path, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_log, store)
-    hidden = tmp_path / "step_3"
-    (store / "rank_1" / "step_3").rename(hidden)
-    with RunningPage(store, refresh_s=0) as own:
-        before = own.get(f"{API}/moment").json["token"]
-        assert len(own.get(f"{API}/steps?step=3").json) == 1
-        hidden.rename(store / "rank_1" / "step_3")
-        assert own.get(f"{API}/moment").json["token"] != before
-        assert len(own.get(f"{API}/steps?step=3").json) == 2
 
 
 def test_two_runs_are_compared_by_name_alone(nan_log: Path, tmp_path: Path) -> None:
@@ -344,11 +253,3 @@ def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump
                 live = page.get(f"{RUN_PATH}/live").text
             assert "Every step of the dump is in the store" in live
             assert page.get(moment).json["token"] != before
-
-
-def test_silent_watchers_leave_what_is_in_the_store(nan_log: Path) -> None:
-    watchers = Watchers(("http://127.0.0.1:1",))
-    with RunningPage(nan_log, watchers=watchers) as page:
-        live = page.get(f"{RUN_PATH}/live").text
-    assert "no watcher answers" in live
-    assert "Step 3" in live

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.page import sheet as module
-from ingest.page.sheet import Sheet, parse_window, window
+from ingest.page.sheet import parse_window, window
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
 from tests.npy_files import MadeDump, tensor_name
@@ -32,16 +32,6 @@ def test_a_window_is_a_part_of_the_last_axis_and_of_the_others(
     assert shown["columns"] == ["1", "2", "3"]
     expected = values.reshape(12, 5)[5:9, 1:4]
     assert [[float(word) for word in line] for line in shown["values"]] == expected.tolist()
-
-
-@pytest.mark.parametrize("shape", [(3, 0), (2, 3, 0), (2, 0, 3), (0, 3), (0,)])
-def test_a_tensor_without_elements_has_a_window_without_values(
-    made: MadeDump, store: Path, shape: tuple[int, ...]
-) -> None:
-    shown = window(stored(made, store, np.zeros(shape, np.float32)))
-    sheet = Sheet.of(shape)
-    assert shown["values"] == [[]] * sheet.rows
-    assert (len(shown["rows"]), len(shown["columns"])) == (sheet.rows, sheet.columns)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,6 @@ def pixels(image: Image) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     return np.frombuffer(lines, np.uint8).reshape(image.height, image.width + 1)[:, 1:]
 
 
-def test_values_that_are_not_finite_have_colours_of_their_own() -> None:
-    image = image_of(np.array([[0, np.nan, 1], [np.inf, -np.inf, 0.5]]))
-    assert pixels(image).tolist() == [[0, 253, 252], [254, 255, 126]]
-    assert (image.low, image.high, image.has_both_signs) == (0, 1, False)
-
-
 def test_a_single_nan_is_not_lost_in_a_large_tensor() -> None:
     values = np.zeros((3000, 1000))
     values[1234, 567] = np.nan

@@ -8,8 +8,6 @@ import pytest
 
 import ingest
 from ingest.questions.localize import localize
-from ingest.store_gc.plan import GcPolicy
-from tests.gc_stores import age
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -81,19 +79,6 @@ def test_flipped_signs_are_found_by_row_and_column_without_any_digest_of_a_block
     assert [(part.first[0], part.last[0]) for part in both.ranges] == [(0, 54), (873, 928)]
     # A change below the rounding of the sums is in a range, and at no position.
     assert (invisible.differing, [along.count for along in invisible.positions]) == (6, [0, 0])
-
-
-def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(
-    flipped: tuple[ingest.DumpStore, list[int]],
-) -> None:
-    store, _ = flipped
-    sides = (f"{store.url}@1,0", f"{store.url}@0,0")
-    before = localize(*sides).to_dict()
-    age(Path(store.url))
-    plan = ingest.plan_gc(store.url, GcPolicy(tensors_around_anomalies=0))
-    assert ingest.apply_gc(store.url, plan).objects
-    assert not ingest.open_store(store.url).step(1, 0).has_tensors
-    assert localize(*sides).to_dict() == before
 
 
 def test_steps_without_sketches_say_so(made: MadeDump, store: Path) -> None:

@@ -8,18 +8,7 @@ import pytest
 import ingest
 from ingest.questions.heatmap import heatmap
 from ingest.questions.trend import trend
-from tests.replicas import Replicas
 from workers.errors import UsageError
-
-
-def test_a_name_that_looks_like_a_glob_is_found_by_itself() -> None:
-    made = Replicas()
-    made.put(0, 1, {"Adam.w[0].input.0": 1, "Adam.w0.input.0": 2})
-    assert trend(made.store, "Adam.w[0].input.0", "max")["name"].unique().tolist() == [
-        "Adam.w[0].input.0",
-        "Adam.w0.input.0",
-    ]
-    assert trend(made.store, "Adam.w[[]0].input.0", "max")["name"].tolist() == ["Adam.w[0].input.0"]
 
 
 @pytest.mark.parametrize("ask", [trend, heatmap])

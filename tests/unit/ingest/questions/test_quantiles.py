@@ -1,6 +1,5 @@
 """Percentiles: between bounds from histograms, exact from elements, the same after the elements are gone."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,6 @@ import pytest
 
 import ingest
 from ingest.questions.quantiles import quantiles
-from ingest.store_gc.plan import GcPolicy
-from tests.gc_stores import age
-from workers.store import strict_json
 
 PERCENTS = (0.0, 1.0, 50.0, 99.9, 100.0)
 
@@ -37,17 +33,3 @@ def test_bounds_hold_what_numpy_computes_and_elements_give_it_exactly(
             assert elements.percentiles[percent].low == pytest.approx(expected, rel=1e-6)
             bounds = low_and_high.percentiles[percent]
             assert bounds.low - abs(bounds.low) * 1e-6 <= expected <= bounds.high + abs(bounds.high) * 1e-6
-
-
-def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(sketched_store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run.zarr"
-    shutil.copytree(sketched_store, path)
-    age(path)
-    before = strict_json.dumps(quantiles(ingest.open_store(path)).to_dict())
-    plan = ingest.plan_gc(path, GcPolicy(tensors_around_anomalies=0))
-    assert ingest.apply_gc(path, plan).objects
-    after = ingest.open_store(path)
-    assert not after.step(1, 1).has_tensors
-    assert strict_json.dumps(quantiles(after).to_dict()) == before
-    answers = (quantiles(after, exact=exact, step=1).to_dict() for exact in (False, True))
-    assert len({strict_json.dumps(answer) for answer in answers}) == 1

@@ -4,17 +4,8 @@ import shutil
 from pathlib import Path
 
 import ingest
-from ingest.questions.sketched_tensors import SketchedTensors
 from ingest.reader.damage import Damage
-from ingest.reader.snapshot import take_snapshot
 from tests.rule_sets import only
-
-
-def test_tensors_come_by_step_rank_and_order_of_execution(sketched_store: Path) -> None:
-    tensors = SketchedTensors(take_snapshot(ingest.open_store(sketched_store)), {"name": "Log.*"})
-    listed = [(tensor.step, tensor.rank, tensor.key.io) for tensor in tensors]
-    assert listed == [(step, rank, io) for step in (1, 2, 3) for rank in (0, 1) for io in ("input", "output")]
-    assert tensors.without == 0
 
 
 def test_damaged_histograms_are_left_out_and_named(sketched_store: Path, store: Path) -> None:

@@ -169,19 +169,6 @@ def test_no_question_is_answered_wrongly(
             assert answer(question, copied_store) in (expected[name], "damaged"), (key, name)
 
 
-@pytest.mark.parametrize("array", ["max", "row", "nan_count", "by_tensor/max", "aggregate", "name", "bound"])
-def test_a_check_makes_the_view_again(
-    array: str, made_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CubeGrid, "for_size", classmethod(lambda *_: _GRID))
-    store = shutil.copytree(made_store, tmp_path / "run.zarr")
-    objects = open_objects(resolve(store))
-    objects_of(store, array)[0].unlink()
-    assert once(objects).appended == ()
-    assert once(objects, check=True).appended == (0, 1, 2, 3, 4)
-    assert list(verify_view(objects)) == []
-
-
 def test_a_chunk_that_no_tensor_has_need_not_be_there(made_store: Path) -> None:
     """Tensors were added to the axis after the first steps, and no object of these was written for them."""
     root = made_store / "consolidated"

@@ -33,14 +33,6 @@ def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:
     forget_checksums(store / committed.key.path / "zarr.json")
 
 
-def test_tensors_of_real_numbers_have_one(opened: ingest.DumpStore) -> None:
-    step = opened.step(0, 0)
-    known = histograms_of(step)
-    assert sorted(known) == histograms.counted_rows(step.tables) == [0, 1]
-    assert (known[0].finite, known[0].zeros, known[0].largest) == (3, 1, 2)
-    assert known[1].at_most(3).high == 1
-
-
 def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
     opened: ingest.DumpStore, store: Path
 ) -> None:

@@ -19,15 +19,6 @@ def asked(moment: Moment, **given: str) -> Asked:
     return Asked(moment, Arguments.of(query, SCREEN.parameters), Links("", "run.zarr"))
 
 
-def test_operators_come_in_order_with_what_is_bad_in_them(moment: Moment) -> None:
-    shown = SCREEN.show(asked(moment))
-    assert shown["total"] >= len(shown["operators"]) > 0
-    assert shown["first_bad"].op_type == "Log"
-    assert 0 < shown["bad_total"] < shown["total"]
-    assert f"#op{shown['first_bad'].place}" in shown["first_bad_url"]
-    assert f'data-total="{shown["total"]}"' in shown["ribbon"]
-
-
 def test_the_next_step_is_that_of_the_rank_if_others_number_theirs_differently(store: Path) -> None:
     objects = open_objects(resolve(str(store)))
     for key in (StepKey(0, 0), StepKey(1, 5), StepKey(0, 10)):

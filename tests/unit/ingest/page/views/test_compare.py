@@ -13,7 +13,7 @@ from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.library import Library
 from ingest.page.moment import Moment
 from ingest.page.views import compare
-from ingest.page.views.compare import SCREEN, growth_of, overlays_of_roles, pairing_of
+from ingest.page.views.compare import SCREEN, growth_of, pairing_of
 from ingest.questions.compare import ComparedStep, Comparison
 from ingest.questions.compare.programs import OperatorGap, Programs, Why
 from ingest.questions.compare.result import GuessedName
@@ -64,29 +64,6 @@ def test_what_differs_first_is_listed_and_drawn(tmp_path: Path) -> None:
     assert 'data-rows="35"' in shown["picture"]
     assert ">tensor</text>" in shown["picture"]
     assert growth_of(asked_growth, moments[1], 9, "l2_norm") is None
-
-
-def test_equal_runs_have_no_first_difference(nan_log: Path) -> None:
-    moment = Moment.of(open_store(nan_log))
-    shown = growth_of(Asked(moment, Arguments({}), Links("", "a.zarr")), moment, 1, "nan_count")
-    assert shown is not None
-    assert shown["firsts"] == []
-
-
-def asked_overlays(moment: Moment, **given: str) -> Asked:
-    return Asked(moment, Arguments.of({"with": "b.zarr", **given}, SCREEN.parameters), Links("", "a.zarr"))
-
-
-def test_loss_gradients_and_weights_have_lines_of_both_runs(moment: Moment) -> None:
-    overlays = overlays_of_roles(asked_overlays(moment), moment, 1)
-    titles = [overlay.title for overlay in overlays]
-    assert "mean of the loss" in titles
-    assert titles[-1] == "greatest l2_norm of a weight"
-    for overlay in overlays:
-        assert overlay.names == ["a.zarr, rank 1", "b.zarr, rank 1"]
-    assert overlays[0].has_bad
-    assert [line.shell.split()[1] for line in overlays[0].answers] == ["heatmap", "heatmap"]
-    assert "role='loss'" in overlays[0].answers[0].python
 
 
 def comparison(**given: Any) -> Comparison:

@@ -21,19 +21,6 @@ def asked(moment: Moment, **given: str) -> Asked:
     return Asked(moment, Arguments.of(given, SCREEN.parameters), Links("", "run.zarr"))
 
 
-def test_a_card_has_the_origin_its_reason_and_the_steps_that_it_touches(moment: Moment) -> None:
-    shown = SCREEN.show(asked(moment))
-    card = shown["cards"][0]
-    assert (card["origin"].op_type, card["origin"].rank, card["origin"].step) == ("Log", 1, 2)
-    assert card["why"] is not None
-    assert 0 < len(card["elements"]) <= 6
-    assert card["before"]
-    assert any(tensor["tensor"].is_bad for tensor in card["after"])
-    assert card["timeline"].count('class="mark"') == 2
-    assert "/cell?rank=1&step=2" in card["look_url"]
-    assert len(shown["cards"]) + len(shown["rest"]) == shown["total"]
-
-
 def test_one_incident_or_those_of_a_step_are_chosen(moment: Moment) -> None:
     first = SCREEN.show(asked(moment))["cards"][0]["incident"]
     assert [card["incident"].id for card in SCREEN.show(asked(moment, id=first.id))["cards"]] == [first.id]

@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from bench.steps import commit_run, commit_tables, make_tables
+from bench.steps import commit_run
 from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
 from ingest.page.views.live import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.diverging import WEIGHT, replicas
 from tests.rule_sets import consolidated
-from workers.model import StepKey
 from workers.rules.load import load_rules
-from workers.store.opening import open_objects, resolve
 
 
 def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated() -> None:
@@ -22,14 +20,6 @@ def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated
     shown = SCREEN.show(asked)
     assert shown["replicas"] == {"newest": 4, "evaluated": 4, "differing": [2]}
     assert shown["check"].url == "/runs/run.zarr/incidents?step=3&layout=1"
-
-
-def test_a_rank_is_behind_by_the_steps_that_others_have_and_it_has_not(store: Path) -> None:
-    objects = open_objects(resolve(str(store)))
-    for key in (StepKey(0, 0), StepKey(1, 0), StepKey(0, 100), StepKey(1, 100), StepKey(0, 200)):
-        commit_tables(objects, key, make_tables(key, ["op"]))
-    shown = SCREEN.show(Asked(Moment.of(open_store(store)), Arguments({}), Links("", "run.zarr")))
-    assert [(row["rank"], row["step"], row["behind"]) for row in shown["ranks"]] == [(0, 200, 0), (1, 100, 1)]
 
 
 def test_a_rule_that_fires_on_many_ranks_has_one_row_for_a_step(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.handlers import frame
 from ingest.page.moment import Moment
 from ingest.page.rendering import render
-from ingest.page.views.tensor import SCREEN, sketches_of
+from ingest.page.views.tensor import SCREEN
 from ingest.reader.dump_store import open_store
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
@@ -29,18 +29,6 @@ def moment_of(made: MadeDump, store: Path, values: Values) -> tuple[Moment, str]
     made.add(values, tensor_name("Mul.m"))
     ingest_directly(made.root, store)
     return Moment.of(open_store(store)), "Mul.m.output.0"
-
-
-def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment) -> None:
-    shown = SCREEN.show(asked(moment, LOG, rank="1", step="2"))
-    assert shown["content"].anatomy.nan == 2
-    assert shown["content"].histogram is not None
-    assert any(reader["is_bad"] for reader in shown["consumers"])
-    elsewhere = shown["elsewhere"]
-    assert "step=1" in elsewhere["previous"]
-    assert "step=3" in elsewhere["next"]
-    assert [(words, key) for words, _, key in elsewhere["ranks"]] == [("rank 0", "-")]
-    assert shown["over"]["names"] == ["rank 0", "rank 1"]
 
 
 @pytest.mark.parametrize(
@@ -88,17 +76,6 @@ def sketched(made: MadeDump, store: Path) -> Moment:
 def asked_of_sketches(moment: Moment, name: str) -> Asked:
     query = {"rank": "0", "step": "0", "name": name}
     return Asked(moment, Arguments.of(query, SCREEN.parameters), Links("", "run.zarr"))
-
-
-def test_exponents_losses_and_channels_come_from_sketches(sketched: Moment) -> None:
-    (tensor,) = sketched.store.tensors("*output.0")
-    shown = sketches_of(asked_of_sketches(sketched, NAME), tensor)
-    assert shown.exponents is not None
-    by_format = {loss.format: loss for loss in shown.losses}
-    assert by_format["float16"].overflow.low > 0
-    assert by_format["bfloat16"].overflow.high == 0
-    assert [(odd.kind, shown.positions(odd)) for odd in shown.odd] == [("outlier", "100")]
-    assert [line.shell.split()[1] for line in shown.lines] == ["precision", "outliers"]
 
 
 def test_the_view_shows_them_with_their_commands(sketched: Moment) -> None:

@@ -19,14 +19,6 @@ def rows(verdicts: Sequence[Verdict]) -> list[ComparedTensor]:
     return [replace(ROW, number=number, verdict=verdict) for number, verdict in enumerate(verdicts)]
 
 
-def test_equal_tensors_are_listed_on_request() -> None:
-    both = rows([Verdict.EQUAL, Verdict.CLOSE])
-    for keep_equal, listed in ((False, [1]), (True, [0, 1])):
-        kept = ListedTensors(keep_equal)
-        kept.add(both)
-        assert [row.number for row in kept.listed()] == listed
-
-
 def test_the_worst_are_listed_in_the_order_in_which_they_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listed_tensors, "MAX_LISTED", 2)
     kept = ListedTensors(keep_equal=False)

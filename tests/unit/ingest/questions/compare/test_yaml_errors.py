@@ -33,8 +33,3 @@ def mapping(path: Path, text: str) -> NameMapping:
 def test_a_wrong_mapping_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         mapping(tmp_path / "m.yaml", text)
-
-
-def test_a_mapping_file_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        load_mapping(tmp_path / "none.yaml")

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun
-from tests.origin_runs import BAD, CLEAN, GOOD, WORSE, Ask, operator, origin_of
+from tests.origin_runs import origin_of
 
 
 def test_statistics_alone_are_enough(dumps: DumpLibrary, store: Path) -> None:
@@ -14,12 +13,3 @@ def test_statistics_alone_are_enough(dumps: DumpLibrary, store: Path) -> None:
     assert answer.came_in == "Torch.where.Torch.where.0.forward.input.2"
     assert answer.source is not None
     assert "float('nan')" in answer.source.code
-
-
-def test_graphs_of_one_step_are_told_apart(run: MadeRun, ask: Ask) -> None:
-    run.op("Log.a", [CLEAN], [GOOD], graph="0")
-    run.op("Log.a", [CLEAN], [BAD], graph="1")
-    run.op("Log.a", [CLEAN], [WORSE], graph="2")
-    answer = ask()
-    assert (*operator(answer), answer.graph) == (0, 0, "a", "1")
-    assert [other.graph for other in answer.alternatives] == ["2"]

@@ -1,7 +1,5 @@
 """What a difference looks like."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -29,12 +27,3 @@ def test_factors_and_parts(parts: list[Values], text: str) -> None:
     told = explain_difference(decide(search_in(parts, [WHOLE]), ("float32", "float32")))
     assert text in told
     assert bool(text) == bool(told)
-
-
-@pytest.mark.parametrize(("other", "is_told"), [(WHOLE * (np.arange(6) < 3), True), (WHOLE, False)])
-def test_replicas_that_differ(other: Values, *, is_told: bool) -> None:
-    """As when a dump tells that they are replicas."""
-    decision = decide(search_in([WHOLE, other], [WHOLE]), ("float32", "float32"))
-    told = next(way for way in decision.search.ways if way.a.kind == "replicated")
-    text = explain_difference(replace(decision, way=told))
-    assert (text == "its ranks do not hold the same") == is_told
