@@ -27,11 +27,10 @@ class Projection(nn.Module):  # type: ignore[misc]
 
 
 class LeNet(nn.Module):  # type: ignore[misc]
-    """LeNet5, of which one layer may be wrong."""
+    """LeNet5."""
 
-    def __init__(self, store: ingest.DumpStore, mistake: str) -> None:
+    def __init__(self, store: ingest.DumpStore) -> None:
         super().__init__()
-        self.mistake = mistake
         self.features = nn.Sequential(*(self._convolution(store, name) for name in ("conv1", "conv2")))
         self.classifier = nn.ModuleList(
             Projection(read(store, _DENSE.format(name)), read(store, _BIAS.format(name)))
@@ -49,8 +48,7 @@ class LeNet(nn.Module):  # type: ignore[misc]
         for number, layer in enumerate(self.classifier):
             x = layer(x)
             if number < 2:
-                wrong = self.mistake == "leaky" and number == 1
-                x = nn.functional.leaky_relu(x, 0.1) if wrong else torch.relu(x)
+                x = torch.relu(x)
         return x
 
 
@@ -60,10 +58,10 @@ def read(store: ingest.DumpStore, name: str) -> Any:
     return torch.from_numpy(first.read().copy())
 
 
-def record_lenet(store: Path, directory: Path, mistake: str = "") -> None:
+def record_lenet(store: Path, directory: Path) -> None:
     """Record one step of training on the batch of a dump."""
     opened = ingest.open_store(store)
-    net = LeNet(opened, mistake)
+    net = LeNet(opened)
     batch, labels = (read(opened, f"Parameter.inputs{number}.output.0") for number in (0, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     of = ("inputs", "outputs", "functions", "parameters", "gradients")
