@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
 
+from ingest.identities.activations import ActivationGradients
 from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
@@ -19,8 +22,10 @@ from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.identities.optimizer import LEFT_OUT, ParameterHistory, family_of, rate_of, recorded_update
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import (
+    holders,
     is_collective,
     is_container,
+    is_input,
     is_optimizer,
     is_parameter,
     writes_in_place,
@@ -48,6 +53,8 @@ _NOISE = 2.0**-10
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
 _SAME_RATE = 0.01
+#: Bytes of tensors of a step that are kept after they were read.
+_HELD = 1 << 25
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
@@ -95,6 +102,10 @@ class StepAudit:
         )
         self._seen: set[object] = set()
         self._peers: Mapping[int, StepAudit] = {}
+        self._arrays: dict[object, Array] = {}
+        self._held = 0
+        self._added_to: dict[int, list[FlowOperand]] = defaultdict(list)
+        """By the row of an addend, the outputs of modules that are sums with it."""
 
     def checked(self, peers: Mapping[int, StepAudit], history: RankHistory) -> Iterator[CheckedTensor]:
         """Yield what is known of each of its tensors.
@@ -275,25 +286,33 @@ class StepAudit:
 
         Which sum it is, the data tell.
         """
+        parts = self._parts_of(call, output)
+        if not 2 <= len(parts) <= _PARTS:
+            return _OPEN
+        actual, chosen = self._read(output), list[Sequence[int]]()
+        found = _of_guess(check(actual, _sums_of([wide(self._read(each)) for each in parts], actual, chosen)))
+        for number in chosen[-1] if found.status == "holds" else ():
+            row, passing = parts[number].row, self._flow.producer(parts[number].row)
+            self._added_to[passing.source if is_input(parts[number].io) and passing else row].append(output)
+        return found
+
+    def _parts_of(self, call: FlowCall, output: FlowOperand) -> list[FlowOperand]:
+        """Return what may add up to an output: the input of its module, and what modules in it gave."""
         within = [
             other
             for other in self._flow.calls.values()
-            if other.key.op_name.startswith(f"{call.key.op_name}.")
+            if call.key.op_name in holders(other.key.op_name)
             and other.key.occurrence == call.key.occurrence
             and is_container(other.op_type)
         ]
         names = {other.key.op_name for other in within}
-        direct = [other for other in within if names.isdisjoint(_holders(other.key.op_name))]
+        direct = [other for other in within if names.isdisjoint(holders(other.key.op_name))]
         given = [*call.inputs, *(each for other in direct for each in other.outputs)]
-        parts = [
-            wide(self._read(each))
+        return [
+            each
             for each in {each.content: each for each in given}.values()
             if each.shape == output.shape and each.content != output.content and self._is_readable(each)
         ]
-        if not 2 <= len(parts) <= _PARTS:
-            return _OPEN
-        actual = self._read(output)
-        return _of_guess(check(actual, ((each, False) for each in _sums_of(parts, actual))))
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -369,10 +388,13 @@ class StepAudit:
                 yield CheckedTensor(output.row, COPY, _HOLDS)
                 continue
             self._seen.add(output.content)
-            if _OF_ACTIVATION.search(name) or not self._is_readable(output):
-                yield CheckedTensor(output.row, "gradient of an activation", _OPEN)
+            if not self._is_readable(output):
+                yield CheckedTensor(output.row, "only statistics, or not numbers", _OPEN)
                 continue
             actual = self._read(output)
+            if _OF_ACTIVATION.search(name):
+                yield CheckedTensor(output.row, *self._of_activation(call, actual))
+                continue
             own = self.local_gradient(name, output.shape)
             earlier = history.gradients.get(name)
             reduced = [*self._of_ranks(name, output.shape)]
@@ -397,6 +419,35 @@ class StepAudit:
             found = _of_gradient(found)
             reason = f"gradient: {found.told}" if found.status == "open" else "gradient"
             yield CheckedTensor(output.row, reason, found)
+
+    def _of_activation(self, call: FlowCall, actual: Array) -> tuple[str, IdentityCheck]:
+        """Check the gradient of what a module gave against what its readers passed back."""
+        given = self._given.get((call.key.op_name, call.key.occurrence))
+        made = iter(()) if given is None else self._activations.expectations(given, actual)
+        found = _of_guess(check(actual, ((each, False) for each in made)))
+        return ("gradient" if found.status != "open" else "gradient of an activation"), found
+
+    @cached_property
+    def _given(self) -> dict[tuple[str, int], FlowOperand]:
+        """What modules gave, by the names of their gradients and the number of the call."""
+        return {
+            (f"{key.op_name}.output" + (f".{slot}" if len(call.outputs) > 1 else ""), key.occurrence): output
+            for key, call in self._flow.calls.items()
+            if is_container(key.op_type)
+            for slot, output in enumerate(call.outputs)
+        }
+
+    @cached_property
+    def _activations(self) -> ActivationGradients:
+        def operands_of(call: FlowCall) -> CallOperands | None:
+            is_known = all(map(self._is_readable, (*call.inputs, *call.outputs)))
+            return self._operands(call) if is_known and call.outputs else None
+
+        def recorded(call: FlowCall) -> Array | None:
+            gradient = self._gradient_of_output(call.key) if is_container(call.op_type) else None
+            return None if gradient is None else self._read(gradient)
+
+        return ActivationGradients(self._flow, self._kind, operands_of, recorded, self._added_to)
 
     def first_input(self) -> object:
         """Return what is equal for equal values of what was read first; None if nothing was."""
@@ -494,6 +545,8 @@ class StepAudit:
             if self._is_replica(name) and len({peer.gradient_content(name) for peer in peers}) > 1
         }
         self._peers = {}
+        self._arrays.clear()
+        self._held = 0
         if sum(sizes) > _KEPT:
             return
         history.gradients = {
@@ -528,7 +581,15 @@ class StepAudit:
         )
 
     def _read(self, operand: FlowOperand) -> Array:
-        return Tensor(self._step, operand.row).read(verify=False)
+        """Read a tensor; those that were read last are kept, because several calls ask for them."""
+        found = self._arrays.pop(operand.content, None)
+        if found is None or found.shape != operand.shape:
+            found = Tensor(self._step, operand.row).read(verify=False)
+            self._held += found.nbytes
+        self._arrays[operand.content] = found  # the last one in the order of a dict
+        while self._held > _HELD and len(self._arrays) > 1:
+            self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
+        return found
 
 
 def _of_gradient(found: IdentityCheck) -> IdentityCheck:
@@ -550,24 +611,22 @@ def _of_guess(found: IdentityCheck) -> IdentityCheck:
     return found if found.status != "fails" or is_element else IdentityCheck("open", "holds for most of it")
 
 
-def _holders(name: str) -> Iterator[str]:
-    """Yield the paths of the modules that hold one, the outermost first."""
-    parts = name.split(".")
-    return (".".join(parts[:length]) for length in range(1, len(parts)))
-
-
-def _sums_of(parts: Sequence[Array], actual: Array) -> Iterator[Expectation]:
-    """Yield the sums of few parts that most elements of a sample are."""
+def _sums_of(
+    parts: Sequence[Array], actual: Array, tried: list[Sequence[int]]
+) -> Iterator[tuple[Expectation, bool]]:
+    """Yield the sums of few parts that most elements of a sample are; `tried` gets their numbers."""
     unit = max(unit_roundoff(actual.dtype), unit_roundoff(np.dtype(np.float32)))
     step = max(1, actual.size // _SAMPLED)
     shown = wide(actual).reshape(-1)[::step]
     for count in range(2, _ADDENDS + 1):
-        for chosen in combinations(parts, count):
+        for numbers in combinations(range(len(parts)), count):
+            chosen = [parts[number] for number in numbers]
             sampled = np.array([each.reshape(-1)[::step] for each in chosen])
             error = sum_error(count, unit) * np.abs(sampled).sum(0)
             if np.mean(np.abs(sampled.sum(0) - shown) <= 2 * error) * 4 >= 3:
+                tried.append(numbers)
                 size = np.abs(np.array(chosen)).sum(0)
-                yield Expectation(np.sum(chosen, axis=0), sum_error(count, unit) * size, RESIDUAL)
+                yield Expectation(np.sum(chosen, axis=0), sum_error(count, unit) * size, RESIDUAL), False
 
 
 def _is_written(array: Array) -> bool:

@@ -140,7 +140,8 @@ def _erf(x: Array) -> Array:
     return np.asarray(np.copysign(value, x))
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
+    """Return the logistic function."""
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
@@ -268,14 +269,18 @@ def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
         return
     if x.size == out.size:
         yield Expectation(x.reshape(out.shape), None)
+    for place in ranges_of(x, out.shape):
+        piece, chosen = x[place].reshape(out.shape), place[-1]
+        if chosen.start % (chosen.stop - chosen.start) == 0 or np.array_equal(piece.flat[:1], out.flat[:1]):
+            yield Expectation(piece, None, f"{chosen.start}:{chosen.stop} of axis {len(place) - 1}")
+
+
+def ranges_of(x: Array, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield the proper ranges along one axis that have a shape, with or without that axis."""
     for axis in range(x.ndim):
-        length = _length_of_part(x, out.shape, axis)
-        if length is None:
-            continue
+        length = _length_of_part(x, shape, axis) or x.shape[axis] + 1
         for begin in range(x.shape[axis] - length + 1):
-            piece = x[(slice(None),) * axis + (slice(begin, begin + length),)].reshape(out.shape)
-            if begin % length == 0 or np.array_equal(piece.flat[:1], out.flat[:1]):
-                yield Expectation(piece, None, f"{begin}:{begin + length} of axis {axis}")
+            yield (*[slice(None)] * axis, slice(begin, begin + length))
 
 
 def _length_of_part(x: Array, shape: tuple[int, ...], axis: int) -> int | None:
@@ -594,11 +599,13 @@ def _of_gradient(derivative: Callable[[Array], Array]) -> Definition:
     return definition
 
 
-def _gelu_slope(x: Array) -> Array:
+def gelu_slope(x: Array) -> Array:
+    """Return the derivative of the exact GELU."""
     return np.asarray(0.5 * (1 + _erf(x / math.sqrt(2))) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
 
 
-def _gelu_tanh_slope(x: Array) -> Array:
+def gelu_tanh_slope(x: Array) -> Array:
+    """Return the derivative of the GELU that is approximated by tanh."""
     c = math.sqrt(2 / math.pi)
     t = np.tanh(c * (x + 0.044715 * x**3))
     return np.asarray(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x))
@@ -633,9 +640,9 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | _table(
         "biasadd": _biased,
         "relu": _unary(("", lambda x: np.maximum(x, 0), lambda x, _: np.zeros_like(x))),
         "gelu": _unary(("", _gelu, _of_input), ("tanh", _gelu_tanh, _of_input)),
-        "fastgelu quickgelu": _unary(("", lambda x: x * _sigmoid(1.702 * x), _of_input)),
-        "silu swish": _unary(("", lambda x: x * _sigmoid(x), _of_input)),
-        "sigmoid": _unary(("", _sigmoid, _relative)),
+        "fastgelu quickgelu": _unary(("", lambda x: x * sigmoid(1.702 * x), _of_input)),
+        "silu swish": _unary(("", lambda x: x * sigmoid(x), _of_input)),
+        "sigmoid": _unary(("", sigmoid, _relative)),
         "tanh": _unary(("", np.tanh, _relative)),
         "erf": _unary(("", _erf, _relative)),
         "exp": _unary(("", np.exp, lambda x, y: np.abs(y) * (1 + np.abs(x)))),
@@ -672,7 +679,7 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | _table(
         "scaleddotproductattention": _attention,
         "crossentropy sparsesoftmaxcrossentropywithlogits": _cross_entropy,
         "relugrad": _of_gradient(lambda x: (x > 0).astype(np.float64)),
-        "gelugrad": _either(_of_gradient(_gelu_slope), _of_gradient(_gelu_tanh_slope)),
+        "gelugrad": _either(_of_gradient(gelu_slope), _of_gradient(gelu_tanh_slope)),
     }
 )
 DEFINITIONS["to"] = _either(_same, _cast)

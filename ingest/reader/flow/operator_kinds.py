@@ -8,7 +8,7 @@ and without separators of words.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
 
@@ -152,6 +152,12 @@ def checks_finite(op_type: str) -> bool:
 def is_container(op_type: str) -> bool:
     """Return whether this is a module, which msProbe dumps in addition to the operators in it."""
     return _CONTAINER.match(op_type) is not None
+
+
+def holders(name: str) -> Iterator[str]:
+    """Yield the paths of the modules that hold a module or function, the outermost first."""
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
 def needs_two_inputs(op_type: str) -> bool:

@@ -130,3 +130,78 @@ def test_of_replicas_that_part_the_one_that_does_not_follow_from_its_operands_is
     assert f".{path}.output" in first.name
     if path != "1":  # of a linear layer, it is shown without the other rank
         assert first.text.endswith("on rank 1, it is not what its operands give, and on rank 0 it is")
+
+
+def transformer(torch: Any) -> Any:
+    """Return a block of each kind of operator whose backward pass is known, between a table and a loss."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.last = nn.LayerNorm(32), nn.RMSNorm(32)
+            self.qkv, self.up, self.down = nn.Linear(32, 96), nn.Linear(32, 64, bias=False), nn.Linear(64, 32)
+            self.gelu, self.gate, self.drop = nn.GELU(), nn.SiLU(), nn.Dropout(0.25)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = (
+                each.view(4, 8, 2, 16).transpose(1, 2) for each in self.qkv(self.norm(x)).chunk(3, dim=-1)
+            )
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + y.transpose(1, 2).reshape(4, 8, 32)
+            weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), -1)
+            x = x - torch.matmul(weights, v).transpose(1, 2).reshape(4, 8, 32) / 4
+            up = self.up(x)
+            return self.last(x + self.drop(self.down(self.gelu(up) * self.gate(up) + torch.tanh(up))))
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places, self.head = nn.Embedding(50, 32), nn.Embedding(8, 32), nn.Linear(32, 50)
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+        def forward(self, words: Any) -> Any:
+            x = self.words(words) + self.places(torch.arange(8))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    return Model()
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_gradients_of_activations_follow_from_what_readers_pass_back(
+    torch: Any, tmp_path: Path, *, is_narrow: bool
+) -> None:
+    wrong = None if is_narrow else "blocks.1.down"
+    torch.manual_seed(0)
+    net = transformer(torch)
+    of = ("inputs", "outputs", "gradients", "parameters", "functions")
+    for path, module in net.named_modules():
+        if path == wrong:
+
+            def turned(gradient: Any) -> Any:
+                gradient = gradient.clone()
+                gradient[2, 3, 5] += 0.5
+                return gradient
+
+            module.register_forward_hook(lambda *given: given[2].register_hook(turned) and None)
+    with ingest.record(net, tmp_path / "dump", what="tensors", of=of):
+        for _ in range(2):
+            net.zero_grad()
+            words = torch.randint(50, (4, 9))
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+                logits = net(words[:, :-1]).reshape(-1, 50)
+                loss = torch.nn.functional.cross_entropy(logits, words[:, 1:].reshape(-1))
+            (loss / 2).backward()
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    answer = ingest.audit(ingest.open_store(tmp_path / "run.zarr"))
+    of_activations = [each for each in answer.coverage if each.kind == "gradient of an activation"]
+    if wrong is None:
+        assert not answer.failures
+        assert sum(each.tensors for each in of_activations) <= 2 * 12
+    else:
+        assert not of_activations
+        assert {(each.name, each.where) for each in answer.failures} == {
+            (f"Gradient.{wrong}.output.output.0", "element")
+        }

@@ -1,0 +1,438 @@
+"""Gradients of what calls gave: the sum of what those that read it pass back.
+
+That is reverse-mode differentiation over the recorded flow of a step. It begins at the nearest gradients that
+were recorded, so that errors do not add up over layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, permutations
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ingest.identities.backward import added, scaled
+from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
+from ingest.identities.operators import (
+    DEFINITIONS,
+    EPS,
+    NormalisedRows,
+    gelu_slope,
+    gelu_tanh_slope,
+    ranges_of,
+    sigmoid,
+    softmax,
+)
+from ingest.identities.products import matrix_product
+from ingest.reader.flow.operator_kinds import holders, is_container, is_output
+from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, StepFlow
+
+#: How many calls without a recorded gradient are gone through for one tensor.
+_MOST = 64
+#: Elements that tell which variant of a function it is.
+_SAMPLE = 4096
+#: How near the eps that data show must be to a usual one to be that.
+_SAME_EPS = 0.1
+#: Takes what a call read and wrote, the number of an input, the gradients of its outputs, and the roundoff of
+#: its arithmetic; returns what it passes back to that input, None if that is not known.
+_Backward: TypeAlias = Callable[[CallOperands, int, Sequence["Passed"], float], "Passed | None"]
+
+
+class Passed(NamedTuple):
+    """A gradient in float64, and how far what was computed may be from it; arrays of one shape."""
+
+    value: Array
+    error: Array
+
+
+class ActivationGradients:
+    """What gradients of a step should be, by what was read and passed back."""
+
+    def __init__(
+        self,
+        flow: StepFlow,
+        kind_of: Callable[[FlowCall], str],
+        operands_of: Callable[[FlowCall], CallOperands | None],
+        recorded: Callable[[FlowCall], Array | None],
+        added_to: Mapping[int, Sequence[FlowOperand]],
+    ) -> None:
+        """Take the flow of a step.
+
+        Args:
+            flow: which call read what.
+            kind_of: what a call computes, by the names of `ingest.identities.operators`.
+            operands_of: what it read and wrote; None if some of it was not dumped.
+            recorded: the gradient of what a module gave; None if it was not dumped.
+            added_to: by row, the outputs of modules that are sums in which it is an addend.
+        """
+        self._flow, self._kind_of = flow, kind_of
+        self._operands_of, self._recorded = operands_of, recorded
+        self._added_to = added_to
+        self._left = 0
+        self._made: dict[int, Passed | None] = {}
+        calls = flow.calls.values()
+        self._modules = {
+            each.key.op_name for each in calls if is_container(each.op_type) and kind_of(each) in _BACKWARD
+        }
+
+    def expectations(self, output: FlowOperand, actual: Array) -> Iterator[Expectation]:
+        """Yield what the gradient of an output should be, as far as its readers tell."""
+        rows = self._alike(output.row)
+        readers = self._readers(rows)
+        self._left = _MOST
+        self._made.clear()
+        if len(readers) == 1 and self._added_to.keys().isdisjoint(rows):
+            yield from self._of_product(*readers[0], actual)
+        total = self._sum(rows, actual.dtype)
+        if total is not None and total.value.shape == actual.shape:
+            yield total
+            if self._ends_in_loss(readers) and (factor := scaled(total, actual)) is not None:
+                yield factor  # the loss may have been divided, or scaled
+
+    def _ends_in_loss(self, readers: Sequence[tuple[FlowCall, FlowOperand]]) -> bool:
+        """Return whether a loss alone reads a tensor, perhaps in another shape."""
+        inner = [self._readers(self._alike(out.row)) for call, _ in readers for out in call.outputs]
+        kinds = {self._kind_of(call) for call, _ in (*readers, *chain(*inner))}
+        return "crossentropy" in kinds and kinds <= {"crossentropy", "reshape", "view", "flatten", "float"}
+
+    def _of_product(self, call: FlowCall, operand: FlowOperand, actual: Array) -> Iterator[Expectation]:
+        """Yield what a linear layer passes back; a large one is checked by projection."""
+        given = self._recorded_of(self._alike(call.outputs[0].row)) if call.outputs else None
+        operands = self._operands_of(call) if given is not None else None
+        if given is not None and operands is not None and self._kind_of(call) in ("linear", "dense"):
+            weight = _weight_of(operands)
+            if weight is not None and not operand.slot:
+                product = CallOperands([given, weight], outputs=[actual])
+                yield from matrix_product(product, 0, working_roundoff(actual.dtype))
+
+    def _alike(self, row: int) -> set[int]:
+        """Return the outputs that are one tensor: of modules, and of the call in them that made it."""
+        found, new = {row}, [row]
+        while new:
+            passed = [self._flow.producer(new[-1]), *self._flow.consumers(new.pop())]
+            ends = {
+                end
+                for each in passed
+                if each is not None and each.by != BY_GRAPH
+                for end in (each.source, each.target)
+                if is_output(self._flow.operands[end].io)
+            }
+            new += ends - found
+            found |= ends
+        return found
+
+    def _readers(self, rows: set[int]) -> list[tuple[FlowCall, FlowOperand]]:
+        """Return the calls that read a tensor and pass back to it; those within a known module are it."""
+        found = []
+        for row in sorted(rows):
+            for passing in self._flow.consumers(row):
+                call, operand = self._flow.call_of[passing.target], self._flow.operands[passing.target]
+                is_reader = passing.by != BY_GRAPH and not is_output(operand.io)
+                is_known = self._kind_of(call) in _BACKWARD and self._modules.isdisjoint(
+                    holders(call.key.op_name)
+                )
+                if is_reader and is_known and rows.isdisjoint(each.row for each in call.outputs):
+                    found.append((call, operand))
+        return found
+
+    def _recorded_of(self, rows: set[int]) -> Array | None:
+        found = (self._recorded(self._flow.call_of[row]) for row in sorted(rows))
+        return next((each for each in found if each is not None), None)
+
+    def _sum(self, rows: set[int], dtype: np.dtype[Any]) -> Expectation | None:
+        sums = [each for row in sorted(rows) for each in self._added_to.get(row, ())]
+        parts = [self._back(*reader, dtype) for reader in self._readers(rows)]
+        parts += [self._passed(each, dtype) for each in sums]
+        known = [Expectation(*each) for each in parts if each is not None]
+        return added(known, unit_roundoff(dtype)) if known and len(known) == len(parts) else None
+
+    def _back(self, call: FlowCall, operand: FlowOperand, dtype: np.dtype[Any]) -> Passed | None:
+        """Return what a call passes back to one of its inputs."""
+        self._left -= 1
+        operands, kind = self._operands_of(call) if self._left > 0 else None, self._kind_of(call)
+        given = sorted(
+            (each for each in call.inputs if "." not in each.io),
+            key=lambda each: (not each.io.startswith("input"), each.slot),
+        )
+        if operands is None or operand not in given:
+            return None
+        passed = [] if kind == "crossentropy" else [self._passed(each, dtype) for each in call.outputs]
+        known = [each for each in passed if each is not None]
+        if len(known) < len(passed):
+            return None
+        return _BACKWARD[kind](operands, given.index(operand), known, working_roundoff(dtype))
+
+    def _passed(self, output: FlowOperand, dtype: np.dtype[Any]) -> Passed | None:
+        """Return the gradient of what a call gave, recorded or not."""
+        rows = self._alike(output.row)
+        key = min(rows)
+        if key not in self._made:
+            given = self._recorded_of(rows)
+            found = (
+                self._sum(rows, dtype) if given is None else Expectation(wide(given), np.zeros(given.shape))
+            )
+            self._made[key] = None if found is None else Passed(found.value, np.asarray(found.error))
+        made = self._made[key]
+        if made is None or made.value.size != math.prod(output.shape):
+            return None
+        return Passed(*(each.reshape(output.shape) for each in made))
+
+
+def _product(a: Passed, b: Array, unit: float) -> Passed:
+    share, size = sum_error(b.shape[-2] + 1, unit) + unit, np.abs(b)
+    return Passed(a.value @ b, share * (np.abs(a.value) @ size) + a.error @ size)
+
+
+def _weight_of(call: CallOperands) -> Array | None:
+    weight = call.named.get("weight", call.tensors[1] if len(call.tensors) > 1 else None)
+    return weight if weight is not None and weight.ndim == 2 else None
+
+
+def _through_linear(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    weight = _weight_of(call)
+    if slot or weight is None:
+        return None
+    shape = (-1, len(weight))
+    rows = Passed(passed[0].value.reshape(shape), passed[0].error.reshape(shape))
+    value, error = _product(rows, wide(weight), unit)
+    return Passed(value.reshape(call.inputs[0].shape), error.reshape(call.inputs[0].shape))
+
+
+def _through_product(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    """Of two matrices, or of as many on both sides."""
+    a, b = map(wide, call.tensors[:2])
+    if slot > 1 or a.ndim < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        return None
+    if not slot:
+        return _product(passed[0], b.swapaxes(-1, -2), unit)
+    turned = Passed(passed[0].value.swapaxes(-1, -2), passed[0].error.swapaxes(-1, -2))
+    value, error = _product(turned, a, unit)
+    return Passed(value.swapaxes(-1, -2), error.swapaxes(-1, -2))
+
+
+def _through_norm(*, centred: bool) -> _Backward:
+    def backward(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+        x, out = wide(call.inputs[0]), wide(call.outputs[0])
+        weight, bias = call.named.get("weight"), call.named.get("bias")
+        if slot or (weight is None and len(call.tensors) > 1):
+            return None
+        length = x.shape[-1] if weight is None else weight.size
+        scale = np.ones(length) if weight is None else wide(weight).reshape(-1)
+        rows = NormalisedRows(x.reshape(-1, length), unit, centred=centred)
+        shown = rows.eps_of(out.reshape(-1, length), scale, 0.0 if bias is None else wide(bias).reshape(-1))
+        near = min(EPS, key=lambda each: abs(each - shown))
+        eps = near if abs(near - shown) < _SAME_EPS * near else shown
+        normal, rounding = rows.normalised(eps)
+        root = 1 / np.sqrt(rows.variance + eps)
+
+        def spread_over(each: Array, by: Array) -> Array:
+            """Return what rows of magnitudes come to in the worst case."""
+            mean = np.mean(each, 1, keepdims=True) * centred
+            return np.asarray(each + mean + by * np.mean(each * by, 1, keepdims=True))
+
+        gradient = passed[0].value.reshape(-1, length) * scale
+        along = np.mean(gradient * normal, 1, keepdims=True)
+        value = root * (gradient - centred * np.mean(gradient, 1, keepdims=True) - normal * along)
+        size, by = np.abs(gradient), np.abs(normal)
+        relative = rows.variance_error / (rows.variance + eps) / 2 + rows.sums + FEW * unit
+        error = relative * spread_over(size, by) + spread_over(
+            passed[0].error.reshape(-1, length) * np.abs(scale), by
+        )
+        error += rounding * np.abs(along) + by * np.mean(size * rounding, 1, keepdims=True)
+        return Passed(value.reshape(x.shape), (root * error).reshape(x.shape))
+
+    return backward
+
+
+def _through_function(kind: str, **slopes: Callable[[Array], Array]) -> _Backward:
+    """Return what passes a function of single elements: of its variants, that which gave the output."""
+
+    def backward(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+        x, out = wide(call.inputs[0]).reshape(call.outputs[0].shape), wide(call.outputs[0])
+        some = CallOperands([x.reshape(-1)[:_SAMPLE]], outputs=[out.reshape(-1)[:_SAMPLE]])
+        made = {each.told: each.value for each in DEFINITIONS[kind](some, 0, unit)}
+        told = min(
+            made, key=lambda each: float(np.nansum(np.abs(made[each] - some.outputs[0]))), default=None
+        )
+        if slot or told is None:
+            return None
+        slope = slopes[told or "usual"](x)
+        value = passed[0].value * slope
+        error = FUNCTION * unit * np.abs(passed[0].value) * (1 + np.abs(x)) + passed[0].error * np.abs(slope)
+        return Passed(value.reshape(call.inputs[0].shape), error.reshape(call.inputs[0].shape))
+
+    return backward
+
+
+def _through_dropout(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    """Where the input is 0, nothing tells whether it was kept."""
+    x, out = wide(call.inputs[0]), wide(call.outputs[0])
+    if slot or x.shape != out.shape or not np.any(is_kept := (x != 0) & (out != 0)):
+        return None
+    factor = float(np.median(out[is_kept] / x[is_kept]))
+    value = np.where(is_kept, passed[0].value * factor, 0.0)
+    error = FEW * unit * np.abs(value) + passed[0].error * factor
+    return Passed(value, np.where(x == 0, np.inf, error))
+
+
+def _through_softmax(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    out = wide(call.outputs[0])
+    if slot or call.inputs[0].shape != out.shape or not np.allclose(out.sum(-1), 1, atol=0.01):
+        return None
+    return _through_weights(softmax(wide(call.inputs[0])), FUNCTION * unit, passed[0], unit)
+
+
+def _through_weights(weights: Array, relative: Array | float, passed: Passed, unit: float) -> Passed:
+    """Return what a softmax along the last axis passes back.
+
+    Args:
+        weights: what it gave.
+        relative: how far off they may be, as a share of them.
+        passed: the gradient of them.
+        unit: the roundoff of the arithmetic.
+    """
+    along = np.sum(passed.value * weights, -1, keepdims=True)
+    size = np.abs(passed.value)
+    around = size + np.sum(size * weights, -1, keepdims=True)
+    error = passed.error + np.sum(passed.error * weights, -1, keepdims=True)
+    error = error + (2 * relative + sum_error(weights.shape[-1], unit)) * around
+    return Passed(weights * (passed.value - along), weights * error)
+
+
+def _through_attention(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    """Of queries, keys and values with as many heads; causal, or without a mask."""
+    if len(call.inputs) != 3 or len({each.shape[:-2] for each in call.inputs}) > 1:
+        return None
+    q, k, v = map(wide, call.inputs)
+    out, root = wide(call.outputs[0]), math.sqrt(q.shape[-1])
+    scores = q @ k.swapaxes(-1, -2) / root
+    masked = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+    weights = min(map(softmax, (scores, masked)), key=lambda each: float(np.abs(each @ v - out).sum()))
+    doubt = (sum_error(q.shape[-1], unit) + 2 * unit) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) / root
+    relative = 2 * doubt.max(-1, keepdims=True) + sum_error(k.shape[-2], unit) + FUNCTION * unit
+    relative = relative + unit_roundoff(call.outputs[0].dtype)
+    if slot == 2:
+        turned = weights.swapaxes(-1, -2)
+        share = relative + sum_error(q.shape[-2], unit)
+        error = turned @ (share * np.abs(passed[0].value) + passed[0].error)
+        return Passed(turned @ passed[0].value, error)
+    of_scores = _through_weights(weights, relative, _product(passed[0], v.swapaxes(-1, -2), unit), unit)
+    if slot == 0:
+        value, error = _product(of_scores, k, unit)
+    else:
+        turned_scores = Passed(of_scores.value.swapaxes(-1, -2), of_scores.error.swapaxes(-1, -2))
+        value, error = _product(turned_scores, q, unit)
+    return Passed(value / root, error / root)
+
+
+def _through_binary(*factors: Callable[[Array, Array], Array]) -> _Backward:
+    """Return what passes an operator of two inputs: times a factor, and summed where it broadcasts."""
+
+    def backward(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+        if len(call.inputs) == 1:
+            return _through_scalar(call.inputs[0], call.outputs[0], passed[0], unit)
+        if len(call.inputs) != 2 or slot > 1:
+            return None
+        shape, own = passed[0].value.shape, call.inputs[slot].shape
+        factor = np.broadcast_to(factors[slot](*map(wide, call.inputs)), shape)
+        value, error = passed[0].value * factor, passed[0].error * np.abs(factor)
+        error = error + 2 * unit * np.abs(value)
+        wider = (1,) * (len(shape) - len(own)) + own
+        axes = tuple(axis for axis, length in enumerate(wider) if length != shape[axis])
+        if axes:
+            error = error + sum_error(math.prod(shape[axis] for axis in axes), unit) * np.abs(value)
+            value, error = value.sum(axes), error.sum(axes)
+        return Passed(value.reshape(own), error.reshape(own))
+
+    return backward
+
+
+def _through_scalar(x: Array, out: Array, passed: Passed, unit: float) -> Passed | None:
+    """Return what passes an operator whose other input is a number that was not dumped."""
+    wide_x, shown = wide(x).reshape(out.shape), wide(out)
+    centred = wide_x - wide_x.mean()
+    slope = float(np.sum(centred * shown) / np.sum(centred**2))
+    rest = shown - slope * wide_x
+    slack = 4 * FEW * max(unit, unit_roundoff(out.dtype)) * (np.abs(shown) + np.abs(slope * wide_x))
+    if not np.all(np.abs(rest - np.median(rest)) <= slack):
+        return None
+    value = passed.value * slope
+    error = FEW * max(unit, unit_roundoff(out.dtype)) * np.abs(value) + passed.error * abs(slope)
+    return Passed(value.reshape(x.shape), error.reshape(x.shape))
+
+
+def _through_view(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
+    shape = call.inputs[0].shape
+    if slot or passed[0].value.size != call.inputs[0].size:
+        return None
+    return Passed(passed[0].value.reshape(shape), passed[0].error.reshape(shape))
+
+
+def _through_transpose(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
+    x, out = call.inputs[0], call.outputs[0]
+    for order in permutations(range(x.ndim)) if not slot and x.ndim <= 5 else ():
+        if tuple(x.shape[axis] for axis in order) == out.shape and np.array_equal(x.transpose(order), out):
+            back = np.argsort(order)
+            return Passed(passed[0].value.transpose(back), passed[0].error.transpose(back))
+    return None
+
+
+def _through_parts(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
+    """Into the ranges of which the outputs are copies, and zeros elsewhere."""
+    x = call.inputs[0]
+    value, error = np.zeros(x.shape), np.zeros(x.shape)
+    for out, each in zip(call.outputs, passed, strict=True):
+        alike = (
+            place
+            for place in ranges_of(x, out.shape)
+            if np.array_equal(x[place].flat[:1], out.flat[:1])
+            and np.array_equal(x[place].reshape(out.shape), out)
+        )
+        place = next(alike, None)
+        if slot or place is None:
+            return None
+        value[place] += each.value.reshape(value[place].shape)
+        error[place] += each.error.reshape(value[place].shape)
+    return Passed(value, error)
+
+
+def _through_cross_entropy(call: CallOperands, slot: int, _: Sequence[Passed], unit: float) -> Passed | None:
+    """Of a mean whose own gradient is 1."""
+    logits = np.empty(call.inputs[0].shape)
+    wanted = CallOperands(call.inputs, outputs=[logits])
+    made = None if slot else next(DEFINITIONS["crossentropy"](wanted, 0, unit), None)
+    return made and Passed(made.value, np.asarray(made.error))
+
+
+def _table(entries: Mapping[str, _Backward]) -> dict[str, _Backward]:
+    return {name: backward for names, backward in entries.items() for name in names.split()}
+
+
+#: By `plain_name`.
+_BACKWARD: dict[str, _Backward] = _table(
+    {
+        "linear dense": _through_linear,
+        "matmul bmm mm batchmatmul": _through_product,
+        "layernorm": _through_norm(centred=True),
+        "rmsnorm": _through_norm(centred=False),
+        "relu": _through_function("relu", usual=lambda x: (x > 0).astype(np.float64)),
+        "gelu": _through_function("gelu", usual=gelu_slope, tanh=gelu_tanh_slope),
+        "silu swish": _through_function("silu", usual=lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x)))),
+        "sigmoid": _through_function("sigmoid", usual=lambda x: sigmoid(x) * (1 - sigmoid(x))),
+        "tanh": _through_function("tanh", usual=lambda x: 1 - np.tanh(x) ** 2),
+        "dropout": _through_dropout,
+        "softmax": _through_softmax,
+        "scaleddotproductattention": _through_attention,
+        "add iadd": _through_binary(lambda a, _: np.ones_like(a), lambda _, b: np.ones_like(b)),
+        "sub isub": _through_binary(lambda a, _: np.ones_like(a), lambda _, b: -np.ones_like(b)),
+        "mul imul": _through_binary(lambda _, b: b, lambda a, _: a),
+        "div truediv": _through_binary(lambda _, b: 1 / b, lambda a, b: -a / b**2),
+        "reshape view flatten unflatten squeeze unsqueeze contiguous clone identity to float": _through_view,
+        "transpose permute t swapaxes movedim": _through_transpose,
+        "chunk split getitem narrow unbind": _through_parts,
+        "crossentropy": _through_cross_entropy,
+    }
+)
