@@ -19,6 +19,7 @@ from ingest.reader.damage import Damage
 from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor import Tensor as DumpedTensor
 from workers.errors import DamagedStore, StepRemoved, StoreError, UsageError
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector, why_failed
@@ -34,7 +35,7 @@ Tensor: TypeAlias = tuple[str, str]
 
 
 @lru_cache(maxsize=512)
-def chooser(selector: Selector) -> Callable[[TensorKey], bool]:
+def chooser(selector: Selector) -> Callable[[TensorKey | DumpedTensor], bool]:
     """Return what tells whether a rule with this selector is about a tensor, on a rank that it is about."""
     has_place, by_name = _place_chooser(selector), bool(selector.include or selector.exclude)
     # To spell a name takes longer than all else here.
@@ -95,7 +96,7 @@ class ComparedReplicas:
 
         try:
             answer = divergence(catalog, step=[*before, step], layout=False)
-            fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
+            fulfil = fulfilling(catalog, step, conditions) if conditions else {}
         except (DamagedStore, StepRemoved) as exc:
             return cls(failed=exc.message)
         except UsageError:
@@ -147,10 +148,13 @@ def _left_out_of(catalog: Catalog, step: int) -> tuple[str, ...]:
         return ()  # the step is gone
 
 
-def _fulfilling(
+def fulfilling(
     catalog: Catalog, step: int, conditions: Collection[str]
 ) -> dict[str, frozenset[Tensor] | UsageError]:
-    """Return the tensors that fulfil each condition in a step, on any rank, and their operators."""
+    """Return the tensors that fulfil each condition in a step, on any rank, and their operators.
+
+    A condition that cannot be evaluated has the reason instead.
+    """
     statistics = StepStatistics(take_snapshot(catalog, step=step), digests=False)
     masks = fulfilled(conditions, statistics.block(step), statistics.axis)
     names: dict[str, frozenset[Tensor] | UsageError] = {}

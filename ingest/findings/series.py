@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ingest.findings import series_kinds, training
 from ingest.findings.history import History, StepWindow
+from ingest.findings.recomputed import recomputed
 from ingest.findings.replicas import ComparedReplicas, chooser
 from ingest.findings.series_kinds import TensorHits
 from ingest.questions.divergence.expectations import AGREED_BEFORE
@@ -51,6 +52,7 @@ class SeriesRules:
         self.rules = rules
         self._over_steps = _of_scope(rules, Scope.STEPS)
         self._over_ranks = _of_scope(rules, Scope.RANKS)
+        self._over_operators = _of_scope(rules, Scope.OPERATORS)
         selectors = dict.fromkeys(rule.selector for rule in self._over_steps)
         reads = dict.fromkeys(KINDS[rule.kind].reads for rule in self._over_steps)
         self._choosers = (*map(chooser, selectors), *reads)
@@ -95,12 +97,15 @@ class SeriesRules:
             left_out = compared.left_out
             if compared.failed:
                 failed |= dict.fromkeys((rule.name for rule in self._over_ranks), compared.failed)
-        for rule in (*self._over_steps, *self._over_ranks):
+        for rule in (*self._over_steps, *self._over_ranks, *self._over_operators):
             if rule.name in failed:
                 continue
             try:
-                if rule.scope is Scope.RANKS:
-                    whole = list(compared.findings(rule, step))
+                if rule.scope is not Scope.STEPS:
+                    is_compared = rule.scope is Scope.RANKS
+                    whole = list(
+                        compared.findings(rule, step) if is_compared else recomputed(rule, catalog, step)
+                    )
                     findings, total = whole[: rule.limit], len(whole)
                 else:
                     assert window is not None  # noqa: S101  (for mypy: else all these rules failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -135,6 +136,24 @@ class StepAudit:
             else:
                 yield from self._outputs(call, history)
         self._remember(history, number)
+
+    def sampled(self, share: float, order: np.random.Generator) -> Iterator[CheckedTensor]:
+        """Yield what is known of the outputs of operators at random, without other ranks.
+
+        Args:
+            share: of all elements that operators read and wrote; one is looked at in any case.
+            order: in which they are chosen.
+        """
+        calls = [
+            each for each in self._flow.calls.values() if each.inputs and not is_collective(each.op_type)
+        ]
+        sizes = [sum(math.prod(each.shape) for each in (*call.inputs, *call.outputs)) for call in calls]
+        left = share * sum(sizes)
+        for number in order.permutation(len(calls)).tolist():
+            yield from self._outputs(calls[number], RankHistory())
+            left -= sizes[number]
+            if left <= 0:
+                return
 
     def _input(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
         row = operand.row
@@ -547,6 +566,7 @@ class StepAudit:
         self._peers = {}
         self._arrays.clear()
         self._held = 0
+        vars(self).pop("_activations", None)  # it holds this, in a cycle
         if sum(sizes) > _KEPT:
             return
         history.gradients = {

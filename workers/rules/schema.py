@@ -1,7 +1,7 @@
 """What a file of rules may say: one pydantic model for each kind of rule.
 
 To add a kind, add its model here (its fields, and by its base class what it looks at), and a function that
-evaluates it: in `workers.rules.step`, `ingest.findings.series_kinds` or `ingest.findings.replicas`.
+evaluates it: in `workers.rules.step`, or in `series_kinds`, `replicas` or `recomputed` of `ingest.findings`.
 
 Names and meanings of thresholds follow MindSpore Insight's watchpoints (`max_gt` fires if the maximum is
 greater), so that its users recognize them.
@@ -446,6 +446,20 @@ class MissingRule(ReplicasRule):
 
     kind: Literal["missing"]
     of: tuple[Literal["step", "operator", "tensor"], ...] = ("step", "operator", "tensor")
+
+
+class AuditRule(BaseRule):
+    """An output that does not follow from what its operator read, as `audit` finds it.
+
+    Operators are chosen at random, in each step on another rank.
+    """
+
+    kind: Literal["audit"]
+    share: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """What is recomputed in a step: operators whose elements are this share of those of the rank; one at
+    least."""
+
+    scope: ClassVar[Scope] = Scope.OPERATORS
 
 
 #: Fields that are not of one kind alone.

@@ -30,6 +30,8 @@ class Scope(StrEnum):
     """A tensor of a rank over several steps: the consolidator evaluates them."""
     RANKS = "several ranks"
     """The replicas of one step: the consolidator evaluates them."""
+    OPERATORS = "a sample of operators"
+    """What operators of a step read and wrote: the consolidator evaluates them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 import ingest
+from ingest.findings.series import SeriesRules
 from ingest.questions.audit import AuditAnswer
+from ingest.reader.catalog import open_catalog
 from tests.pipeline import ingest_directly
+from tests.rule_sets import only
 
 #: Called with a model before each step of each rank; what it returns is called after the step.
 Disturb = Callable[[Any, int, int], Callable[[], None] | None]
@@ -205,3 +208,29 @@ def test_gradients_of_activations_follow_from_what_readers_pass_back(
         assert {(each.name, each.where) for each in answer.failures} == {
             (f"Gradient.{wrong}.output.output.0", "element")
         }
+
+
+@pytest.mark.parametrize(
+    ("include", "where", "found"), [("*", "", 1), ("*Norm*", "", 0), ("*", "count < 8", 0)]
+)
+def test_the_rule_that_recomputes_a_sample_names_what_does_not_follow_on_the_rank_whose_turn_it_is(
+    audited: Audited, tmp_path: Path, include: str, where: str, found: int
+) -> None:
+    def disturb(net: Any, rank: int, step: int) -> Callable[[], None] | None:
+        def hook(_: Any, __: Any, output: Any) -> Any:
+            output = output.clone()
+            output[2, 3] += 1
+            return output
+
+        wrong = rank == 1 and step in (1, 2)
+        return net[1].register_forward_hook(hook, prepend=True).remove if wrong else None
+
+    audited(disturb, ranks=2)
+    series = SeriesRules(only(kind="audit", share=1, include=include, where=where))
+    catalog = open_catalog(str(tmp_path / "run.zarr"))
+    findings = [each for step in range(4) for each in series.evaluate(catalog, step, {}, "a").result.findings]
+    assert [(each.name, each.rank, each.step) for each in findings] == [
+        ("Module.Linear.1.output.0", 1, 1)
+    ] * found
+    for each in findings:
+        assert each.reason.startswith("does not follow from its inputs by linear: 1 of 32 elements, element")
