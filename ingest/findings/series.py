@@ -44,7 +44,7 @@ class SeriesRules:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
 
     Memory: that of `History`, four steps of all ranks as `divergence` has them, and the arrays of one rule
-    over its history.
+    over its history, or of one operator of at most 16 million elements in float64, some times.
     """
 
     def __init__(self, rules: RuleSet) -> None:

@@ -54,6 +54,8 @@ _NOISE = 2.0**-10
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
 _SAME_RATE = 0.01
+#: Elements of the largest operator that is looked at in a sample.
+_SAMPLED_CALL = 1 << 24
 #: Bytes of tensors of a step that are kept after they were read.
 _HELD = 1 << 25
 _OPEN = IdentityCheck("open")
