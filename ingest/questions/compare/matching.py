@@ -4,8 +4,8 @@ Tensors are matched in this order, each time those that are still unmatched: by 
 user wrote it; by the exact key; as a reference of another framework, or as the same output of the model (see
 `references`); by the exact name in another network or graph; by the name without the numbers that a compiler
 gives (`-op12`, `_12`, the number of a call), in order of execution among those of one type, scope, input or
-output and shape; and the same for a single tensor on either side whose shape differs.
-What is left is for `version_matching`.
+output and shape; the same for a single tensor on either side whose shape differs; and parameters whose names
+differ in `.`, `_` and `/` alone. What is left is for `alignment`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from ingest.questions.compare.step_tensors import StepTensors
 _TRAILING = re.compile(r"(?:[-_.]?(?:op)?\d+)+$")
 #: The number of a call in the names of msProbe: `Torch.relu.0.forward`, `Cell.fc.Dense.forward.0`.
 _CALL = re.compile(r"\.\d+\.(forward|backward)\b|\.(forward|backward|parameters_grad)\.\d+\b")
+
+#: What stands between the parts of the name of a parameter.
+_SPELLING = re.compile(r"[._/]+")
 
 #: Tensors, in the order of execution.
 _Numbers: TypeAlias = dict[int, None]
@@ -75,7 +78,8 @@ class MatchedBy(StrEnum):
         return self is MatchedBy.ORDER or self.is_of_versions
 
 
-_CERTAIN = frozenset({MatchedBy.MAPPING, MatchedBy.REFERENCE, MatchedBy.MODEL})
+#: Of these, no tensor might as well be matched with another one.
+_UNAMBIGUOUS = frozenset({MatchedBy.MAPPING, MatchedBy.REFERENCE, MatchedBy.MODEL, MatchedBy.SPELLING})
 _OF_VERSIONS = frozenset(
     {
         MatchedBy.SPELLING,
@@ -215,6 +219,15 @@ def _alone(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -
             yield TensorPair(numbers[0], others[0], MatchedBy.ORDER)
 
 
+def _by_spelling(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    """Match parameters, which two versions of a framework may spell differently."""
+    groups_a, groups_b = (
+        _grouped(side, (number for number in left if side.keys[number].op_type == "Parameter"), _spelling)
+        for side, left in ((a, left_a), (b, left_b))
+    )
+    yield from _in_order(groups_a, groups_b, MatchedBy.SPELLING)
+
+
 def _in_order(groups_a: _Groups, groups_b: _Groups, matched_by: MatchedBy) -> Iterator[TensorPair]:
     """Match the tensors of each group in order of execution."""
     for key, numbers in groups_a.items():
@@ -232,7 +245,7 @@ def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair])
     """Mark the pairs of which one tensor might as well be matched with another."""
     groups: dict[Hashable, list[TensorPair]] = {}
     for pair in pairs:
-        if pair.matched_by in _CERTAIN:
+        if pair.matched_by in _UNAMBIGUOUS:
             yield pair
         else:
             groups.setdefault(_scope(a, pair.a), []).append(pair)
@@ -289,5 +302,18 @@ def _scope_and_shape(tensors: StepTensors, number: int) -> Hashable:
     return *_scope(tensors, number), tensors.shapes[number]
 
 
+def _spelling(tensors: StepTensors, number: int) -> Hashable:
+    key = tensors.keys[number]
+    return _SPELLING.sub("_", key.op_name), key.io, key.slot, key.copy, tensors.shapes[number]
+
+
 #: How tensors are matched, the surest way first: each looks at those that the ones before it have left.
-_MATCHERS: tuple[_Matcher, ...] = (_by_key, _by_reference, _by_model, _by_name, _by_order, _alone)
+_MATCHERS: tuple[_Matcher, ...] = (
+    _by_key,
+    _by_reference,
+    _by_model,
+    _by_name,
+    _by_order,
+    _alone,
+    _by_spelling,
+)

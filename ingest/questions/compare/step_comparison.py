@@ -33,7 +33,6 @@ from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
 from ingest.questions.compare.updated_parameters import ignoring_updates
-from ingest.questions.compare.version_matching import KnownPairs, are_of_versions, with_guesses
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics
@@ -58,8 +57,6 @@ class Choices:
     """Whether elements are read where digests differ; else, statistics decide."""
     chosen: FilterFields = field(default_factory=FilterFields)
     """Which tensors are compared; all without conditions."""
-    known_pairs: KnownPairs = field(default_factory=dict)
-    """What was guessed in the steps before, of operators of two versions."""
     judges: dict[tuple[int, int], Judge] = field(default_factory=dict)
     """By ranks of A and B: what their steps have shown of rounding."""
 
@@ -80,6 +77,12 @@ class _MeasuredPair(NamedTuple):
     outcome: PairComparison
 
 
+def _know_names(a: StepTensors, b: StepTensors) -> bool:
+    """Return whether most names of either side are known to the other."""
+    names_a, names_b = ({key.name for key in side.keys} for side in (a, b))
+    return 2 * len(names_a & names_b) >= min(len(names_a), len(names_b))
+
+
 class StepComparison:
     """Compares one step of one rank of A with one of B."""
 
@@ -96,11 +99,8 @@ class StepComparison:
         matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
         if matching.only_a and matching.only_b:
-            are_unknown = are_of_versions(a, b)
-            if are_unknown:
-                matching = with_guesses(matching, a, b, choices.known_pairs)
             aligned = align_programs(
-                a, b, matching, runner, names_tell=not are_unknown or bool(choices.mapping.rules)
+                a, b, matching, runner, names_tell=_know_names(a, b) or bool(choices.mapping.rules)
             )
         self.gaps = aligned.gaps
         """The operators that only one side has, if the two ran different ones."""
