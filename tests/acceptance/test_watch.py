@@ -25,7 +25,6 @@ def committed(watch: Running) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("name", "speed"),
     [
-        ("lenet-1rank", 5),
         pytest.param("lenet-4rank", 4, marks=pytest.mark.slow),
         ("longnames-1rank", 0.2),
     ],

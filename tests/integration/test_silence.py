@@ -113,7 +113,7 @@ def test_watch_says_that_the_store_is_silent_goes_on_and_ends(
             assert time.monotonic() - started < 40  # before: 1650 s, and not ended
 
 
-@pytest.mark.parametrize("command", ["verify", "gc", "consolidate", "export"])
+@pytest.mark.parametrize("command", ["verify", "export"])
 def test_ctrl_c_ends_a_command_that_waits_for_the_store(
     command: str, black_hole: dict[str, str], tmp_path: Path
 ) -> None:

@@ -1,11 +1,13 @@
 """Fixtures for tests of the reader: a store of many steps, and one of several shards."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import ingest
 from ingest.api import DumpStore, open_store
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump, tensor_name
@@ -39,10 +41,11 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> CountedRequests:
     return CountedRequests(monkeypatch)
 
 
-@pytest.fixture
-def filled(made: MadeDump, store: Path) -> DumpStore:
-    """A store of two ranks and two steps with ten tensors each, in several shards."""
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a dump, and with its store without and with cubes: `filled`, `consolidated`."""
+    directory = tmp_path_factory.mktemp("made")
+    made, rng = MadeDump(directory / "dump"), np.random.default_rng(0)
     for rank in range(2):
         for step in (8, 9):
             for slot in range(10):
@@ -51,5 +54,20 @@ def filled(made: MadeDump, store: Path) -> DumpStore:
                 made.add(
                     values, tensor_name("MatMul.a" if slot % 2 else "Log.b", slot=slot), step=step, rank=rank
                 )
-    ingest_directly(made.root, store, SMALL_GRID)
-    return open_store(str(store))
+    ingest_directly(made.root, directory / "filled", SMALL_GRID)
+    shutil.copytree(directory / "filled", directory / "consolidated")
+    ingest.consolidate(directory / "consolidated")
+    return directory
+
+
+@pytest.fixture
+def filled(made_once: Path, made: MadeDump, store: Path) -> DumpStore:
+    """A store of two ranks and two steps with ten tensors each, in several shards."""
+    shutil.copytree(made_once / "dump", made.root, dirs_exist_ok=True)
+    return open_store(str(shutil.copytree(made_once / "filled", store)))
+
+
+@pytest.fixture
+def consolidated(made_once: Path, tmp_path: Path) -> DumpStore:
+    """The same with cubes; one element of rank 1 step 9 is NaN."""
+    return open_store(str(shutil.copytree(made_once / "consolidated", tmp_path / "consolidated.zarr")))

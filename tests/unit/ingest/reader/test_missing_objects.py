@@ -144,11 +144,12 @@ def test_each_object_is_named_by_verify(
     assert list(verify_view(objects)) == []
     count = 0
     for array in set(_ARRAYS) - {"commit"}:  # a commit without a copy is read itself
-        for key in without(objects_of(copied_store, array)):
+        keys = objects_of(copied_store, array)
+        for key in without({keys[0], keys[len(keys) // 2], keys[-1]}):
             (damage,) = verify_view(objects)
             assert str(damage) == f"{key}: missing" or str(damage).startswith(f"consolidated/{array}: rank ")
             count += 1
-    assert count > 2 * 5 * len(CubeLayouts(_GRID).per_step)
+    assert count > 2 * len(CubeLayouts(_GRID).per_step)
 
 
 @pytest.mark.parametrize("array", _ASKED)

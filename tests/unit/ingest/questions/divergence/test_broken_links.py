@@ -18,11 +18,8 @@ SOFTMAX = "Softmax.*softmax-Softmax_Softmax-op0.*.output.0.*"
 @pytest.mark.parametrize(
     "name",
     [
-        "inf-explode-1rank",
         "lenet-4rank",
         "nan-log-2rank",
-        "nan-mask-1rank",
-        "nan-sqrt-2rank",
         "tinybert-2rank",
     ],
 )

@@ -1,5 +1,6 @@
 """Readers of an object store take copies of commits that nobody has changed; else the commits themselves."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,14 +33,21 @@ class Bucket(CountingStore):
     is_local = False
 
 
-@pytest.fixture
-def objects(store: Path) -> ObjectStore:
+@pytest.fixture(scope="module")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A consolidated store."""
+    store = tmp_path_factory.mktemp("copies") / "run.zarr"
     directory = open_objects(resolve(store))
     for key in KEYS:
         put(directory, key.rank, key.step or 0)
     once(directory)
-    return directory
+    return store
+
+
+@pytest.fixture
+def objects(made_store: Path, store: Path) -> ObjectStore:
+    """A copy of it, which the test may change."""
+    return open_objects(resolve(shutil.copytree(made_store, store)))
 
 
 def what_is_seen(store: ingest.DumpStore) -> dict[StepKey, bytes]:

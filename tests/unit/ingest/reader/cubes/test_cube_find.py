@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 
-import ingest
-from ingest.api import ConsolidatedCubes, DumpStore, open_store
+from ingest.api import ConsolidatedCubes, DumpStore
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.cubes.conditions import find
 from tests.replicas import Replicas
 
 
 @pytest.fixture
-def cubes(filled: DumpStore) -> ConsolidatedCubes:
+def cubes(consolidated: DumpStore) -> ConsolidatedCubes:
     """The cubes of two ranks, two steps and ten tensors; one element of rank 1 step 9 is NaN."""
-    ingest.consolidate(filled.url)
-    return open_store(filled.url).consolidated()
+    return consolidated.consolidated()
 
 
 def rows_of(cubes: ConsolidatedCubes, where: str, **options: Any) -> list[tuple[int, int, str]]:

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import ingest
-from ingest.api import ConsolidatedCubes, DumpStore, open_store
+from ingest.api import ConsolidatedCubes, DumpStore
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.counted_requests import CountedRequests
 from workers.errors import DamagedStore
 
 
 @pytest.fixture
-def cubes(filled: DumpStore) -> ConsolidatedCubes:
+def cubes(consolidated: DumpStore) -> ConsolidatedCubes:
     """The cubes of two ranks, two steps and ten tensors; one element of rank 1 step 9 is NaN."""
-    ingest.consolidate(filled.url)
-    return open_store(filled.url).consolidated()
+    return consolidated.consolidated()
 
 
 def test_blocks_hold_statistics_rows_and_digests(cubes: ConsolidatedCubes, filled: DumpStore) -> None:

@@ -5,18 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ingest
-from ingest.api import DumpStore, heatmap, open_store
+from ingest.api import DumpStore, heatmap
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import of_all_tensors, of_named_tensors
 from tests.counted_requests import CountedRequests
 from workers.arrays.aggregate import STATISTICS
-
-
-@pytest.fixture
-def consolidated(filled: DumpStore) -> DumpStore:
-    ingest.consolidate(filled.url)
-    return open_store(filled.url)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
