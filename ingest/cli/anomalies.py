@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged, exit_if_left_out_damaged
+from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import (
-    limit_of,
-    limited,
-    print_json,
-    print_line,
-    print_table,
-    print_wrapped,
-    say,
-    say_left_out,
-)
+from ingest.cli.printing import limit_of, limited, print_json, print_rows, print_wrapped, say, say_left_out
+from ingest.reader.plain import plain
 from ingest.reader.text import counted
 from workers.errors import UsageError
 
+if TYPE_CHECKING:
+    from workers.store.model import Finding
+
 _MAX_ROWS = 50
 _MAX_REASONS = 10
+_FINDINGS: Mapping[str, Callable[[Finding], object]] = {
+    "severity": attrgetter("severity"),
+    "rule": attrgetter("rule"),
+    "rank": attrgetter("rank"),
+    "step": attrgetter("step"),
+    "name": lambda finding: finding.name or "-",
+    "what": attrgetter("reason"),
+}
 
 
 def command(
@@ -72,65 +76,29 @@ def command(
         )
     opened = open_store(store, config)
     most = limit_of(limit, _MAX_ROWS, as_json=json)
+    # Either; both have totals by severity, what no rule has seen, and what is damaged.
+    answer: Any
     if findings or rule:
-        _list_findings(ingest.anomalies(opened, rank, step, rule=rule, severity=severity), most, as_json=json)
+        answer = ingest.anomalies(opened, rank, step, rule=rule, severity=severity)
+        total, shown = sum(answer.totals.values()), limited(answer.findings, most)
+        if json or shown:
+            print_rows(shown, _FINDINGS, as_json=json)
     else:
-        _list_incidents(
-            ingest.incidents(opened, rank, step, severity=severity, incident=incident), most, as_json=json
-        )
-
-
-def _list_incidents(answer: ingest.Incidents, limit: int, *, as_json: bool) -> None:
-    shown = limited(answer.incidents, limit)
-    if as_json:
-        print_json([incident.to_dict() for incident in shown])
-    else:
-        for number, incident in enumerate(shown):
-            if number:
-                print_line("")
-            for line in str(incident).split("\n"):
+        answer = ingest.incidents(opened, rank, step, severity=severity, incident=incident)
+        total, shown = len(answer.incidents), limited(answer.incidents, most)
+        if json:
+            print_json(plain(shown))
+        else:
+            for line in "\n\n".join(map(str, shown)).splitlines():
                 print_wrapped(line)
-    say_left_out(answer.left_out)
-    _say_totals("incident", len(answer.incidents), answer.by_severity, len(shown))
-    _say_not_evaluated((*answer.not_evaluated, *answer.damaged))
-    exit_if_damaged(answer.damaged)
-    exit_if_left_out_damaged(answer.left_out)
-
-
-def _list_findings(answer: ingest.Anomalies, limit: int, *, as_json: bool) -> None:
-    shown = limited(answer.findings, limit)
-    if as_json:
-        print_json([finding.to_dict() for finding in shown])
-    elif shown:
-        columns = ("severity", "rule", "rank", "step", "name", "what")
-        rows = [
-            (
-                finding.severity,
-                finding.rule,
-                "-" if finding.rank is None else str(finding.rank),
-                str(finding.step),
-                finding.name or "-",
-                finding.reason,
-            )
-            for finding in shown
-        ]
-        print_table(columns, rows)
-    _say_totals("finding", sum(answer.totals.values()), answer.by_severity, len(shown))
-    _say_not_evaluated(answer.not_evaluated)
-    exit_if_damaged(answer.damaged)
-
-
-def _say_totals(noun: str, total: int, by_severity: Mapping[str, int], shown: int) -> None:
-    message = counted(total, noun)
-    if by_severity:
-        message += ": " + ", ".join(f"{count} {severity}" for severity, count in by_severity.items())
-    if shown < total:
-        message += f"; the first {shown} shown"
-    say(message)
-
-
-def _say_not_evaluated(reasons: Sequence[str]) -> None:
-    for reason in reasons[:_MAX_REASONS]:
+    left_out = getattr(answer, "left_out", ())
+    say_left_out(left_out)
+    severities = ", ".join(f"{count} {name}" for name, count in answer.by_severity.items())
+    rest = f"; the first {len(shown)} shown" if len(shown) < total else ""
+    noun = "finding" if findings or rule else "incident"
+    say(f"{counted(total, noun)}{': ' if severities else ''}{severities}{rest}")
+    reasons = [*answer.not_evaluated, *(answer.damaged if noun == "incident" else ())]
+    more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
+    for reason in (*reasons[:_MAX_REASONS], *more):
         say(reason, label="not evaluated")
-    if len(reasons) > _MAX_REASONS:
-        say(f"and {len(reasons) - _MAX_REASONS} more", label="not evaluated")
+    exit_if_damaged([*answer.damaged, *(left for left in left_out if left.is_damaged)])

@@ -47,13 +47,6 @@ class CommandSummary:
     panel: str
     summary: str
     """The first line of the command's docstring."""
-    home: str = ""
-    """`module:function` in this package; "" for the module of the same name, or a question."""
-
-
-def _asked(name: str) -> CommandSummary:
-    """Return the line of a question."""
-    return CommandSummary(name, _ASK, QUESTIONS[name].summary)
 
 
 #: In the order of `dump-ingest --help`.
@@ -67,19 +60,19 @@ COMMANDS = (
     CommandSummary(
         "anomalies", _ASK, "List what went wrong, once for each cause: the worst first, then the earliest."
     ),
-    _asked("origin"),
-    _asked("divergence"),
-    _asked("audit"),
-    _asked("trampled"),
+    CommandSummary("origin", _ASK, QUESTIONS["origin"].summary),
+    CommandSummary("divergence", _ASK, QUESTIONS["divergence"].summary),
+    CommandSummary("audit", _ASK, QUESTIONS["audit"].summary),
+    CommandSummary("trampled", _ASK, QUESTIONS["trampled"].summary),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
-    _asked("compare-weights"),
-    _asked("localize"),
-    _asked("layout"),
-    _asked("trend"),
-    _asked("heatmap"),
-    _asked("precision"),
-    _asked("quantiles"),
-    _asked("outliers"),
+    CommandSummary("compare-weights", _ASK, QUESTIONS["compare-weights"].summary),
+    CommandSummary("localize", _ASK, QUESTIONS["localize"].summary),
+    CommandSummary("layout", _ASK, QUESTIONS["layout"].summary),
+    CommandSummary("trend", _ASK, QUESTIONS["trend"].summary),
+    CommandSummary("heatmap", _ASK, QUESTIONS["heatmap"].summary),
+    CommandSummary("precision", _ASK, QUESTIONS["precision"].summary),
+    CommandSummary("quantiles", _ASK, QUESTIONS["quantiles"].summary),
+    CommandSummary("outliers", _ASK, QUESTIONS["outliers"].summary),
     CommandSummary(
         "show",
         _ASK,
@@ -267,29 +260,21 @@ _ELSEWHERE = {
 def _explained(error: Any) -> UsageError:
     """Explain what is wrong with the command line, in the form of all other error messages."""
     message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
-    message = message.partition(", unable to parse")[0].rstrip(".") + _refused_value(error)
+    message = message.partition(", unable to parse")[0].rstrip(".")
+    if mistakes := getattr(error.__cause__, "errors", list)():  # of pydantic, which refused a value
+        message += f", got {masked_values(mistakes[0]['input'])!r:.80}"
     command = "dump-ingest" if error.ctx is None else error.ctx.command_path
     name = command.rpartition(" ")[2]
     if name in _TAKES_DUMP and "unexpected extra argument" in message:
         advice = f"It takes one dump; the store is named with --store: {command} DUMP --store run.zarr."
-    if "unexpected extra argument" in message and _takes_names(error):
+    flags = [] if error.ctx is None else [flag for of in error.ctx.command.params for flag in of.opts]
+    if "unexpected extra argument" in message and "--name" in flags:
         advice = "--name PATTERN chooses tensors by their names."
     options, elsewhere = _ELSEWHERE.get(name, (frozenset(), ""))
     if getattr(error, "option_name", None) in options:
         advice = elsewhere
     hint = f"`{command} --help` lists arguments and options."
     return UsageError(message[:1].lower() + message[1:], hint=f"{advice} {hint}".lstrip())
-
-
-def _takes_names(error: Any) -> bool:
-    """Return whether the command of which an argument was not understood has the option `--name`."""
-    return error.ctx is not None and any("--name" in option.opts for option in error.ctx.command.params)
-
-
-def _refused_value(error: Any) -> str:
-    """Return the value that pydantic refused, to be added to the message; "" if another refused it."""
-    mistakes: list[Any] = getattr(error.__cause__, "errors", list)()
-    return f", got {masked_values(mistakes[0]['input'])!r:.80}" if mistakes else ""
 
 
 def main() -> None:

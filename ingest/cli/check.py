@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from ingest.cli.options import ConfigOption, JsonOption, StoreOption
 from ingest.cli.printing import print_json, print_line, say
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
-
-if TYPE_CHECKING:
-    from ingest.dump_configs.model import AskedDump
 
 
 def command(
@@ -50,35 +47,28 @@ def command(
     if json:
         print_json(checked.to_dict() | {"cost": None if cost is None else cost.to_dict()})
     else:
-        _print(checked)
-        if cost is not None:
-            for line in str(cost).splitlines():
-                print_line(line)
+        for line in (*_lines(checked), *str(cost or "").splitlines()):
+            print_line(line)
+        if not checked.findings:
+            say("nothing is wrong with it")
     if checked.refused:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print(checked: ingest.CheckedConfig) -> None:
-    print_line(f"{checked.name}: {checked.system}")
-    if checked.asked is not None:
-        _print_asked(checked.asked)
+def _lines(checked: ingest.CheckedConfig) -> Iterator[str]:
+    yield f"{checked.name}: {checked.system}"
+    if (asked := checked.asked) is not None:
+        operators = "all" if asked.operators is None else counted(len(asked.operators), "pattern")
+        steps, ranks = (
+            "all" if numbers is None else format_ranges(sorted(numbers)) or "none"
+            for numbers in (asked.steps, asked.devices)
+        )
+        yield f"  asks for {asked.saved} of {asked.io.value}; operators: {operators}; steps: {steps}"
+        yield f"  ranks or devices: {ranks}; to {asked.directory or 'no directory'}"
+        if asked.sample:
+            yield f"  a sample: the first and the last {asked.sample} elements of each tensor"
+        if asked.only:
+            yield f"  only {asked.only}"
     for finding in (*checked.refused, *checked.warnings):
-        print_line(f"{finding.severity.value}: {finding}")
-        print_line(f"  {finding.source}")
-    if not checked.findings:
-        say("nothing is wrong with it")
-
-
-def _print_asked(asked: AskedDump) -> None:
-    operators = "all" if asked.operators is None else counted(len(asked.operators), "pattern")
-    steps, ranks = _numbers_text(asked.steps), _numbers_text(asked.devices)
-    print_line(f"  asks for {asked.saved} of {asked.io.value}; operators: {operators}; steps: {steps}")
-    print_line(f"  ranks or devices: {ranks}; to {asked.directory or 'no directory'}")
-    if asked.sample:
-        print_line(f"  a sample: the first and the last {asked.sample} elements of each tensor")
-    if asked.only:
-        print_line(f"  only {asked.only}")
-
-
-def _numbers_text(numbers: Collection[int] | None) -> str:
-    return "all" if numbers is None else format_ranges(sorted(numbers)) or "none"
+        yield f"{finding.severity.value}: {finding}"
+        yield f"  {finding.source}"

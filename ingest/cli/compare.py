@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +24,6 @@ from workers.errors import UsageError
 
 if TYPE_CHECKING:
     from ingest.questions.compare import Comparison
-
-_Loaded = TypeVar("_Loaded")
 
 
 @takes_tensor_options
@@ -166,10 +163,12 @@ def command(
         raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
     if stat is not None:
         raise UsageError("--stat is about the error over the steps", hint="Add --over-steps.")
-    names = _loaded(mapping, load_mapping)
-    limits = _loaded(thresholds, load_thresholds)
-    placements = _loaded(layout_map, load_layout_map)
-    _check_files(files)
+    names = load_mapping(mapping) if mapping else None
+    limits = load_thresholds(thresholds) if thresholds else None
+    placements = load_layout_map(layout_map) if layout_map else None
+    for option, path in files.items():
+        if path is not None:
+            check_writable(path, option)  # before anything is compared
     with ExitStack() as at_end:
         client = None
         if scheduler is not None or workers is not None:
@@ -211,18 +210,6 @@ def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | 
         write_file(html, to_html(comparison))
     if suggest_map is not None:
         write_file(suggest_map, mapping_text(comparison.guesses, {"a": comparison.a, "b": comparison.b}))
-
-
-def _loaded(path: Path | None, load: Callable[[Path], _Loaded]) -> _Loaded | None:
-    """Load the file of an option; return None if the option is not given."""
-    return load(path) if path else None
-
-
-def _check_files(files: Mapping[str, Path | None]) -> None:
-    """Refuse a file that cannot be written, by the option that names it, before anything is compared."""
-    for option, path in files.items():
-        if path is not None:
-            check_writable(path, option)
 
 
 def _exit_code(comparison: Comparison) -> int:

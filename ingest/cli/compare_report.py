@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import print_json, print_line, print_table, say, short_name
-from ingest.questions.compare import ComparedStep, ComparedTensor, Comparison, Verdict
+from ingest.cli.printing import print_json, print_line, print_rows, print_table, say, short_name
+from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
 from ingest.questions.compare.result import FirstDifference
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
-from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.questions.compare.growth import ErrorGrowth
@@ -38,8 +38,32 @@ def print_comparison(comparison: Comparison, *, top: int | None) -> None:
         comparison: the comparison.
         top: print this many tensors, the worst first, without equal ones; None: all, in order of execution.
     """
-    _print_counts(comparison)
-    _print_layout(comparison)
+    counts, steps = comparison.counts, list(comparison.steps)
+    verdicts = [verdict for verdict in Verdict if counts[verdict]]
+    if len(steps) > _MAX_STEPS:
+        steps = [step for step in steps if any(n and of not in GOOD for of, n in step.counts.items())]
+        if len(steps) > _MAX_STEPS:
+            say(f"{len(steps)} steps differ, the first {_MAX_STEPS} shown (--json, --html FILE)")
+    rows = [
+        [
+            _both(step.key_a.rank, step.key_b.rank),
+            _both(step.key_a.step, step.key_b.step),
+            *(str(step.counts.get(verdict, 0)) for verdict in verdicts),
+        ]
+        for step in steps[:_MAX_STEPS]
+    ]
+    if len(comparison.steps) > 1:
+        rows.append(["all", str(len(comparison.steps)), *(str(counts[verdict]) for verdict in verdicts)])
+    print_table(("rank", "step", *verdicts), rows, right=verdicts)
+    if comparison.layout:  # how many tensors ranks hold in which way
+        known = {certainty for _, certainty in comparison.layout}
+        certainties = [certainty for certainty in Certainty if certainty in known]
+        rows = [
+            [placement, *(str(comparison.layout.get((placement, word), 0)) for word in certainties)]
+            for placement in sorted({placement for placement, _ in comparison.layout})
+        ]
+        print_line("")
+        print_table(("layout", *certainties), rows, right=certainties)
     if top is None:
         tensors = list(comparison.tensors)
     else:
@@ -56,115 +80,36 @@ def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
     return tensor.verdict not in {Verdict.IGNORED, Verdict.EQUAL}
 
 
-def _print_counts(comparison: Comparison) -> None:
-    counts = comparison.counts
-    verdicts = [verdict for verdict in Verdict if counts[verdict]]
-    steps = _listed_steps(comparison)
-    rows = [
-        [
-            _both(step.key_a.rank, step.key_b.rank),
-            _both(step.key_a.step, step.key_b.step),
-            *(str(step.counts.get(verdict, 0)) for verdict in verdicts),
-        ]
-        for step in steps[:_MAX_STEPS]
-    ]
-    if len(comparison.steps) > 1:
-        rows.append(["all", str(len(comparison.steps)), *(str(counts[verdict]) for verdict in verdicts)])
-    names = [verdict.value for verdict in verdicts]
-    print_table(("rank", "step", *names), rows, right=names)
-    if len(steps) > _MAX_STEPS:
-        say(f"{len(steps)} steps differ, the first {_MAX_STEPS} shown (--json, --html FILE)")
-
-
-def _listed_steps(comparison: Comparison) -> Sequence[ComparedStep]:
-    """Return the steps that are worth a line: all of a few, and of many those that differ."""
-    if len(comparison.steps) <= _MAX_STEPS:
-        return comparison.steps
-    return [
-        step
-        for step in comparison.steps
-        if any(count and verdict not in GOOD for verdict, count in step.counts.items())
-    ]
-
-
-def _print_layout(comparison: Comparison) -> None:
-    """Print how many tensors ranks hold in which way, if layouts were compared."""
-    if not comparison.layout:
-        return
-    certainties = [word for word in Certainty if any(word == known for _, known in comparison.layout)]
-    placements = sorted({placement for placement, _ in comparison.layout})
-    rows = [
-        [placement, *(str(comparison.layout.get((placement, word), 0)) for word in certainties)]
-        for placement in placements
-    ]
-    print_line("")
-    names = [word.value for word in certainties]
-    print_table(("layout", *names), rows, right=names)
-
-
 def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
-    across = any(tensor.held for tensor in tensors)
-    print_table(
-        (
-            "rank",
-            "step",
-            "verdict",
-            "name",
-            *(("layout",) if across else ()),
-            "dtype",
-            "shape",
-            *_METRICS,
-            "times",
-            "reason",
+    columns: dict[str, Callable[[ComparedTensor], object]] = {
+        "rank": lambda of: (
+            _both(of.key_a.rank, of.key_b.rank)
+            if of.held is None
+            else _both(format_ranges(of.held.ranks_a), format_ranges(of.held.ranks_b))
         ),
-        (
-            (
-                _ranks(tensor),
-                _both(tensor.key_a.step, tensor.key_b.step),
-                tensor.verdict.value,
-                _names(tensor),
-                *((_layout(tensor),) if across else ()),
-                _both(tensor.dtype_a, tensor.dtype_b),
-                _both(shape_text(tensor.shape_a), shape_text(tensor.shape_b)),
-                *(
-                    number_text(getattr(tensor.metrics, field) if tensor.metrics else None)
-                    for field in _METRICS.values()
-                ),
-                _times(tensor),
-                tensor.reason,
-            )
-            for tensor in tensors
+        "step": lambda of: _both(of.key_a.step, of.key_b.step),
+        "verdict": lambda of: of.verdict.value,
+        "name": _names,
+        "layout": _layout,
+        "dtype": lambda of: _both(of.dtype_a, of.dtype_b),
+        "shape": lambda of: _both(shape_text(of.shape_a), shape_text(of.shape_b)),
+        **{heading: partial(_metric, field) for heading, field in _METRICS.items()},
+        # How many times the derived limit it is, and whether what came before explains that.
+        "times": lambda of: (
+            f"{of.bound.times:.2g}" + " (explained)" * (of.bound.explained and of.bound.times > 1)
+            if of.bound is not None and of.metrics is not None
+            else ""
         ),
-        right=(*_METRICS, "times"),
-        spare=(
-            "times",
-            "in 1/1000",
-            "dtype",
-            "max rel",
-            "cosine",
-            "shape",
-            "layout",
-            "max abs",
-            "rel Euclid",
-        ),
-    )
+        "reason": lambda of: of.reason,
+    }
+    if not any(tensor.held for tensor in tensors):
+        del columns["layout"]
+    spare = ["times", "in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs", "rel Euclid"]
+    print_rows(tensors, columns, as_json=False, right=(*_METRICS, "times"), spare=spare)
 
 
-def _say_shortened(listed: Sequence[ComparedTensor], top: int) -> None:
-    are = "is" if len(listed) == 1 else "are"
-    how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
-    shown = f"the worst {top} shown (--top N, --all, --html FILE)"
-    say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
-
-
-def _say_first(first: FirstDifference) -> None:
-    where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
-    if first.tensor.guessed:
-        where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
-    reason = f"{first.reason}; {first.says}" if first.says else first.reason
-    say(f"{where}: {reason}", label="first difference", style="bold")
-    for other in first.others:
-        say(f"  also {other.name}: {other.says}")
+def _metric(field: str, tensor: ComparedTensor) -> float | None:
+    return getattr(tensor.metrics, field) if tensor.metrics else None
 
 
 def say_summary(comparison: Comparison, *, top: int | None) -> None:
@@ -176,15 +121,21 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     """
     for side, step in comparison.left_out:
         say(f"{side}: {step}", label="left out")
-    _say_missing("A", comparison.only_a)
-    _say_missing("B", comparison.only_b)
+    for side, keys in (("A", comparison.only_a), ("B", comparison.only_b)):
+        missing = [f"{key} is only in {side}" for key in keys[:_MAX_STEPS]]
+        more = len(keys) - _MAX_STEPS
+        for text in (*missing, *[f"{more} more steps are only in {side}"] * (more > 0)):
+            say(text, label="missing")
     for note in comparison.notes:
         say(note, label="note")
     listed = [tensor for tensor in comparison.tensors if _is_worth_a_line(comparison, tensor)]
     if top is not None and len(listed) > top:
-        _say_shortened(listed, top)
-    if comparison.first:
-        _say_first(comparison.first)
+        are = "is" if len(listed) == 1 else "are"
+        how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
+        shown = f"the worst {top} shown (--top N, --all, --html FILE)"
+        say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
+    if (first := comparison.first) is not None:
+        _say_first(first)
     verdict = comparison.verdict + _of_both_sides(comparison)
     say(verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
 
@@ -200,17 +151,14 @@ def _of_both_sides(comparison: Comparison) -> str:
     return f"; the {counted(common, 'tensor')} that both sides have {are} {how}"
 
 
-def _say_missing(side: str, keys: Sequence[StepKey]) -> None:
-    for key in keys[:_MAX_STEPS]:
-        say(f"{key} is only in {side}", label="missing")
-    if len(keys) > _MAX_STEPS:
-        say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
-
-
-def _ranks(tensor: ComparedTensor) -> str:
-    if tensor.held is None:
-        return _both(tensor.key_a.rank, tensor.key_b.rank)
-    return _both(format_ranges(tensor.held.ranks_a), format_ranges(tensor.held.ranks_b))
+def _say_first(first: FirstDifference) -> None:
+    where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
+    if first.tensor.guessed:
+        where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
+    says = f"; {first.says}" if first.says else ""
+    say(f"{where}: {first.reason}{says}", label="first difference", style="bold")
+    for other in first.others:
+        say(f"  also {other.name}: {other.says}")
 
 
 def _layout(tensor: ComparedTensor) -> str:
@@ -219,14 +167,6 @@ def _layout(tensor: ComparedTensor) -> str:
     if held is None:
         return ""
     return held.placement if held.certainty == Certainty.CERTAIN else f"{held.placement} ({held.certainty})"
-
-
-def _times(tensor: ComparedTensor) -> str:
-    """Return how many times the derived limit the difference is, and whether what came before explains it."""
-    bound = tensor.bound
-    if bound is None or tensor.metrics is None:
-        return ""
-    return f"{bound.times:.2g}" + " (explained)" * (bound.explained and bound.times > 1)
 
 
 def _both(a: object, b: object) -> str:
@@ -275,31 +215,10 @@ def growth_between(
         raise UsageError("--over-steps chooses tensors by --name alone")
     store_a, store_b = (ingest.open_store(side.where, **options) for side in (of_a, of_b))
     ranks = {side.rank for side in (of_a, of_b) if side.rank is not None}
-    if not ranks:
-        ranks = set(store_a.ranks) & set(store_b.ranks)
-    return error_growth(
-        store_a, store_b, _only_rank(ranks), stat or "l2_norm", name=conditions.get("name", "*")
-    )
-
-
-def _only_rank(ranks: set[int]) -> int:
+    ranks = ranks or set(store_a.ranks) & set(store_b.ranks)
     if len(ranks) != 1:
         raise UsageError("--over-steps is about one rank of both runs", hint="Write STORE@RANK.")
-    return ranks.pop()
-
-
-def _print_growing(growth: ErrorGrowth, shown: Iterable[tuple[int, int]]) -> None:
-    columns = _spread(len(growth.steps))
-    steps = tuple(f"step {growth.steps[column]}" for column in columns)
-    rows = (
-        (
-            short_name(growth.tensors[place].name),
-            f"step {growth.steps[onset]}",
-            *(number_text(float(growth.errors[place, column])) for column in columns),
-        )
-        for place, onset in shown
-    )
-    print_table(("tensor", "differs in", *steps), rows, right=steps)
+    return error_growth(store_a, store_b, ranks.pop(), stat or "l2_norm", name=conditions.get("name", "*"))
 
 
 def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None:
@@ -310,7 +229,19 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
     order = growth.by_onset()
     shown = order if top is None else order[:top]
     if shown:
-        _print_growing(growth, shown)
+        # Evenly spaced, the first and the last among them.
+        count = min(len(growth.steps), _COLUMNS)
+        places = sorted({round(at * (len(growth.steps) - 1) / max(count - 1, 1)) for at in range(count)})
+        steps = tuple(f"step {growth.steps[column]}" for column in places)
+        rows = (
+            (
+                short_name(growth.tensors[place].name),
+                f"step {growth.steps[onset]}",
+                *(number_text(float(growth.errors[place, column])) for column in places),
+            )
+            for place, onset in shown
+        )
+        print_table(("tensor", "differs in", *steps), rows, right=steps)
     elif not order:
         print_line("no tensor differs in any step")
     rest = f", of which {len(shown)} are shown" if len(shown) < len(order) else ""
@@ -320,9 +251,3 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
         f"rank {growth.rank}, {counted(len(growth.steps), 'step')}: {len(order)} of "
         f"{counted(len(growth.tensors), 'tensor')} differ{rest}; {error}"
     )
-
-
-def _spread(length: int) -> list[int]:
-    """Return at most eight places, evenly spaced, the first and the last among them."""
-    count = min(length, _COLUMNS)
-    return sorted({round(place * (length - 1) / max(count - 1, 1)) for place in range(count)})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import typer
 
 from ingest.cli.opening import load_settings, warn_of_unknown_variables
 from ingest.cli.options import ConfigOption, JsonOption
-from ingest.cli.printing import print_json, print_table, say
+from ingest.cli.printing import print_rows, say
 from workers.host.credentials import masked_values
 from workers.store.strict_json import dumps
 
@@ -29,13 +31,12 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
         }
         for name, value in values.items()
     ]
-    if json:
-        print_json(rows)
-        return
-    print_table(
-        ("setting", "value", "origin"),
-        ((row["setting"], _cell(row["value"]), row["origin"]) for row in rows),
-    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "setting": itemgetter("setting"),
+        "value": lambda row: "-" if row["value"] is None else str(row["value"]),
+        "origin": itemgetter("origin"),
+    }
+    print_rows(rows, columns, as_json=json)
 
 
 @app.command("validate")
@@ -55,7 +56,3 @@ def schema() -> None:
     from ingest.settings import schema  # deferred: pydantic takes 0.1 s to import
 
     typer.echo(dumps(schema(), indent=2))
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)

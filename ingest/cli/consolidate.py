@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, Patience, end_now, stop_on_signals
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, end_now, stop_on_signals
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
@@ -79,7 +79,7 @@ def command(
         finish=finish,
     ).settings
     if follow:
-        stop = stop_on_signals(Patience(terminated_s=settings.drain_s))
+        stop = stop_on_signals(settings.drain_s)
         from ingest.cli.consolidate_follow import Following  # deferred: logs and metrics take 0.1 s to import
 
         Following(settings, poll_s=poll, patience_s=patience, rebuild=rebuild, json=json).run(stop)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +18,10 @@ from ingest.cli.options import (
     SchedulerOption,
     StoreOption,
 )
-from ingest.cli.printing import print_json, print_table
+from ingest.cli.printing import print_rows
+
+if TYPE_CHECKING:
+    from ingest.doctor.remote import Check
 
 
 def command(
@@ -53,24 +58,11 @@ def command(
 
     loaded = load_settings(config, store=store, scheduler=scheduler, expected_ranks=expected_ranks)
     results = run_checks(loaded, dump, processes or ())
-    if json:
-        print_json(
-            [
-                {"check": result.check, "ok": result.ok, "detail": result.detail, "hint": result.hint}
-                for result in results
-            ]
-        )
-    else:
-        print_table(
-            ("", "check", "detail"),
-            (
-                (
-                    "ok" if result.ok else "FAIL",
-                    result.check,
-                    result.detail + (f"  ({result.hint})" if result.hint else ""),
-                )
-                for result in results
-            ),
-        )
+    columns: dict[str, Callable[[Check], object]] = {
+        "": lambda result: "ok" if result.ok else "FAIL",
+        "check": attrgetter("check"),
+        "detail": lambda result: result.detail + (f"  ({result.hint})" if result.hint else ""),
+    }
+    print_rows(results, columns, as_json=json)
     if not all(result.ok for result in results):
         raise typer.Exit(EXIT_FAILED)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
@@ -62,15 +61,6 @@ def exit_if_damaged(damaged: Collection[object]) -> None:
         raise typer.Exit(EXIT_DAMAGE)
 
 
-def exit_if_left_out_damaged(left_out: Iterable[LeftOut]) -> None:
-    """End a command that has answered about the rest, if a step that the answer does not cover is damaged.
-
-    Raises:
-        Exit: with `EXIT_DAMAGE`.
-    """
-    exit_if_damaged([left for left in left_out if left.is_damaged])
-
-
 def report_left_out(left_out: Collection[LeftOut]) -> None:
     """Print to stderr which steps an answer does not cover; end the command if one of them is damaged.
 
@@ -78,7 +68,7 @@ def report_left_out(left_out: Collection[LeftOut]) -> None:
         Exit: with `EXIT_DAMAGE`.
     """
     say_left_out(left_out)
-    exit_if_left_out_damaged(left_out)
+    exit_if_damaged([left for left in left_out if left.is_damaged])
 
 
 def say_damaged(damages: Iterable[object]) -> None:
@@ -87,18 +77,18 @@ def say_damaged(damages: Iterable[object]) -> None:
         say(str(damage), label="damaged", style="red")
 
 
+def report_damaged(damages: Collection[object]) -> None:
+    """Print which steps an answer does not cover because they are damaged; end the command if there are any.
+
+    Raises:
+        Exit: with `EXIT_DAMAGE`.
+    """
+    say_damaged(damages)
+    exit_if_damaged(damages)
+
+
 class Interrupted(BaseException):
     """Ctrl-C: ends a command that does not finish its work first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a command may take to stop, in seconds; then the process ends, finished or not."""
-
-    interrupted_s: float = INTERRUPTED_S
-    """After Ctrl-C."""
-    terminated_s: float = math.inf
-    """After SIGTERM."""
 
 
 def raise_on_interrupt() -> threading.Event:
@@ -122,10 +112,12 @@ def raise_on_interrupt() -> threading.Event:
     return interrupted
 
 
-def stop_on_signals(patience: Patience | None = None) -> StopRequest:
-    """Return an event that the first SIGINT or SIGTERM sets; a second signal ends the process at once."""
+def stop_on_signals(terminated_s: float = math.inf) -> StopRequest:
+    """Return an event that the first SIGINT or SIGTERM sets; a second signal ends the process at once.
+
+    So does the time: `INTERRUPTED_S` after Ctrl-C, and `terminated_s` after SIGTERM.
+    """
     stop = StopRequest()
-    patience = patience or Patience()
 
     def handle(number: int, _frame: object) -> None:
         if stop.is_set():
@@ -135,9 +127,9 @@ def stop_on_signals(patience: Patience | None = None) -> StopRequest:
             tasks = stop.under_way()
             finishing = f": finishing {tasks} task{'' if tasks == 1 else 's'}" if tasks else ""
             _print_now(f"stopping{finishing}; Ctrl-C again to give up")
-            _end_after(patience.interrupted_s, EXIT_INTERRUPTED)
+            _end_after(INTERRUPTED_S, EXIT_INTERRUPTED)
         else:
-            _end_after(patience.terminated_s, EXIT_FAILED)
+            _end_after(terminated_s, EXIT_FAILED)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

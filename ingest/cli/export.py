@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, report_damaged
+from ingest.cli.find import hints
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     Conditions,
@@ -22,6 +23,7 @@ from ingest.cli.options import (
     takes_tensor_options,
 )
 from ingest.cli.printing import print_json, say
+from ingest.reader.plain import plain
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore, UsageError
@@ -96,55 +98,36 @@ def command(
     [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
     [bold]dump-ingest export run.zarr out/ --step 2 --name "Parameter.*" --unsharded[/]
     """
-    # deferred: numpy, numba and zarr take 0.4 s to import
-    from ingest.reader.damage import Damage
-    from ingest.reader.files.export import export
-
     store, target = store_and(store, directory, config, placeholder="DIRECTORY")
     opened = open_store(store, config, mesh=mesh)
+    is_whole = unsharded or bool(placement) or layout_map is not None
+    damages: list[Damage] = []
+    code = 0
     if parquet:
-        if chosen or unsharded or placement or layout_map is not None:
+        if chosen or is_whole:
             raise UsageError(
                 "--parquet writes all tensors of the chosen ranks and steps", hint="Omit the rest."
             )
-        _export_tables(opened, target, rank, step, overwrite=overwrite, json=json)
-        return
-    if unsharded or placement or layout_map is not None:
+        tables = ingest.export_tables(opened, target, rank, step, overwrite=overwrite, damages=damages)
+        if json:
+            print_json([{"path": str(path), "rows": count} for path, count in tables.items()])
+        for path, count in tables.items():
+            say(f"{path}: {counted(count, 'row')}")
+    elif is_whole:
         if rank is not None:
             raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
-        export_whole(opened, target, step, chosen, placement, layout_map, overwrite=overwrite, json=json)
-        return
-    files: list[Exported] = []
-    removed: dict[StepKey, str] = {}
-    damages: list[Damage] = []
-    for key, rows in _chosen_rows(opened, rank, step, chosen, damages).items():
-        opened_step = opened.step(key.rank, key.step)
-        try:
-            files += export(opened_step, Path(target), rows, overwrite=overwrite)
-        except DamagedStore as exc:  # its index
-            damages.append(Damage(key, "", exc.message))
-        removed[key] = str(opened_step.commit.without_tensors or "")
-    if json:
-        print_json([_json_row(file) for file in files])
-    _say_exported([file for file in files if not file.problem], target)
-    damaged = _say_problems(files, removed)
-    say_damaged(damages)
-    exit_if_damaged(damages)
-    if any(file.problem for file in files):
-        raise typer.Exit(EXIT_DAMAGE if damaged else EXIT_PARTLY)
-
-
-def _export_tables(
-    store: ingest.DumpStore, target: str, rank: Choice, step: list[int] | None, *, overwrite: bool, json: bool
-) -> None:
-    damages: list[Damage] = []
-    rows = ingest.export_tables(store, target, rank, step, overwrite=overwrite, damages=damages)
-    if json:
-        print_json([{"path": str(path), "rows": count} for path, count in rows.items()])
-    for path, count in rows.items():
-        say(f"{path}: {counted(count, 'row')}")
-    say_damaged(damages)
-    exit_if_damaged(damages)
+        known = _placement_of(placement, layout_map)
+        how: dict[str, Any] = {"placement": known, "overwrite": overwrite, "damages": damages}
+        exported = ingest.export_unsharded(opened, target, step, **how, **chosen)
+        if json:
+            print_json(plain(exported))
+        code = _say_whole(exported, target)
+    else:
+        rows = _chosen_rows(opened, rank, step, chosen, damages)
+        code = _export_files(opened, rows, target, damages, overwrite=overwrite, json=json)
+    report_damaged(damages)
+    if code:
+        raise typer.Exit(code)
 
 
 def _chosen_rows(
@@ -161,99 +144,74 @@ def _chosen_rows(
     for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     if not rows:
-        from ingest.cli.find_hints import hints  # deferred: imports numpy, as above
-
         say("no tensor fulfils the conditions", label="warning")
         for hint in hints(store, rank, step, chosen):
             say(hint, label="hint")
     return dict(rows)
 
 
-def _say_exported(files: Sequence[Exported], target: str) -> None:
-    nbytes = sum(file.nbytes for file in files)
-    say(f"{counted(len(files), 'file')}, {human_bytes(nbytes)} in {target}")
+def _export_files(
+    store: ingest.DumpStore,
+    chosen: Mapping[StepKey, list[int] | None],
+    target: str,
+    damages: list[Damage],
+    *,
+    overwrite: bool,
+    json: bool,
+) -> int:
+    """Write the files of these rows, and say what was not written and why; return the exit code for that."""
+    # deferred: numpy, numba and zarr take 0.4 s to import
+    from ingest.reader.damage import Damage
+    from ingest.reader.files.export import export
 
-
-def _json_row(file: Exported) -> dict[str, Any]:
-    return {
-        "rank": file.key.rank,
-        "step": file.key.step,
-        "source": file.source,
-        "path": str(file.path),
-        "nbytes": file.nbytes,
-        "problem": file.problem,
-    }
-
-
-def _say_problems(files: Sequence[Exported], removed: Mapping[StepKey, str]) -> bool:
-    """Print why files were not exported; return whether any of them is damaged, not just removed by gc."""
+    files: list[Exported] = []
+    removed: dict[StepKey, str] = {}
+    for key, rows in chosen.items():
+        opened = store.step(key.rank, key.step)
+        try:
+            files += export(opened, Path(target), rows, overwrite=overwrite)
+        except DamagedStore as exc:  # its index
+            damages.append(Damage(key, "", exc.message))
+        removed[key] = str(opened.commit.without_tensors or "")
+    if json:
+        print_json(
+            [
+                {
+                    **plain(file.key),
+                    "source": file.source,
+                    "path": str(file.path),
+                    "nbytes": file.nbytes,
+                    "problem": file.problem,
+                }
+                for file in files
+            ]
+        )
+    written = [file for file in files if not file.problem]
+    say(f"{counted(len(written), 'file')}, {human_bytes(sum(file.nbytes for file in written))} in {target}")
     damaged = [file for file in files if file.problem and file.problem != removed[file.key]]
     for file in damaged:
         say(f"{file.key}: {file.source}: {file.problem}", label="not exported", style="bold red")
     for key, reason in removed.items():
-        count = sum(file.key == key and file.problem == reason for file in files) if reason else 0
-        if count:
+        if reason and (count := sum((file.key, file.problem) == (key, reason) for file in files)):
             say(f"{key}: {counted(count, 'file')}: {reason}", label="not exported")
-    return bool(damaged)
+    if len(written) == len(files):
+        return 0
+    return EXIT_DAMAGE if damaged else EXIT_PARTLY
 
 
 #: Tensors that are named with the reason why they were not exported.
 _MAX_SAID = 3
 
 
-def export_whole(
-    store: ingest.DumpStore,
-    directory: str,
-    step: list[int] | None,
-    chosen: Conditions,
-    placement: str,
-    layout_map: Path | None,
-    *,
-    overwrite: bool,
-    json: bool,
-) -> None:
-    """Write whole tensors, say what was not written and why, and exit with 3 or 4 in that case.
-
-    Raises:
-        UsageError: two ways of telling the layout are given, a file exists, or nothing is chosen.
-        DamagedStore: an index is damaged.
-    """
-    damages: list[Damage] = []
-    exported = ingest.export_unsharded(
-        store,
-        directory,
-        step,
-        placement=_placement_of(placement, layout_map),
-        overwrite=overwrite,
-        damages=damages,
-        **chosen,
-    )
-    if json:
-        print_json([whole.to_dict() for whole in exported])
-    written = [whole for whole in exported if not whole.problem]
-    failed = [whole for whole in exported if whole.problem]
+def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
+    """Say which whole tensors were written, and which not, by step and reason; return the exit code."""
     if not exported:
         say("no tensor fulfils the conditions", label="warning")
-    _say_written(written, directory)
-    _say_failed(failed)
-    say_damaged(damages)
-    exit_if_damaged(damages)
-    if failed:
-        raise typer.Exit(_exit_code(failed))
-
-
-def _say_written(written: Sequence[ingest.ExportedWhole], directory: str) -> None:
-    files = len({whole.path for whole in written})
+    written = [whole for whole in exported if not whole.problem]
+    files = counted(len({whole.path for whole in written}), "file")
     nbytes = human_bytes(sum(whole.nbytes for whole in written))
-    say(f"{counted(len(written), 'tensor')}, {nbytes} in {counted(files, 'file')} in {directory}")
-
-
-def _exit_code(failed: Sequence[ingest.ExportedWhole]) -> int:
-    return EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY
-
-
-def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> None:
-    """Print which tensors were not written, once for each step and reason."""
+    say(f"{counted(len(written), 'tensor')}, {nbytes} in {files} in {target}")
+    failed = [whole for whole in exported if whole.problem]
     by_reason: dict[tuple[int, str], list[str]] = {}
     for whole in failed:
         by_reason.setdefault((whole.step, whole.problem), []).append(whole.name)
@@ -263,6 +221,9 @@ def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> None:
         say(f"{which}: {problem}", label="not exported", style="bold red")
     if any(not whole.is_damaged for whole in failed):
         say("  Name the layout with --placement or --layout-map; `dump-ingest layout` shows what is known.")
+    if not failed:
+        return 0
+    return EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY
 
 
 def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[str], str]:

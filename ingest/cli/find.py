@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, getitem
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged, say_damaged
+from ingest.cli.exits import report_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     Conditions,
@@ -20,26 +23,18 @@ from ingest.cli.options import (
     StoreArgument,
     takes_tensor_options,
 )
-from ingest.cli.printing import (
-    limit_of,
-    limited,
-    print_json,
-    print_table,
-    say,
-    say_left_out,
-    short_name,
-    step_text,
-)
-from ingest.reader.text import counted, number_text, shape_text
-from workers.errors import UsageError
+from ingest.cli.printing import limit_of, limited, print_rows, say, say_left_out, short_name, step_text
+from ingest.reader.text import cell_text, counted
+from workers.errors import DamagedStore, UsageError
+from workers.rules.names import fits, hint_of_case, near
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from ingest.cli.find_columns import SortColumn
+    from ingest.reader.catalog import Catalog
     from ingest.reader.damage import Damage
 
-
+_Row = TypeVar("_Row")
+#: Steps whose names are compared to say why nothing may be found, and names of which none is near.
+_STEPS, _SHOWN_NAMES = 8, 10
 #: Tensors that are printed on a terminal unless the user says how many.
 _MAX_TENSORS = 100
 
@@ -98,36 +93,97 @@ def command(
     [bold]dump-ingest find run.zarr --sort=-l2_norm --limit 10 --columns name,l2_norm[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
-    from ingest.cli.find_columns import TENSOR_COLUMNS, in_order, parse_columns, parse_order  # numba: 0.3 s
-    from ingest.cli.find_hints import hints  # deferred: the same
+    from ingest.reader.tensor import TENSOR_FIELDS  # deferred: numpy and zarr take 0.4 s
+    from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s
 
     limit = limit_of(limit, _MAX_TENSORS, as_json=json)
     opened = open_store(store, config, mesh=mesh)
     if consolidated:
-        _check_consolidated(chosen, has_more=rank is not None or undecided)
+        if chosen.keys() != {"where"} or rank is not None or undecided:
+            raise UsageError(
+                "--consolidated takes --where and --step alone",
+                hint="Put the rest into the condition: "
+                "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
+            )
         matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
-        _print_consolidated(matches, sort, columns, limit=limit, json=json)
+        known, about = list(map(str, matches.columns)), matches.attrs
+        rows = _in_order(matches.to_dict("records"), _columns("--sort", sort, known), getitem)
+        shown = limited(rows, limit)
+        statistics = [name for name in known if name in FIELDS]
+        wanted = _columns("--columns", columns, known)
+        print_columns(
+            [{name: row[name] for name in wanted or known} for row in shown],
+            wanted or (known if json else ["rank", "step", "graph", "name", *statistics]),
+            json=json,
+        )
+        if not json:
+            say(f"{_total(len(rows), len(shown))}; as of {about['consolidated_at']}")
+        say_left_out(about["left_out"])
+        _say_undecided(about["undecided"], "without --consolidated, --undecided lists")
         return
-    shown_columns = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
-    order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
+    known = list(dict.fromkeys((*TENSOR_FIELDS, *FIELDS)))
+    order, wanted = _columns("--sort", sort, known), _columns("--columns", columns, known)
     damages: list[Damage] = []
     tensors = opened.tensors(rank=rank, step=step, **chosen, damages=damages)
     others = tensors.undecided
     if undecided:
         tensors, others = ingest.Tensors(others), ()
-    shown = limited(in_order(tensors, order), limit)
-    if shown_columns is None:
-        print_tensors(shown, json=json, exactness=_exactness(others, undecided=undecided))
+    found = limited(_in_order(tensors, order, value_of), limit)
+    if wanted:
+        print_columns([{name: value_of(one, name) for name in wanted} for one in found], wanted, json=json)
     else:
-        _print_columns(shown, shown_columns, json=json)
+        # How sure it is that they fulfil the condition, if that leaves any undecided.
+        print_tensors(found, json=json, exactness="bounded" if undecided else "exact" * bool(others))
     if not json:
-        say(_total(len(tensors), len(shown)))
+        say(_total(len(tensors), len(found)))
     _say_undecided(len(others))
     if not tensors and not others:
         for text in hints(opened, rank, step, chosen):
             say(text, label="hint")
-    say_damaged(damages)
-    exit_if_damaged(damages)
+    report_damaged(damages)
+
+
+def _columns(option: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """Return the columns of a list such as `name,max`, or `-l2_norm,name` to sort by; [] without one.
+
+    Raises:
+        UsageError: one of them does not exist, or the list is empty.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in (name.removeprefix("-") if option == "--sort" else name for name in names):
+        if name not in known:
+            nearest = near(name, known)
+            hint = f"Did you mean {' or '.join(nearest[:3])}?" if nearest else f"Columns: {', '.join(known)}."
+            raise UsageError(f"{option}: {name!r} is not a column", hint=hint)
+    if text is not None and not names:
+        raise UsageError(f"{option} names no column", hint=f"For example: {option}=step,name,max")
+    return names
+
+
+def _in_order(
+    rows: Sequence[_Row], order: Sequence[str], value: Callable[[_Row, str], Any]
+) -> Sequence[_Row]:
+    """Return rows by these columns; unknown values come last, and equal ones stay in their order."""
+    for column in reversed(order):
+        values = {id(row): value(row, column.removeprefix("-")) for row in rows}
+        unknown = [row for row in rows if values[id(row)] is None or values[id(row)] != values[id(row)]]
+        left_out = set(map(id, unknown))
+        known = (row for row in rows if id(row) not in left_out)
+        rows = sorted(known, key=lambda row: values[id(row)], reverse=column.startswith("-")) + unknown
+    return rows
+
+
+def value_of(tensor: ingest.Tensor, column: str) -> Any:
+    """Return the value of a tensor in a column, as in its JSON."""
+    from workers.arrays.statistics import COUNT_FIELDS, FIELDS  # deferred: numba takes 0.3 s
+
+    value = getattr(tensor.statistics if column in FIELDS else tensor, column)
+    return int(value) if column in COUNT_FIELDS and not math.isnan(value) else value
+
+
+def _total(tensors: int, shown: int) -> str:
+    rest = f", the first {shown} shown (--limit 0: all)" if shown < tensors else ""
+    return counted(tensors, "tensor") + rest
 
 
 def _say_undecided(others: int, how: str = "--undecided lists") -> None:
@@ -139,111 +195,75 @@ def _say_undecided(others: int, how: str = "--undecided lists") -> None:
         )
 
 
-def _exactness(others: Sequence[ingest.Tensor], *, undecided: bool) -> str:
-    """Return how sure it is that tensors fulfil the condition; "" if it leaves nothing undecided."""
-    if undecided:
-        return "bounded"
-    return "exact" if others else ""
+def print_columns(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json: bool) -> None:
+    """Print these columns of some rows."""
 
+    def text_of(column: str) -> Callable[[Mapping[str, Any]], str]:
+        write = step_text if column == "step" else lambda value: short_name(cell_text(value))
+        return lambda row: write(row[column])
 
-def _total(tensors: int, shown: int) -> str:
-    return counted(tensors, "tensor") + (
-        f", the first {shown} shown (--limit 0: all)" if shown < tensors else ""
-    )
-
-
-def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, json: bool) -> None:
-    """Print chosen columns of tensors."""
-    from ingest.cli.find_columns import cell_text, value_of  # deferred: numba takes 0.3 s to import
-
-    rows = [[value_of(tensor, column) for column in columns] for tensor in tensors]
-    if json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-        return
-    numbers = [
-        column
-        for place, column in enumerate(columns)
-        if column not in ("rank", "step") and rows and isinstance(rows[0][place], int | float)
-    ]
-
-    def shown(column: str, value: Any) -> str:
-        return step_text(value) if column == "step" else short_name(cell_text(value))
-
-    cells = (list(map(shown, columns, row)) for row in rows)
-    print_table(columns, cells, right=numbers)
-
-
-def _check_consolidated(chosen: Conditions, *, has_more: bool) -> None:
-    if chosen.keys() != {"where"} or has_more:
-        raise UsageError(
-            "--consolidated takes --where and --step alone",
-            hint="Put the rest into the condition: "
-            "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
-        )
-
-
-def _sorted(matches: pd.DataFrame, order: Sequence[SortColumn]) -> pd.DataFrame:
-    is_ascending = [not column.is_descending for column in order]
-    return matches.sort_values([column.name for column in order], ascending=is_ascending, kind="stable")
-
-
-def _print_matches(shown: pd.DataFrame, chosen: Sequence[str] | None) -> None:
-    from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
-
-    statistics = [column for column in map(str, shown.columns) if column in FIELDS]
-    headings = chosen or ["rank", "step", "graph", "name", *statistics]
-    rows = [[_cell(row[column]) for column in headings] for row in shown.to_dict("records")]
-    print_table(headings, rows, right=statistics)
-
-
-def _print_consolidated(
-    matches: pd.DataFrame, sort: str | None, columns: str | None, *, limit: int, json: bool
-) -> None:
-    """Print what the consolidated view holds of the tensors that fulfil a condition."""
-    from ingest.cli.find_columns import parse_columns, parse_order  # deferred: numba takes 0.3 s to import
-
-    known = list(map(str, matches.columns))
-    if sort is not None:
-        matches = _sorted(matches, parse_order(sort, known))
-    chosen = None if columns is None else parse_columns(columns, known)
-    shown = matches.head(limit) if limit else matches
-    if json:
-        print_json([{key: row[key] for key in chosen or known} for row in shown.to_dict("records")])
-    else:
-        _print_matches(shown, chosen)
-        say(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
-    say_left_out(matches.attrs["left_out"])
-    _say_undecided(matches.attrs["undecided"], "without --consolidated, --undecided lists")
-
-
-def _cell(value: float | str) -> str:
-    return number_text(value) if isinstance(value, float) else str(value)
+    first = rows[0] if rows else {}
+    right = [name for name, value in first.items() if isinstance(value, int | float)]
+    right = [name for name in right if name not in ("rank", "step")]
+    print_rows(rows, {column: text_of(column) for column in columns}, as_json=json, right=right)
 
 
 def print_tensors(tensors: Sequence[ingest.Tensor], *, json: bool, exactness: str = "") -> None:
     """Print tensors with their statistics; JSON with how sure it is that they were meant, if that is said."""
-    if json:
-        more = {"exactness": exactness} if exactness else {}
-        print_json([tensor.to_dict() | more for tensor in tensors])
-        return
-    numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
-    print_table(
-        ("rank", "step", "graph", "name", "dtype", "shape", *numbers),
-        (_row(tensor) for tensor in tensors),
-        right=numbers,
-        spare=("graph", "std", "mean", "dtype", "shape", "min", "-Inf", "+Inf", "max"),
-    )
+    numbers = dict(zip(("NaN", "+Inf", "-Inf", "min", "max", "mean", "std"), _STATISTICS, strict=True))
+    columns: dict[str, Callable[[Any], object]] = {
+        "rank": attrgetter("rank"),
+        "step": lambda tensor: step_text(tensor.step),
+        "graph": attrgetter("graph"),
+        "name": lambda tensor: short_name(tensor.name),
+        "dtype": attrgetter("dtype"),
+        "shape": attrgetter("shape"),
+        **{heading: attrgetter(f"statistics.{name}") for heading, name in numbers.items()},
+    }
+    more = {"exactness": exactness} if exactness else {}
+    rows: Sequence[Any] = [tensor.to_dict() | more for tensor in tensors] if json else tensors
+    spare = ("graph", "std", "mean", "dtype", "shape", "min", "-Inf", "+Inf", "max")
+    print_rows(rows, columns, as_json=json, right=[*numbers], spare=spare)
 
 
-def _row(tensor: ingest.Tensor) -> tuple[str, ...]:
-    s = tensor.statistics
-    counts = (s.nan_count, s.pos_inf_count, s.neg_inf_count)
-    return (
-        str(tensor.rank),
-        step_text(tensor.step),
-        tensor.graph,
-        short_name(tensor.name),
-        tensor.dtype,
-        shape_text(tensor.shape),
-        *(number_text(value) for value in (*counts, s.min, s.max, s.mean, s.std)),
-    )
+_STATISTICS = ("nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "std")
+_QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
+
+
+def hints(store: Catalog, rank: Any, step: Any, chosen: Conditions) -> Iterator[str]:
+    """Yield possible reasons why no tensor fulfils the conditions: what those of a few steps have instead."""
+    from ingest.reader.ranges import named_ranges  # deferred: with numpy, as in `command`
+    from ingest.reader.step import COLUMNS  # deferred: the same
+    from ingest.reader.tensor_filter import checked_role  # deferred: the same
+    from workers.arrays.filter import Filter  # deferred: the same
+
+    known: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
+    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
+        try:
+            for tensor in opened.tensors():
+                for label, values in known.items():
+                    values[getattr(tensor, label)] = None
+        except DamagedStore:  # named already
+            continue
+    where = chosen.get("where")
+    used = Filter(where, COLUMNS).names if where else frozenset[str]()
+    texts = [first or second for first, second in _QUOTED.findall(where or "")]
+    for label, values in known.items():
+        there = [*filter(None, values)]
+        wanted = checked_role(chosen["role"]) if label == "role" and "role" in chosen else chosen.get(label)
+        for text in [wanted] if isinstance(wanted, str) else texts * (label in used):
+            if label == "name" and not any(map(fits(text), there)):
+                yield (
+                    hint_of_case(text, there)
+                    or f"No tensor is named like {text}; near: {_listed(text, there)}"
+                )
+            elif label != "name" and text not in there:
+                same = [value for value in there if value.lower() == text.lower()]
+                others = f"case matters: {same[0]}" if same else f"near: {_listed(text, there)}"
+                yield f"No tensor has the {label} {text}; {others}"
+    if used & {"rank", "step"}:
+        yield f"The store has {named_ranges('rank', store.ranks)} and {named_ranges('step', store.steps)}."
+
+
+def _listed(wanted: str, there: Sequence[str]) -> str:
+    return ", ".join(near(wanted, there) or there[:_SHOWN_NAMES]) or "none"

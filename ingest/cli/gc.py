@@ -93,18 +93,23 @@ def command(
     [bold]dump-ingest gc run.zarr --recompress 7d --apply[/]                    smaller
     """
     from ingest.cli import gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
-    from ingest.store_gc.plan import GcPolicy  # deferred: the same
+    from ingest.store_gc.plan import GcPolicy, parse_duration  # deferred: the same
+    from ingest.units import parse_size  # deferred: with them
 
     settings = load_settings_with_store(config, store=store).settings
-    policy = gc_run.policy_of(
-        older_than=older_than,
+    try:
+        max_bytes = None if max_size is None else parse_size(max_size)
+    except ValueError as exc:
+        raise UsageError(f"--max-size: {exc}", hint="Write a number and a unit: 500GiB, 10TiB.") from None
+    policy = GcPolicy(
+        older_than_s=None if older_than is None else parse_duration(older_than),
         keep_last=keep_last,
-        max_size=max_size,
+        max_bytes=max_bytes,
         tensors_around_anomalies=tensors_around_anomalies,
         keep_anomalous=keep_anomalous,
-        grace=grace,
-        ranks=rank,
-        steps=step,
+        grace_s=parse_duration(grace),
+        ranks=tuple(rank) if rank else None,
+        steps=tuple(step) if step else None,
     )
     if recompress is not None:
         if plan is not None or structs.replace(policy, ranks=None, steps=None) != GcPolicy():

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 import typer
@@ -20,6 +18,7 @@ from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
 from ingest.cli.printing import print_json, print_table, say, step_text, write_file
 from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.plain import plain
 from ingest.reader.text import counted
 from ingest.reporting.log_output import configure
 from ingest.settings import Settings
@@ -27,45 +26,10 @@ from ingest.store_gc import plan_gc
 from ingest.store_gc.execute import Execution, GcDone, GcReport
 from ingest.store_gc.last_run import recorded
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, parse_duration, shortly
-from ingest.store_gc.recompress import RecompressPlan, plan_recompress, recompress_store
-from ingest.units import human_bytes, parse_size
+from ingest.store_gc.recompress import plan_recompress, recompress_store
+from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.store.packed.recompressing import Recompressed
-
-
-def policy_of(
-    *,
-    older_than: str | None,
-    keep_last: int | None,
-    max_size: str | None,
-    tensors_around_anomalies: int | None,
-    keep_anomalous: bool,
-    grace: str,
-    ranks: Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-) -> GcPolicy:
-    """Return the policy that the options of the command describe.
-
-    Raises:
-        UsageError: an age or a size is not valid, or a number is out of range.
-    """
-    return GcPolicy(
-        older_than_s=None if older_than is None else parse_duration(older_than),
-        keep_last=keep_last,
-        max_bytes=None if max_size is None else _max_bytes(max_size),
-        tensors_around_anomalies=tensors_around_anomalies,
-        keep_anomalous=keep_anomalous,
-        grace_s=parse_duration(grace),
-        ranks=tuple(ranks) if ranks else None,
-        steps=tuple(steps) if steps else None,
-    )
-
-
-def _max_bytes(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as exc:
-        raise UsageError(f"--max-size: {exc}", hint="Write a number and a unit: 500GiB, 10TiB.") from None
 
 
 def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, json: bool) -> None:
@@ -76,7 +40,15 @@ def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | Non
     if json:
         print_json(plan.to_dict())
         return
-    print_plan(plan)
+    if plan.actions:
+        groups: dict[tuple[str, str], list[GcAction]] = {}
+        for action in plan.actions:
+            groups.setdefault((action.what, action.why), []).append(action)
+        rows = [(_REMOVES[what], *_cells(actions), why) for (what, why), actions in groups.items()]
+        rows.append(("all", *_cells(plan.actions), f"of {human_bytes(plan.store_bytes)}"))
+        print_table(("what", *_COLUMNS, "why"), rows, right=_NUMBERS)
+    else:
+        say(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
     say_notes(plan)
     if plan_file is not None:
         command = shlex.join(["dump-ingest", "gc", plan.store, "--plan", str(plan_file), "--apply"])
@@ -103,13 +75,29 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
         stop = stop_on_signals()
         execution = Execution(catalog.objects, plan)
         if not sys.stderr.isatty():
-            log_removals(execution, settings)
+            configure(settings.log_level, settings.log_format)
+            execution.observe = _log
         with err.status("removing"):
             report = execution.run(stop)
+    removed = [done.action for done in report.done if not done.left]
     if json:
-        print_json(json_row(plan, report))
+        print_json(
+            {
+                "store": plan.store,
+                "objects": report.objects,
+                "nbytes": report.nbytes,
+                "stopped": report.stopped,
+                "notes": list(plan.notes),
+                "removed": [structs.asdict(action) for action in removed],
+                "left": [{**structs.asdict(done.action), "left": done.left} for done in report.left],
+                "broken": plain(report.broken),
+            }
+        )
     else:
-        print_removed(report)
+        of_kinds = {what: [action for action in removed if action.what == what] for what in _REMOVES}
+        if rows := [(_REMOVES[what], *_cells(actions)) for what, actions in of_kinds.items() if actions]:
+            print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
+        say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
         say_notes(plan)
     say_what_stays(report)
     if report.stopped:
@@ -155,50 +143,21 @@ _NUMBERS = ("count", "objects", "bytes")
 _MAX_LEFT = 20
 
 
-def print_plan(plan: GcPlan) -> None:
-    """Print what a plan removes, a row for each kind and reason."""
-    if not plan.actions:
-        say(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
-        return
-    groups: dict[tuple[str, str], list[GcAction]] = {}
-    for action in plan.actions:
-        groups.setdefault((action.what, action.why), []).append(action)
-    rows = [(_REMOVES[what], *_cells(actions), why) for (what, why), actions in groups.items()]
-    rows.append(("all", *_cells(plan.actions), f"of {human_bytes(plan.store_bytes)}"))
-    print_table(("what", *_COLUMNS, "why"), rows, right=_NUMBERS)
-
-
-def print_removed(report: GcReport) -> None:
-    """Print what was removed, a row for each kind."""
-    removed = [done.action for done in report.done if not done.left]
-    rows = []
-    for what, noun in _REMOVES.items():
-        actions = [action for action in removed if action.what == what]
-        if actions:
-            rows.append((noun, *_cells(actions)))
-    if rows:
-        print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
-    say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
-
-
-def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:
+def _cells(actions: Sequence[GcAction]) -> tuple[str, ...]:
     """Return ranks, steps, number, objects and bytes of some actions."""
-    chosen = list(actions)
-    of_ranks = [action for action in chosen if action.rank is not None]
     return (
-        _ranges({action.rank for action in of_ranks}),
-        _ranges({action.step for action in of_ranks}),
-        str(len(chosen)),
-        str(sum(action.objects for action in chosen)),
-        human_bytes(sum(action.nbytes for action in chosen)),
+        _ranges({action.rank for action in actions if action.rank is not None}),
+        _ranges({action.step for action in actions if action.rank is not None}),
+        str(len(actions)),
+        str(sum(action.objects for action in actions)),
+        human_bytes(sum(action.nbytes for action in actions)),
     )
 
 
 def _ranges(numbers: Collection[int | None]) -> str:
     """Return ranks or steps as ranges, after `run` for None; `-` if there are none."""
     known = {number for number in numbers if number is not None}
-    parts = [*(["run"] if None in numbers else []), *([shortly(known)] if known else [])]
-    return ", ".join(parts) or "-"
+    return ", ".join([*["run"] * (None in numbers), *([shortly(known)] if known else [])]) or "-"
 
 
 def say_notes(plan: GcPlan) -> None:
@@ -216,7 +175,9 @@ def say_notes(plan: GcPlan) -> None:
 def say_what_stays(report: GcReport) -> None:
     """Print to stderr what was left alone and why, and steps that a commit at the same time has damaged."""
     for done in report.left[:_MAX_LEFT]:
-        say(f"{_subject(done.action)}: {done.left}", label="left alone")
+        action = done.action
+        step = f"rank {action.rank} step {step_text(action.step)}"
+        say(f"{action.path if action.rank is None else step}: {done.left}", label="left alone")
     if len(report.left) > _MAX_LEFT:
         say(f"{len(report.left) - _MAX_LEFT} more; --json names them", label="left alone")
     for key in report.broken:
@@ -226,30 +187,6 @@ def say_what_stays(report: GcReport) -> None:
             label="damaged",
             style="bold red",
         )
-
-
-def _subject(action: GcAction) -> str:
-    return action.path if action.rank is None else f"rank {action.rank} step {step_text(action.step)}"
-
-
-def json_row(plan: GcPlan, report: GcReport) -> dict[str, Any]:
-    """Return the JSON of a run: what was removed, and what was left alone."""
-    return {
-        "store": plan.store,
-        "objects": report.objects,
-        "nbytes": report.nbytes,
-        "stopped": report.stopped,
-        "notes": list(plan.notes),
-        "removed": [structs.asdict(done.action) for done in report.done if not done.left],
-        "left": [{**structs.asdict(done.action), "left": done.left} for done in report.left],
-        "broken": [{"rank": key.rank, "step": key.step} for key in report.broken],
-    }
-
-
-def log_removals(execution: Execution, settings: Settings) -> None:
-    """Write a line to the log for everything that is removed or left alone."""
-    configure(settings.log_level, settings.log_format)
-    execution.observe = _log
 
 
 def _log(done: object) -> None:
@@ -290,7 +227,12 @@ def recompress(
     with err.status("reading commits"):
         plan = plan_recompress(catalog, older_than_s=older_than_s, ranks=ranks or None, steps=steps or None)
     if not apply:
-        _say_plan(plan, json=json)
+        unchanged = "\nNothing was changed. Add --apply to carry this out." if plan.keys else ""
+        count, nbytes = counted(len(plan.keys), "step"), human_bytes(plan.nbytes)
+        if json:
+            print_json({"steps": plain(plan.keys), "nbytes": plan.nbytes})
+        else:
+            say(f"{count} to encode again, with {nbytes} of tensors.{unchanged}")
         return
     stop = stop_on_signals()
     with err.status("encoding") as status:
@@ -312,12 +254,3 @@ def recompress(
         raise typer.Exit(EXIT_INTERRUPTED)
     if any(step.is_damaged for step in report.done):
         raise typer.Exit(EXIT_PARTLY)
-
-
-def _say_plan(plan: RecompressPlan, *, json: bool) -> None:
-    if json:
-        print_json({"steps": [asdict(key) for key in plan.keys], "nbytes": plan.nbytes})
-        return
-    say(f"{counted(len(plan.keys), 'step')} to encode again, with {human_bytes(plan.nbytes)} of tensors.")
-    if plan.keys:
-        say("Nothing was changed. Add --apply to carry this out.")

@@ -23,7 +23,8 @@ from ingest.cli.exits import (
     say_damaged,
 )
 from ingest.cli.printing import print_json, print_table, say, step_text
-from ingest.questions.missing import MissingItem, MissingItems
+from ingest.questions.missing import MissingItems
+from ingest.reader.plain import plain
 from ingest.reader.rows import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, printable
 from ingest.service.one_shot import Report
@@ -38,6 +39,9 @@ from workers.store.model import SEVERITIES, CommitSummary
 _MAX_ROWS = 24
 _MAX_NUMBERS = 20
 _MAX_BESIDE = 4
+#: The headings of numbers, and which of them are bytes.
+_NUMBERS = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "overflows", "problems")
+_BYTES = (2, 3)
 
 
 def print_report(report: Report, settings: Settings, seconds: float, *, dry_run: bool, json: bool) -> None:
@@ -122,7 +126,8 @@ def _say_damaged(report: Report, store: str) -> None:
 
 def _print_commits(commits: Sequence[CommitSummary]) -> None:
     """Print a row for each step and one for all; of many steps, only those that are worth a look."""
-    shown = commits if len(commits) <= _MAX_ROWS else list(filter(_is_special, commits))[:_MAX_ROWS]
+    special = [of for of in commits if of.status != "complete" or of.anomalous_tensors or of.overflows]
+    shown = commits if len(commits) <= _MAX_ROWS else special[:_MAX_ROWS]
     rows = [
         _row(str(summary.key.rank), step_text(summary.key.step), summary.status, [summary])
         for summary in shown
@@ -133,29 +138,27 @@ def _print_commits(commits: Sequence[CommitSummary]) -> None:
     steps = {summary.key.step for summary in commits} - {None}
     status = "partial" if "partial" in {summary.status for summary in commits} else "complete"
     rows.append(_row("all", str(len(steps)), status, commits))
-    numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "overflows", "problems")
-    print_table(("rank", "step", "status", *numbers), rows, right=numbers)
-
-
-def _is_special(summary: CommitSummary) -> bool:
-    return summary.status != "complete" or bool(summary.anomalous_tensors or summary.overflows)
+    print_table(("rank", "step", "status", *_NUMBERS), rows, right=_NUMBERS)
 
 
 def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) -> list[str]:
     """Return the cells of a row: the totals of some commits."""
-    totals: Counter[str] = Counter()
-    for summary in commits:
-        totals["tensors"] += summary.tensors + summary.statistics_only
-        totals["files"] += summary.files
-        totals["raw"] += summary.raw_bytes
-        totals["stored"] += summary.stored_bytes
-        totals["duplicates"] += summary.duplicates
-        totals["NaN"] += summary.nan_count
-        totals["Inf"] += summary.pos_inf_count + summary.neg_inf_count
-        totals["overflows"] += summary.overflows
-        totals["problems"] += summary.problems
-    nbytes = {name: human_bytes(totals[name]) for name in ("raw", "stored")}
-    return [rank, step, status, *(nbytes.get(name, str(total)) for name, total in totals.items())]
+    columns = [
+        (
+            of.tensors + of.statistics_only,
+            of.files,
+            of.raw_bytes,
+            of.stored_bytes,
+            of.duplicates,
+            of.nan_count,
+            of.pos_inf_count + of.neg_inf_count,
+            of.overflows,
+            of.problems,
+        )
+        for of in commits
+    ]
+    totals = map(sum, zip(*columns, strict=True))
+    return [rank, step, status, *(human_bytes(n) if at in _BYTES else str(n) for at, n in enumerate(totals))]
 
 
 def _say_totals(commits: Sequence[CommitSummary], store: str, seconds: float) -> None:
@@ -186,23 +189,15 @@ def _say_problems(report: Report) -> None:
             )
 
 
-def _has_only_files(report: Report) -> bool:
-    """Return whether all that the store has of the dump is files that were taken for no tensors."""
-    counts = [(commit.tensors, commit.statistics_only, commit.overflows) for commit in report.commits]
-    return bool(counts) and not any(map(any, counts)) and not report.unchanged and not _is_partial(report)
-
-
-def _say_ranks_from(report: Report) -> None:
+def _say_notes(report: Report, store: str) -> None:
     for source in ("device id", "process id"):
         if numbers := report.ranks_from.get(source):
             verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
             hint = " (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""
             say(f"the paths name no ranks: {_listed(numbers)} {verb}{hint}", label="note")
-
-
-def _say_notes(report: Report, store: str) -> None:
-    _say_ranks_from(report)
-    if _has_only_files(report):
+    counts = [(commit.tensors, commit.statistics_only, commit.overflows) for commit in report.commits]
+    # All that the store has of the dump is files that were taken for no tensors.
+    if counts and not any(map(any, counts)) and not report.unchanged and not _is_partial(report):
         say(
             "no tensors, only files; if they are tensors in a tree of your own, `dump-ingest doctor DUMP` "
             "proposes a pattern for --layout",
@@ -250,15 +245,11 @@ def _say_findings(report: Report, store: str) -> None:
         failed.update(step.result.failed)
     if counts:
         parts = ", ".join(
-            f"{count} {severity}" for severity, count in sorted(counts.items(), key=_worst_first)
+            f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity]
         )
         say(f"{parts}; by cause: dump-ingest anomalies {shlex.quote(store)}", label="findings of rules")
     for rule, reason in failed.items():
         say(f"the rule {rule} could not be evaluated: {reason}", label="problem")
-
-
-def _worst_first(counted: tuple[str, int]) -> int:
-    return -SEVERITIES.index(counted[0])
 
 
 def _report_errors(report: Report) -> None:
@@ -272,18 +263,14 @@ def _report_errors(report: Report) -> None:
     not_taken = [error for error in errors if isinstance(error, FilesNotTaken)]
     for named in not_taken[:_MAX_ROWS]:
         say(named.message, label="not taken", style="bold red")
-    _report_kinds([*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)])
-    if not_taken:
-        say(f"  {not_taken[0].hint}")
-
-
-def _report_kinds(errors: Iterable[DumpIngestError]) -> None:
     kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
-    for error in errors:
+    for error in (*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)):
         kinds.setdefault((error.reason, error.hint), []).append(error)
     for first, *more in kinds.values():
         message = f"{first.message} (and {len(more)} more)" if more else first.message
         report_error(DumpIngestError(message, hint=first.hint))
+    if not_taken:
+        say(f"  {not_taken[0].hint}")
 
 
 #: Why files stay, by the value of `KeepReason`.
@@ -335,22 +322,11 @@ def sources_row(report: Report, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "deleted": [
-            {
-                "rank": deleted.key.rank,
-                "step": deleted.key.step,
-                "files": deleted.files,
-                "bytes": deleted.nbytes,
-            }
+            {**plain(deleted.key), "files": deleted.files, "bytes": deleted.nbytes}
             for deleted in report.deleted
         ],
         "kept": [
-            {
-                "rank": kept.key.rank,
-                "step": kept.key.step,
-                "reason": kept.reason.value,
-                "files": kept.files,
-                "detail": kept.detail,
-            }
+            {**plain(kept.key), "reason": kept.reason.value, "files": kept.files, "detail": kept.detail}
             for kept in report.source_kept
         ],
     }
@@ -378,18 +354,10 @@ def say_missing(report: Report, settings: Settings) -> None:
         say(f"cannot tell what the dump lacks: {exc.message}", label="note")
         return
     if report.missing_steps:  # these are named above
-        items = MissingItems(item for item in items if not _is_step_of_no_rank(item))
+        items = MissingItems(item for item in items if item.what != "step" or item.rank is not None)
     if items:
         command = f"dump-ingest ls {shlex.quote(url)} --missing"
         say(f"the dump lacks items that its configuration requests; `{command}` lists them", label="note")
-        _say_items(items)
-
-
-def _is_step_of_no_rank(item: MissingItem) -> bool:
-    return item.what == "step" and item.rank is None
-
-
-def _say_items(items: Sequence[MissingItem]) -> None:
     for item in items[:_MAX_ITEMS]:
         rank = "" if item.rank is None else f" on rank {item.rank}"
         what = "steps" if item.what == "step" and not item.name.isdecimal() else item.what

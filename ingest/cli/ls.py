@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged, say_damaged
+from ingest.cli.exits import report_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
@@ -20,17 +21,67 @@ from ingest.cli.options import (
     StoreArgument,
     WatchersOption,
 )
-from ingest.cli.printing import print_json, print_line, print_table, say, step_text
-from ingest.cli.watch_explain import print_rows
+from ingest.cli.printing import print_json, print_line, print_rows, say, step_text
+from ingest.cli.watch_explain import print_steps
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
-from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.reader.damage import Damage
+    from workers.model import StepKey
 
-_Row = TypeVar("_Row")
+#: What heads each table, and what stands below.
+_Columns = Mapping[str, Callable[[Any], object]]
+_PLACE: _Columns = {"rank": itemgetter("rank"), "step": lambda row: step_text(row["step"])}
+_FILES: _Columns = {
+    **_PLACE,
+    "kind": itemgetter("kind"),
+    "bytes": lambda row: human_bytes(row["nbytes"]),
+    "source": itemgetter("source"),
+    "problem": itemgetter("problem"),
+}
+_OVERFLOWS: _Columns = {
+    **_PLACE,
+    "unit": itemgetter("unit"),
+    "stream": itemgetter("stream"),
+    "task": itemgetter("task"),
+    "operator": lambda row: f"{row['op_type']}.{row['op_name']}" if row["op_name"] else "not in the dump",
+    "source": itemgetter("source"),
+}
+_MISSING: _Columns = {
+    "what": attrgetter("what"),
+    "name": attrgetter("name"),
+    "rank": lambda item: "all" if item.rank is None else str(item.rank),
+    "reason": attrgetter("reason"),
+}
+_STEPS: _Columns = {
+    "rank": itemgetter("rank"),
+    "mesh": lambda row: _mesh_text(row) or "-",
+    "step": lambda row: step_text(row["step"]),
+    "status": lambda row: row["status"] + ("" if row["has_tensors"] else ", no tensors"),
+    "tensors": lambda row: str(row["tensors"] + row["statistics_only"]),
+    "files": itemgetter("files"),
+    "NaN": itemgetter("nan_count"),
+    "Inf": lambda row: str(row["pos_inf_count"] + row["neg_inf_count"]),
+    "overflows": itemgetter("overflows"),
+    "problems": itemgetter("problems"),
+    "raw": lambda row: human_bytes(row["raw_bytes"]),
+    "stored": lambda row: human_bytes(row["stored_bytes"]),
+    "committed (UTC)": lambda row: row["committed_at"][:19].replace("T", " "),
+}
+_WATCHERS: _Columns = {
+    "watcher": attrgetter("url"),
+    "state": lambda of: of.problem or "answers",
+    "ranks": lambda of: None if of.problem else len(of.ranks),
+    "settled": lambda of: None if of.problem else counted(of.settled, "step"),
+    "pending": lambda of: (
+        None if of.problem else counted(sum(rank.pending_steps for rank in of.ranks), "step")
+    ),
+    "bytes": lambda of: None if of.problem else human_bytes(sum(rank.pending_bytes for rank in of.ranks)),
+    "lag": lambda of: None if of.problem else f"{max((rank.lag_s for rank in of.ranks), default=0):.0f} s",
+    "disk, free": lambda of: None if of.problem or not of.disk else human_bytes(of.disk.free_bytes),
+}
 
 
 def command(
@@ -77,101 +128,48 @@ def command(
     from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
 
     damages: list[Damage] = []
-    opened_store = open_store(store, config, mesh=mesh)
-    if watchers or token or missing:
-        if watchers:
-            _print_watchers(ingest.watchers(opened_store, watchers), json=json)
-        elif token:
-            _print_token(opened_store, json=json)
-        else:
-            _print_missing(ingest.missing(opened_store, rank, damages=damages), json=json)
-            say_damaged(damages)
-            exit_if_damaged(damages)
+    opened = open_store(store, config, mesh=mesh)
+    if watchers:
+        _print_watchers(ingest.watchers(opened, watchers), json=json)
         return
-    steps = opened_store.select(rank, step, damages=damages)
-    damaged = {damage.key: damage.reason for damage in damages}
+    if token:
+        damages += _print_token(opened, json=json)
+    elif missing:
+        items = ingest.missing(opened, rank, damages=damages)
+        none = "no dump configuration in the store requests anything that is missing"
+        print_rows(items, _MISSING, as_json=json, none=none)
+    steps = [] if token or missing else opened.select(rank, step, damages=damages)
+    damaged: dict[StepKey, str] = {}
     if tensors:
-        print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
+        print_tensors(_rows(steps, lambda step: step.tensors(), damaged), json=json)
     elif files or problems:
-        what = "problem" if problems else "file that is not a tensor"
-        rows = _rows(steps, lambda opened: file_rows(opened, problems=problems), damaged)
-        _print_files(rows, none=_none(what, steps, damaged), json=json)
+        rows = _rows(steps, lambda step: file_rows(step, problems=problems), damaged)
+        none = _none("problem" if problems else "file that is not a tensor", len(steps) - len(damaged))
+        print_rows(rows, _FILES, as_json=json, none=none, right=("bytes",))
     elif overflows:
         rows = _rows(steps, overflow_rows, damaged)
-        _print_overflows(rows, none=_none("overflow record", steps, damaged), json=json)
-    else:
-        opened_store.coordinates({opened.key.rank for opened in steps})  # all at once
-        rows = [step_row(opened) for opened in steps]
-        _print_steps(rows, json=json)
+        none = _none("overflow record", len(steps) - len(damaged))
+        print_rows(rows, _OVERFLOWS, as_json=json, none=none, right=("stream", "task"))
+    elif not (token or missing):
+        opened.coordinates({opened.key.rank for opened in steps})  # all at once
+        rows = list(map(step_row, steps))
+        shown = [name for name in _STEPS if name != "mesh" or any(map(_mesh_text, rows))]
+        spare = ("files", "raw", "committed (UTC)", "mesh", "overflows", "stored", "Inf")
+        columns = {name: _STEPS[name] for name in shown}
+        print_rows(rows, columns, as_json=json, right=[*_STEPS][4:-1], spare=spare)
         _say_mixed(rows)
-    say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
-    exit_if_damaged(damaged.values())
+    found = (f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
+    report_damaged([*damages, *found])
 
 
-def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
-    if json:
-        print_json(list(items.rows()))
-    elif not items:
-        say("no dump configuration in the store requests anything that is missing")
-    else:
-        rows = (
-            (item.what, item.name, "all" if item.rank is None else str(item.rank), item.reason)
-            for item in items
-        )
-        print_table(("what", "name", "rank", "reason"), rows)
+def _none(what: str, steps: int) -> str:
+    """Say that there is none of it, and in how many steps: those that could be read."""
+    return f"no {what} in {counted(steps, 'step')}"
 
 
-def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> None:
-    """Print a row for each watcher, and one for each step that is not settled."""
-    if json:
-        print_json([watcher.to_dict() for watcher in watchers])
-        return
-    if not watchers:
-        say("the watchers that answer write to other stores")
-        return
-    numbers = ("ranks", "settled", "pending", "bytes", "lag", "disk, free")
-    print_table(("watcher", "state", *numbers), map(_watcher_cells, watchers), right=numbers)
-    if steps := [row for watcher in watchers for row in watcher.steps]:
-        print_line("")
-        print_rows(steps, json=False)
-
-
-def _watcher_cells(watcher: ingest.LiveWatcher) -> tuple[str, ...]:
-    if watcher.problem:
-        return (watcher.url, watcher.problem, *["-"] * 6)
-    return (
-        watcher.url,
-        "answers",
-        str(len(watcher.ranks)),
-        counted(watcher.settled, "step"),
-        counted(sum(rank.pending_steps for rank in watcher.ranks), "step"),
-        human_bytes(sum(rank.pending_bytes for rank in watcher.ranks)),
-        f"{max((rank.lag_s for rank in watcher.ranks), default=0):.0f} s",
-        human_bytes(watcher.disk.free_bytes) if watcher.disk else "-",
-    )
-
-
-def _print_token(store: ingest.DumpStore, *, json: bool) -> None:
-    """Print the word, or what the page says of a store that answers."""
-    from ingest.page.moment import Moment  # deferred: numba, zarr: 0.5 s
-    from ingest.page.rendering import clock  # deferred: as above
-
-    moment = Moment.of(store)
-    if json:
-        print_json({"token": moment.token, "clock": clock(moment.read_at), "away": ""})
-    else:
-        print_line(moment.token)
-    say_damaged(moment.damages)
-    exit_if_damaged(moment.damages)
-
-
-def _rows(
-    steps: Sequence[ingest.Step],
-    rows_of: Callable[[ingest.Step], Iterable[_Row]],
-    damaged: dict[StepKey, str],
-) -> list[_Row]:
+def _rows(steps: Sequence[ingest.Step], rows_of: Callable[[ingest.Step], Any], damaged: Any) -> list[Any]:
     """Return the rows of all steps; add each step whose index is damaged to `damaged`, and go on."""
-    rows: list[_Row] = []
+    rows: list[Any] = []
     for step in steps:
         try:
             rows += rows_of(step)
@@ -180,72 +178,33 @@ def _rows(
     return rows
 
 
-def _none(what: str, steps: Sequence[ingest.Step], damaged: Container[StepKey]) -> str:
-    """Say that there is none of it, and in how many steps: those that could be read."""
-    return f"no {what} in {counted(sum(step.key not in damaged for step in steps), 'step')}"
+def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> None:
+    """Print a row for each watcher, and one for each step that is not settled."""
+    none = "the watchers that answer write to other stores"
+    print_rows(watchers, _WATCHERS, as_json=json, none=none, right=[*_WATCHERS][2:])
+    if not json and (steps := [row for watcher in watchers for row in watcher.steps]):
+        print_line("")
+        print_steps(steps, None, None, json=False)
 
 
-def _print_files(rows: Sequence[dict[str, Any]], *, none: str, json: bool) -> None:
+def _print_token(store: ingest.DumpStore, *, json: bool) -> Sequence[Damage]:
+    """Print the word, or what the page says of a store that answers; return what is damaged."""
+    from ingest.page.moment import Moment  # deferred: numba, zarr: 0.5 s
+    from ingest.page.rendering import clock  # deferred: as above
+
+    moment = Moment.of(store)
     if json:
-        print_json(rows)
-        return
-    if not rows:
-        say(none)
-        return
-    print_table(
-        ("rank", "step", "kind", "bytes", "source", "problem"),
-        (
-            (
-                str(row["rank"]),
-                step_text(row["step"]),
-                row["kind"],
-                human_bytes(row["nbytes"]),
-                row["source"],
-                row["problem"],
-            )
-            for row in rows
-        ),
-        right=("bytes",),
-    )
+        print_json({"token": moment.token, "clock": clock(moment.read_at), "away": ""})
+    else:
+        print_line(moment.token)
+    return moment.damages
 
 
-def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
-    if json:
-        print_json(rows)
-        return
-    meshes = [_mesh_text(row["coordinates"]) for row in rows]
-    has_mesh = any(meshes)
-    numbers = ("tensors", "files", "NaN", "Inf", "overflows", "problems", "raw", "stored")
-    print_table(
-        ("rank", *(["mesh"] * has_mesh), "step", "status", *numbers, "committed (UTC)"),
-        (
-            (
-                str(row["rank"]),
-                *([mesh or "-"] * has_mesh),
-                step_text(row["step"]),
-                row["status"] + ("" if row["has_tensors"] else ", no tensors"),
-                str(row["tensors"] + row["statistics_only"]),
-                str(row["files"]),
-                str(row["nan_count"]),
-                str(row["pos_inf_count"] + row["neg_inf_count"]),
-                str(row["overflows"]),
-                str(row["problems"]),
-                human_bytes(row["raw_bytes"]),
-                human_bytes(row["stored_bytes"]),
-                row["committed_at"][:19].replace("T", " "),
-            )
-            for row, mesh in zip(rows, meshes, strict=True)
-        ),
-        right=numbers,
-        spare=("files", "raw", "committed (UTC)", "mesh", "overflows", "stored", "Inf"),
-    )
-
-
-def _mesh_text(coordinates: dict[str, Any]) -> str:
+def _mesh_text(row: Mapping[str, Any]) -> str:
     """Write what `step_row` has in `coordinates`."""
     from ingest.reader.parallel.mesh import Coordinate, format_coordinates  # deferred: as in `command`
 
-    return format_coordinates({axis: Coordinate(*place) for axis, place in coordinates.items()})
+    return format_coordinates({axis: Coordinate(*place) for axis, place in row["coordinates"].items()})
 
 
 def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
@@ -261,28 +220,3 @@ def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
                 for root, steps in roots.items()
             )
             say(f"rank {rank} comes from {len(roots)} dump directories: {places}", label="warning")
-
-
-def _print_overflows(rows: Sequence[dict[str, Any]], *, none: str, json: bool) -> None:
-    if json:
-        print_json(rows)
-        return
-    if not rows:
-        say(none)
-        return
-    print_table(
-        ("rank", "step", "unit", "stream", "task", "operator", "source"),
-        (
-            (
-                str(row["rank"]),
-                step_text(row["step"]),
-                row["unit"],
-                str(row["stream"]),
-                str(row["task"]),
-                f"{row['op_type']}.{row['op_name']}" if row["op_name"] else "not in the dump",
-                row["source"],
-            )
-            for row in rows
-        ),
-        right=("stream", "task"),
-    )

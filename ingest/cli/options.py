@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter as Argument
 from inspect import signature
@@ -336,25 +336,15 @@ def _taken(parameter: Any, value: Any) -> tuple[bool, Any]:
     kind = get_args(annotation)[0] if is_list else annotation
     if info.parser is not None or kind not in _PLAIN or is_list != is_several:
         return False, None
-    taken = [_as_kind(kind, each) for each in (value if is_list else [value])]
-    return _are_within(info, taken), taken if is_list else taken[0]
+    taken = [_as_kind(info, kind, each) for each in (value if is_list else [value])]
+    return None not in taken, taken if is_list else taken[0]
 
 
-def _as_kind(kind: type, value: Any) -> Any:
-    """Return a value as text or number; None if it is not obviously one."""
-    if type(value) is kind:
-        return value
-    is_whole = kind is int and isinstance(value, str) and WHOLE.fullmatch(value) is not None
-    return int(value) if is_whole else None
-
-
-def _are_within(info: Any, values: Sequence[Any]) -> bool:
-    """Return whether all values were taken, and are in the range of their parameter."""
-    return all(value is not None and _is_within(info, value) for value in values)
-
-
-def _is_within(info: Any, value: Any) -> bool:
-    """Return whether a number is in the range of its parameter; a text always is."""
-    if isinstance(value, str):
-        return True
-    return (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
+def _as_kind(info: Any, kind: type, value: Any) -> Any:
+    """Return a value as text, or as a number in its range; None if it is not obviously one."""
+    if kind is int and isinstance(value, str) and WHOLE.fullmatch(value):
+        value = int(value)
+    if type(value) is not kind or isinstance(value, str):
+        return value if type(value) is kind else None
+    is_within = (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
+    return value if is_within else None

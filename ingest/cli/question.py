@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -39,28 +39,6 @@ from ingest.questions.question import (
 )
 from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
-
-
-class Plotted(Shown, Protocol):
-    """An answer that can also be a picture."""
-
-    @property
-    def title(self) -> str:
-        """What it is about."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the marks of the picture and its table mean."""
-
-    def table(self) -> Table[Any]:
-        """Return what stands below the picture."""
-
-    def csv(self) -> str:
-        """Return all values."""
-
-    def figure(self, limit: int) -> Any:
-        """Draw the first rows; all with limit 0."""
-
 
 #: What the command of a question that draws writes, by the option that names the file.
 _FILES = {
@@ -114,7 +92,10 @@ def command_of(question: Question) -> Callable[..., None]:
         if mode is not None:
             _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
         elif alone:
-            _refuse_alone(next(iter(alone)), modes)
+            name = next(iter(alone))
+            needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
+            flags = f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}"
+            raise UsageError(flags.rstrip())
         else:
             question.check(asked)
         opened = open_store(store, config, mesh=mesh) if has_store else None
@@ -123,7 +104,10 @@ def command_of(question: Question) -> Callable[..., None]:
         else:
             taken = {name: value for name, value in (asked | alone | chosen).items() if name in mode.takes}
             answer = mode.ask(opened, chosen[mode.name], **taken)
-        link = _link(answer, opened, config)
+        place: tuple[int, int] | None = getattr(answer, "place", None)
+        link = ""
+        if place is not None and opened is not None:
+            link = place_link(page_url(config) or "", opened.url, *place)
         is_void = print_answer(answer, limit, as_json=as_json, link=link)
         _write_files(answer, limit, paths)
         end_as(answer, is_void=is_void)
@@ -138,13 +122,6 @@ def command_of(question: Question) -> Callable[..., None]:
     return command
 
 
-def _link(answer: Shown, store: Any, config: Path | None) -> str:
-    """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
-    place: tuple[int, int] | None = getattr(answer, "place", None)
-    base = page_url(config) if place is not None else None
-    return place_link(base, store.url, *place) if base and place is not None else ""
-
-
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:
     """Refuse what a mode cannot do.
 
@@ -152,17 +129,11 @@ def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> 
         UsageError: something is given that it does not take.
     """
     alike = CONDITIONS if question.takes_conditions else ()
-    others = [name for name, value in given.items() if value and name not in {*mode.takes, mode.name}]
-    if others:
-        named = dict.fromkeys("conditions" if name in alike else f"--{_dashed(name)}" for name in others)
+    others = (name for name, value in given.items() if value and name not in {*mode.takes, mode.name})
+    named = dict.fromkeys("conditions" if name in alike else f"--{_dashed(name)}" for name in others)
+    if named:
         flag = f"--{_dashed(mode.name)}"
         raise UsageError(f"{flag} does not go with {', '.join(named)}", hint=f"Leave out {flag}.")
-
-
-def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
-    """Refuse a parameter without the mode that has it."""
-    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
-    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
 
 
 def _dashed(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +13,7 @@ import ingest
 from ingest.cli.exits import report_left_out
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import print_json, print_table, say
+from ingest.cli.printing import print_json, print_rows, say
 from ingest.reader.text import counted
 from workers.store.strict_json import dumps
 
@@ -33,23 +35,16 @@ _MAX_REASONS = 3
 def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
     """List the rules in effect, including those that are switched off."""
     loaded = _load_rules(rules, config)
+    names = ("name", "kind", "severity", "enabled", "origin", "description")
     rows = [
-        {
-            "name": rule.name,
-            "kind": rule.kind,
-            "severity": rule.severity,
-            "enabled": rule.enabled,
-            "origin": loaded.origins[rule.name],
-            "description": rule.description,
-        }
+        {name: loaded.origins[rule.name] if name == "origin" else getattr(rule, name) for name in names}
         for rule in loaded.rules
     ]
-    if json:
-        print_json(rows)
-        return
-    columns = ("name", "kind", "severity", "enabled", "origin", "description")
-    print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
-    say(f"rule set {loaded.enabled.digest}")
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {name: itemgetter(name) for name in names}
+    columns["enabled"] = lambda row: "yes" if row["enabled"] else "no"
+    print_rows(rows, columns, as_json=json)
+    if not json:
+        say(f"rule set {loaded.enabled.digest}")
 
 
 @app.command("show")
@@ -121,29 +116,12 @@ def backtest(
     if json:
         print_json(answer.to_dict())
     else:
-        columns = ("rule", "severity", "findings", "ranks", "steps", "first")
-        print_table(columns, [_row(result) for result in answer.rules], right=("findings",))
+        print_rows(answer.rules, _BACKTEST, as_json=False, right=("findings",))
     say(f"{counted(answer.steps, 'step')} of single ranks evaluated")
     for result in answer.rules:
         for reason in result.failed[:_MAX_REASONS]:
             say(f"{result.rule}: {reason}", label="failed", style="bold red")
     report_left_out(answer.left_out)
-
-
-def _row(result: BacktestResult) -> list[str]:
-    first = "-"
-    if result.first:
-        finding = result.first[0]
-        where = f"step {finding.step}" if finding.rank is None else f"rank {finding.rank} step {finding.step}"
-        first = f"{where}: {finding.name + ': ' if finding.name else ''}{finding.reason}"
-    return [
-        result.rule,
-        result.severity,
-        str(result.findings),
-        result.ranks or "-",
-        result.steps or "-",
-        first,
-    ]
 
 
 def _load_rules(file: Path | None, config: Path | None) -> LoadedRules:
@@ -152,5 +130,19 @@ def _load_rules(file: Path | None, config: Path | None) -> LoadedRules:
     return load_rules(file if file is not None else load_settings(config).settings.rules)
 
 
-def _cell(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+def _first_text(result: BacktestResult) -> str:
+    if not result.first:
+        return "-"
+    finding = result.first[0]
+    where = f"step {finding.step}" if finding.rank is None else f"rank {finding.rank} step {finding.step}"
+    return f"{where}: {finding.name + ': ' if finding.name else ''}{finding.reason}"
+
+
+_BACKTEST: Mapping[str, Callable[[BacktestResult], object]] = {
+    "rule": attrgetter("rule"),
+    "severity": attrgetter("severity"),
+    "findings": attrgetter("findings"),
+    "ranks": lambda result: result.ranks or "-",
+    "steps": lambda result: result.steps or "-",
+    "first": _first_text,
+}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged, say_damaged
+from ingest.cli.exits import report_damaged
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
 from ingest.cli.printing import (
@@ -31,9 +31,6 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.text import number_text, shape_text
 from workers.errors import UsageError
 from workers.rules.names import hint_of_case, near
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(
@@ -183,11 +180,10 @@ def _show(
         print_json(row)
         damaged += [row["damaged"]] if "damaged" in row else []
     else:
-        print_fields(tensor, sample)
-        print_context(context, tensor, whole_stack=stack)
-        print_neighbours(tensor)
-        if quantization is not None:
-            print_field("quantised", str(quantization))
+        facts = [*_index_facts(tensor, sample), *_context_facts(context, tensor, whole_stack=stack)]
+        facts += [*_neighbour_facts(tensor), *([("quantised", str(quantization))] if quantization else [])]
+        for fact in facts:
+            print_field(*fact)
         if anatomy is not None:
             print_anatomy(anatomy)
         elif tensor.is_dumped and not tensor.removed:
@@ -199,8 +195,7 @@ def _show(
             print_slice(values, at)
     for problem in context.problems:
         say(problem, label="warning")
-    say_damaged(damaged)
-    exit_if_damaged(damaged)
+    report_damaged(damaged)
 
 
 def _check_npy(path: Path) -> None:
@@ -274,23 +269,17 @@ def _the_tensor(
     outside = " outside of its steps" if step is None else ""
     if not matches:
         names = [tensor.name for tensor in tensors]
-        hint = hint_of_case(name, names) or _where_to_look(near(name, names)[:_SIMILAR])
+        similar = ", ".join(near(name, names)[:_SIMILAR])
+        others = f"Similar: {similar}" if similar else "List them: dump-ingest ls STORE --tensors"
+        hint = hint_of_case(name, names) or others
         raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
+    listed = [f"graph {tensor.graph}  {tensor.name}" if tensor.graph else tensor.name for tensor in matches]
+    if len(listed) > _LISTED:
+        listed[_LISTED:] = [f"{len(listed) - _LISTED} more"]
     raise UsageError(
-        f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
+        "\n    ".join([f"{where} has {len(matches)} tensors{outside} that match {name!r}:", *listed]),
         hint="Name one of them; --graph tells graphs apart.",
     )
-
-
-def _listed(tensors: Sequence[ingest.Tensor]) -> str:
-    shown = tensors[:_LISTED]
-    rows = (f"graph {tensor.graph}  {tensor.name}" if tensor.graph else tensor.name for tensor in shown)
-    more = [f"{len(tensors) - _LISTED} more"] if len(tensors) > _LISTED else []
-    return "".join(f"\n    {row}" for row in (*rows, *more))
-
-
-def _where_to_look(similar: Sequence[str]) -> str:
-    return f"Similar: {', '.join(similar)}" if similar else "List them: dump-ingest ls STORE --tensors"
 
 
 def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:
@@ -317,33 +306,30 @@ _IN_THE_NAME = {"op_type", "op_name", "io", "slot", "occurrence", "timestamp"}
 _USUAL = {"format": "DefaultFormat", "statistics_from": "computed", "is_dumped": True}
 
 
-def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> None:
-    """Print what is known about the operator, without lines for what is not known."""
-    line = context.source_line(tensor)
-    match = context.match(tensor)
+#: What a line is about, and what it says.
+_Fact: TypeAlias = tuple[str, str]
+
+
+def _context_facts(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> Iterator[_Fact]:
+    """Yield what is known about the operator."""
+    line, match = context.source_line(tensor), context.match(tensor)
     if match is not None and match.name is None:
-        print_field("operator", "one of " + ", ".join(match.names) + (", ..." * (not match.is_whole)))
+        yield "operator", "one of " + ", ".join(match.names) + (", ..." * (not match.is_whole))
     if line is not None:
-        print_field("source_line", _line_text(line))
+        # If it is not exactly that of the operator.
+        remarks = [f"of the {line.of}"] if line.of != "op" else []
+        remarks += [f"operator {line.op}, matched {line.matched}"] if line.matched != "exact" else []
+        said = f"  ({'; '.join(remarks)})" if remarks else ""
+        yield "source_line", f"{line.file}:{line.line}  {line.code}{said}"
         for frame in line.stack if whole_stack else ():
             function = f" in {frame.function}" if frame.function else ""
-            print_field("", f"{frame.file}:{frame.line}{function}  {frame.code}")
+            yield "", f"{frame.file}:{frame.line}{function}  {frame.code}"
     if (parent := context.parent(tensor)) is not None:
-        print_field("parent", parent)
+        yield "parent", parent
     if originals := context.original_names(tensor):
-        print_field("fused_from", ", ".join(originals))
+        yield "fused_from", ", ".join(originals)
     for name, value in (context.kernel_args(tensor) or {}).items():
-        print_field("kernel_args", f"{name}: {value}")
-
-
-def _line_text(line: ingest.SourceLine) -> str:
-    """Return a source line; remarks say if it is not exactly that of the operator."""
-    remarks = []
-    if line.of != "op":
-        remarks.append(f"of the {line.of}")
-    if line.matched != "exact":
-        remarks.append(f"operator {line.op}, matched {line.matched}")
-    return f"{line.file}:{line.line}  {line.code}" + (f"  ({'; '.join(remarks)})" if remarks else "")
+        yield "kernel_args", f"{name}: {value}"
 
 
 def print_field(field: str, text: str) -> None:
@@ -351,19 +337,19 @@ def print_field(field: str, text: str) -> None:
     print_wrapped(f"{field:16} {text}", indent=17)
 
 
-def print_fields(tensor: ingest.Tensor, sample: int) -> None:
-    """Print what the index has of a tensor, without lines for what says nothing: `--json` has all.
+def _index_facts(tensor: ingest.Tensor, sample: int) -> Iterator[_Fact]:
+    """Yield what the index has of a tensor, without what says nothing: `--json` has all.
 
     Args:
         tensor: the tensor.
         sample: how many elements of its beginning and its end were dumped; 0 for all.
     """
     if sample:
-        print_field("sample", f"the first and the last {sample} elements: statistics are about these")
+        yield "sample", f"the first and the last {sample} elements: statistics are about these"
     row = tensor.to_dict()
     for field, value in row.items():
         if field not in _IN_THE_NAME and not _says_nothing(field, value, row):
-            print_field(field, number_text(value) if isinstance(value, float) else str(value))
+            yield field, number_text(value) if isinstance(value, float) else str(value)
 
 
 def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
@@ -377,21 +363,17 @@ def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
     return (field.endswith("_count") and not value) or _USUAL.get(field) == value
 
 
-def print_neighbours(tensor: ingest.Tensor) -> None:
-    """Print who wrote what a tensor holds, and who read it."""
+def _neighbour_facts(tensor: ingest.Tensor) -> Iterator[_Fact]:
+    """Yield who wrote what a tensor holds, and who read it."""
     for label, neighbours in (("written_by", tensor.producers), ("read_by", tensor.consumers)):
         for neighbour in neighbours[:_MAX_NEIGHBOURS]:
             fused = ", ".join(neighbour.fused_from)
             parts = f"  (fused from {fused})" if fused else ""
-            print_field(label, f"{neighbour.tensor.name}{parts}{_doubt(neighbour)}")
+            doubt = "" if neighbour.is_certain else "  (equal constants: may be by chance)"
+            doubt = "  (by the graph; it holds other bytes)" if neighbour.by == "graph" else doubt
+            yield label, f"{neighbour.tensor.name}{parts}{doubt}"
         if rest := len(neighbours[_MAX_NEIGHBOURS:]):
-            print_field(label, f"... and {rest} more (--json: all)")
-
-
-def _doubt(neighbour: ingest.Neighbour) -> str:
-    if neighbour.by == "graph":
-        return "  (by the graph; it holds other bytes)"
-    return "" if neighbour.is_certain else "  (equal constants: may be by chance)"
+            yield label, f"... and {rest} more (--json: all)"
 
 
 def print_anatomy(anatomy: ingest.Anatomy) -> None:
@@ -416,20 +398,15 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
         )
     if anatomy.counts:
         print_text()
-        _print_histogram(anatomy)
-
-
-def _print_histogram(anatomy: ingest.Anatomy) -> None:
-    most = max(anatomy.counts)
-    numbers = ("from", "to", "elements")
-    rows = [
-        (number_text(low), number_text(high), str(count))
-        for low, high, count in zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
-    ]
-    room = terminal_width() - sum(width + GAP for width in cell_widths(numbers, rows))
-    longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
-    bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
-    print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
+        numbers, most = ("from", "to", "elements"), max(anatomy.counts)
+        rows = [
+            (number_text(low), number_text(high), str(count))
+            for low, high, count in zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
+        ]
+        room = terminal_width() - sum(width + GAP for width in cell_widths(numbers, rows))
+        longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
+        bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
+        print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
 
 
 def preview(tensor: ingest.Tensor) -> str:
@@ -445,16 +422,12 @@ def preview(tensor: ingest.Tensor) -> str:
         return f"({tensor.removed})"
     if tensor.nbytes <= SMALL_NBYTES:
         return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=_line_width())
-    first, last = tensor.edges(_EDGE)
-    return f"[{_joined(first)} ... {_joined(last)}]  ({math.prod(tensor.shape)} elements, flat)"
+    first, last = (" ".join(map(str, values)) for values in tensor.edges(_EDGE))
+    return f"[{first} ... {last}]  ({math.prod(tensor.shape)} elements, flat)"
 
 
 def _line_width() -> int:
     return min(_VALUES, terminal_width()) if is_terminal() else _VALUES
-
-
-def _joined(values: Any) -> str:
-    return " ".join(str(value) for value in values)
 
 
 def print_slice(values: Any, at: str) -> None:
@@ -521,7 +494,11 @@ def show_whole(
         "shape": list(whole.shape),
     }
     if json:
-        print_json({**facts, "at": at, "values": None if save else _few_values(whole, values)})
+        if values is None and math.prod(whole.shape) <= _MAX_VALUES:
+            values = whole.read()
+        is_exact = values is not None and values.dtype.kind in "iub"
+        told = None if save or values is None else (values if is_exact else values.astype(float)).tolist()
+        print_json({**facts, "at": at, "values": told})
         return
     texts = {"ranks": format_ranges(whole.ranks), "shape": shape_text(whole.shape)}
     for field, value in (facts | texts).items():
@@ -532,12 +509,3 @@ def show_whole(
             print_slice(values, at)
         elif math.prod(whole.shape) <= _MAX_SHOWN:
             print_text(str(whole.read()))
-
-
-def _few_values(whole: ingest.UnshardedTensor, values: Any) -> Any:
-    """Return the values of a slice as JSON has them, or of all of a small tensor; else None."""
-    if values is None and math.prod(whole.shape) <= _MAX_VALUES:
-        values = whole.read()
-    if values is None:
-        return None
-    return values.tolist() if values.dtype.kind in "iub" else values.astype(float).tolist()

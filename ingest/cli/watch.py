@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, Patience, end_now, run_beside, stop_on_signals
+from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, end_now, run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
@@ -37,7 +36,7 @@ from ingest.cli.options import (
     StoreOption,
     WorkersOption,
 )
-from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
+from ingest.cli.watch_explain import print_steps
 from ingest.heartbeat import beat, tell_ready
 from ingest.service.stopping import StopRequest, left_s
 from workers import events
@@ -149,16 +148,22 @@ def command(
     }
     if explain:
         if watcher is None:
-            rows = rows_of_dump(_named(dump), load_settings_with_store(config, **flags).settings)
+            from ingest.wiring.services import explain_steps  # deferred: 0.8 s
+
+            rows = explain_steps(_named(dump), load_settings_with_store(config, **flags).settings)
         else:
-            rows = rows_of_watcher(watcher)
-        print_rows(chosen(rows, rank, step), among=rows, json=json)
+            from ingest.service.live_watcher import fetch_steps  # deferred: 0.5 s with the service
+
+            rows = fetch_steps(watcher)
+        print_steps(rows, rank, step, json=json)
         return
-    _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
+    belongs = {"--from": watcher, "--rank": rank, "--step": step, "--json": json}
+    for flag in (flag for flag, value in belongs.items() if value):
+        raise UsageError(f"{flag} does nothing without --explain")
     settings = load_settings_with_store(config, **flags).settings
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
     settings.cpu_limits.apply()
-    stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
+    stop = stop_on_signals(settings.drain_s + _LATE_S)
     run_beside(partial(_watch, _named(dump), settings, stop))
 
 
@@ -166,12 +171,6 @@ def _named(dump: Path | None) -> Path:
     if dump is None:
         raise UsageError("no dump", hint="Name its directory: dump-ingest watch DUMP --store URL.")
     return dump
-
-
-def _refuse_without_explain(flags: Mapping[str, object]) -> None:
-    given = [name for name, value in flags.items() if value]
-    if given:
-        raise UsageError(f"{given[0]} does nothing without --explain")
 
 
 def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:

@@ -3,76 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.cli.printing import print_rows, say, step_text
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
-    from ingest.settings import Settings
     from ingest.steps.explain import StepRow
 
 
-def rows_of_dump(dump: Path, settings: Settings) -> list[StepRow]:
-    """Scan a dump once, and return a row for each of its steps."""
-    from ingest.wiring.services import explain_steps  # deferred: 0.8 s
-
-    return explain_steps(dump, settings)
-
-
-def rows_of_watcher(url: str) -> list[StepRow]:
-    """Return the rows of a running watcher, from the address at which it serves its metrics."""
-    from ingest.service.live_watcher import fetch_steps  # deferred: 0.5 s with the service
-
-    return fetch_steps(url)
-
-
-def chosen(
-    rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None
-) -> list[StepRow]:
-    """Return the rows of these ranks and steps, or all if none is named."""
-    return [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
-
-
-def print_rows(rows: Sequence[StepRow], *, among: Sequence[StepRow] = (), json: bool) -> None:
-    """Print rows as a table, with the number of steps in each phase on stderr; or as JSON.
+def print_steps(
+    rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None, *, json: bool
+) -> None:
+    """Print these ranks and steps, or all if none is named, and on stderr how many are in each phase.
 
     Args:
-        rows: the chosen rows.
-        among: all rows, which are named if none is chosen.
+        rows: the steps of a dump.
+        ranks: the ranks to print.
+        steps: the steps to print.
         json: whether as JSON.
     """
-    if json:
-        print_json([asdict(row) for row in rows])
-        return
-    if not rows:
-        say(f"no such step in the dump{_contents(among)}")
-        return
-    columns = ["rank", "step", "phase", "files", "why"]
-    with_source = any(row.source for row in rows)
-    print_table(
-        [*columns, "dump files"] if with_source else columns,
-        [[*_cells(row), *([_source_cell(row)] if with_source else [])] for row in rows],
-        right=("files",),
+    chosen = [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
+    columns: dict[str, Callable[[StepRow], str]] = {
+        "rank": lambda row: str(row.rank),
+        "step": lambda row: step_text(row.step),
+        "phase": lambda row: row.phase,
+        "files": lambda row: str(row.files),
+        "why": lambda row: row.reason,
+    }
+    if any(row.source for row in chosen):
+        columns["dump files"] = lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
+    numbers = {row.step for row in rows if row.step is not None}
+    there = (
+        f", which has ranks {format_ranges({row.rank for row in rows})} and steps {format_ranges(numbers)}"
     )
-    phases = Counter(row.phase for row in rows)
-    say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()))
-
-
-def _contents(rows: Sequence[StepRow]) -> str:
-    if not rows:
-        return ""
-    ranks = format_ranges({row.rank for row in rows})
-    steps = format_ranges({row.step for row in rows if row.step is not None})
-    return f", which has ranks {ranks} and steps {steps}"
-
-
-def _cells(row: StepRow) -> list[str]:
-    return [str(row.rank), step_text(row.step), row.phase, str(row.files), row.reason]
-
-
-def _source_cell(row: StepRow) -> str:
-    return f"{row.source}: {row.source_reason}" if row.source else "-"
+    none = f"no such step in the dump{there if rows else ''}"
+    print_rows(chosen, columns, as_json=json, none=none, right=("files",))
+    if chosen and not json:
+        phases = Counter(row.phase for row in chosen)
+        say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()))

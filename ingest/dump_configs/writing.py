@@ -21,10 +21,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
+from ingest.dump_configs.model import DumpRequest, WrittenConfig, flatten
+from ingest.dump_configs.reading import section
 from workers.errors import UsageError
 
 #: Systems that dump parameters with the whole graph, and not by name.
@@ -81,12 +82,12 @@ def format_steps(steps: Iterable[int]) -> str:
     >>> format_steps([7, 8, 9, 3])
     '3|7-9'
     """
-    groups: list[tuple[int, int]] = []
+    groups: list[list[int]] = []
     for step in sorted(set(steps)):
         if groups and groups[-1][1] == step - 1:
-            groups[-1] = (groups[-1][0], step)
+            groups[-1][1] = step
         else:
-            groups.append((step, step))
+            groups.append([step, step])
     return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in groups)
 
 
@@ -193,23 +194,25 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
         )
     notes: list[str] = []
     kernels = _kernels(request, notes)
-    former = request.former.get("common_dump_settings")
+    former = section(request.former, "common_dump_settings")
     common: dict[str, Any] = {
         "op_debug_mode": 0,
         "dump_mode": 1,
         "path": request.directory,
-        "net_name": _net_name(request, former if isinstance(former, dict) else {}),
+        "net_name": _NOT_IN_NET.sub("_", str(former.get("net_name") or request.operators[0].net or "Net")),
         "iteration": format_steps(request.steps),
         "saved_data": "tensor",
         "input_output": 0,
         "kernels": kernels,
         "support_device": _devices(request, notes),
     }
-    if isinstance(former, dict):
-        common |= {key: former[key] for key in ("file_format", "initial_iteration") if key in former}
+    common |= {key: former[key] for key in ("file_format", "initial_iteration") if key in former}
     content: dict[str, Any] = {"common_dump_settings": common}
-    if (e2e := _e2e(request)) is not None:
-        content["e2e_dump_settings"] = e2e
+    # The synchronous dump: as before, if that is known, but not sampled.
+    e2e = request.former.get("e2e_dump_settings") if request.former else {"enable": True, "trans_flag": True}
+    if isinstance(e2e, dict):
+        kept = ("enable", "trans_flag", "save_kernel_args")
+        content["e2e_dump_settings"] = {key: e2e[key] for key in kept if key in e2e}
     every_rank = request.device in ("", "CPU") and set(request.job_ranks) != set(request.ranks)
     if every_rank:
         where = "On CPU" if request.device else "If the job runs on CPU,"
@@ -235,20 +238,14 @@ def _kernels(request: DumpRequest, notes: list[str]) -> list[str]:
             f"MindSpore {request.version} takes no regular expressions, and no graph in the dump has the "
             f"names: all operators of the types {types} are dumped."
         )
-    return list(dict.fromkeys(_kernel(operator, has_regex=has_regex) for operator in request.operators))
-
-
-def _kernel(operator: RequestedOperator, *, has_regex: bool) -> str:
-    if operator.full_name and flatten(operator.full_name) == flatten(operator.op_name):
-        return operator.full_name
-    if not has_regex:
-        return operator.full_name or operator.op_type
-    return f"name-regex({_NOT_PLAIN.sub('.', operator.op_name)})"
-
-
-def _net_name(request: DumpRequest, former: dict[str, Any]) -> str:
-    name = former.get("net_name") or request.operators[0].net or "Net"
-    return _NOT_IN_NET.sub("_", str(name))
+    entries = []
+    for operator in request.operators:
+        is_spelt = bool(operator.full_name) and flatten(operator.full_name) == flatten(operator.op_name)
+        if has_regex and not is_spelt:
+            entries.append(f"name-regex({_NOT_PLAIN.sub('.', operator.op_name)})")
+        else:
+            entries.append(operator.full_name or operator.op_type)
+    return list(dict.fromkeys(entries))
 
 
 def _devices(request: DumpRequest, notes: list[str]) -> list[int]:
@@ -261,16 +258,6 @@ def _devices(request: DumpRequest, notes: list[str]) -> list[int]:
             "every host. Change it if your hosts have another number of devices."
         )
     return sorted({rank % _HOST_DEVICES for rank in request.ranks})
-
-
-def _e2e(request: DumpRequest) -> dict[str, Any] | None:
-    """Return the settings of the synchronous dump: as before, if that is known, but not sampled."""
-    if not request.former:
-        return {"enable": True, "trans_flag": True}
-    former = request.former.get("e2e_dump_settings")
-    if not isinstance(former, dict):
-        return None
-    return {key: former[key] for key in ("enable", "trans_flag", "save_kernel_args") if key in former}
 
 
 _MODULE = re.compile(r"(?:Module|Cell)\..+")
@@ -290,7 +277,9 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
             f"msProbe cannot be told to dump {names[0]}",
             hint="It dumps gradients of parameters and what debugger.save is given in any case. Name a call.",
         )
-    level = _level_of(calls)
+    modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
+    # Modules, functions, or both.
+    level = "L1" if not modules else "L0" if modules == len(calls) else "mix"
     notes = ["At level mix, the calls inside of the chosen modules are dumped, too."] * (level == "mix")
     # A job of one process has no ranks for msProbe, and dumps nothing if one is named.
     ranks = [] if len(request.job_ranks) < 2 else list(request.ranks)
@@ -316,15 +305,6 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
     )
 
 
-def _level_of(calls: Sequence[str]) -> str:
-    """Return the level at which msProbe dumps modules, functions, or both."""
-    modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
-    if not modules:
-        return "L1"
-    return "L0" if modules == len(calls) else "mix"
-
-
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 #: Tags of a tensor of SGLang, at the end of its name in a store.
 _TAGS = re.compile(r"(?:\.\w+=[^.]*)+$")
 #: What TransformerEngine calls the tensors of a layer.
@@ -372,13 +352,8 @@ def write_sglang(request: DumpRequest) -> WrittenConfig:
 def write_transformer_engine(request: DumpRequest) -> WrittenConfig:
     """Return the debug YAML with which TransformerEngine dumps the tensors of the requested layers."""
     layers = "|".join(dict.fromkeys(_NOT_PLAIN.sub(".", operator.op_name) for operator in request.operators))
-    groups: list[list[int]] = []
-    for step in sorted(request.steps):
-        if groups and groups[-1][1] == step - 1:
-            groups[-1][1] = step
-        else:
-            groups.append([step, step])
-    pairs = ", ".join(f"[{first}, {last}]" for first, last in groups)
+    groups = [group.partition("-") for group in format_steps(request.steps).split("|")]
+    pairs = ", ".join(f"[{first}, {last or first}]" for first, _, last in groups)
     lines = [
         "next_dump:",
         "  enabled: True",

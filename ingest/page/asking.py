@@ -13,7 +13,7 @@ from ingest.page.library import Library
 from ingest.page.moment import Moment
 from ingest.page.rendering import command
 from ingest.page.watchers import Watched
-from ingest.questions.matrix import Matrix, WantedCells, matrix_of_steps, parse_range
+from ingest.questions.matrix import Matrix, matrix_of_steps, parse_range
 from ingest.reader.step_statistics import RankValues
 from ingest.reader.tensor import Tensor
 from workers.errors import UsageError
@@ -241,8 +241,9 @@ def matrix_asked(moment: Moment, asked: Arguments) -> Matrix:
         kept = moment.fields.of(moment.snapshot, moment.generations, pattern, statistic)
         return {step: field.of_ranks for step, field in kept.items()}
 
-    wanted = WantedCells(asked.text("stat", "non_finite"), pattern, ranks, steps)
-    return matrix_of_steps(moment.steps, damaged, wanted, values_of)
+    stat = asked.text("stat", "non_finite")
+    chosen = {"ranks": ranks, "steps": steps}
+    return matrix_of_steps(moment.steps, damaged, values_of, stat=stat, pattern=pattern, **chosen)
 
 
 def around(number: int, numbers: Iterable[int]) -> tuple[int | None, int | None]:

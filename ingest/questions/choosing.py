@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,11 +99,15 @@ def empty_choice_error(choice: TensorFilter, keys: Sequence[TensorKey]) -> Usage
             matching(name, [key.name for key in keys])
         except UsageError as exc:
             return exc
-    for label, of_key in _LABELS.items():
+    for label in ("op_type", "io", "graph"):
         value = fields.get(label)
-        known = list(dict.fromkeys(of_key(key) for key in keys))
+        known: list[str] = list(dict.fromkeys(getattr(key, label) for key in keys))
         if isinstance(value, str) and value not in known:
-            return UsageError(f"no tensor has the {label} {value!r}", hint=_label_hint(value, known))
+            same = [text for text in known if text.lower() == value.lower()]
+            nearest = near(value, known)
+            hint = f"Near: {', '.join(nearest)}" if nearest else f"There are: {', '.join(known[:10])}"
+            hint = f"Did you mean {' or '.join(same)}? Case matters." if same else hint
+            return UsageError(f"no tensor has the {label} {value!r}", hint=hint)
     return UsageError(
         f"no tensor fulfils {choice}",
         hint="`dump-ingest find STORE` with fewer conditions lists what is there.",
@@ -117,21 +121,6 @@ def keys_of(steps: Iterable[Step]) -> list[TensorKey]:
         keys |= dict.fromkeys(tensors_of(step.tables)[1])
         step.forget_tables()
     return list(keys)
-
-
-_LABELS: dict[str, Callable[[TensorKey], str]] = {
-    "op_type": lambda key: key.op_type,
-    "io": lambda key: key.io,
-    "graph": lambda key: key.graph,
-}
-
-
-def _label_hint(value: str, known: Sequence[str]) -> str:
-    other_case = [text for text in known if text.lower() == value.lower()]
-    if other_case:
-        return f"Did you mean {' or '.join(other_case)}? Case matters."
-    nearest = near(value, known)
-    return f"Near: {', '.join(nearest)}" if nearest else f"There are: {', '.join(known[:10])}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from one in which every element is NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -193,20 +193,13 @@ class HeatmapAnswer:
 
     def table(self) -> Table[tuple[str, ...]]:
         """Return a row for each rank, with a column for each step."""
-        field, is_bad, is_whole = self.field, _bad_cells(self.field), wholes(self.field)
-        tensors, number = field["tensors"].values, _number_of(HeatmapScale.of(field))
-        rows = [
-            (
-                str(rank),
-                *(
-                    _cell_text(value, number, bad=is_bad[row, column], whole=is_whole[row, column])
-                    if tensors[row, column]
-                    else ""
-                    for column, value in enumerate(field.values[row].tolist())
-                ),
-            )
-            for row, rank in enumerate(field["rank"].values.tolist())
-        ]
+        field, scale = self.field, HeatmapScale.of(self.field)
+        texts = np.vectorize(scale.number, [object])(field.values)
+        bad = marked(field.attrs["statistic"], field["non_finite"].values)
+        for marks, mark in ((bad, "!"), (wholes(field), " (all)")):
+            texts[marks] += mark
+        texts[field["tensors"].values == 0] = ""
+        rows = [(str(rank), *cells) for rank, cells in zip(field["rank"].values, texts.tolist(), strict=True)]
         steps = [str(step) for step in field["step"].values.tolist()]
         columns = {name: itemgetter(place) for place, name in enumerate(("rank", *steps))}
         return Table(columns, rows, "rank", right=steps)
@@ -229,15 +222,6 @@ class HeatmapAnswer:
         return heatmap_figure(self.title, self.field)
 
 
-def _number_of(scale: HeatmapScale) -> Callable[[float], str]:
-    """Return how a value is written: counts with all digits."""
-    return (lambda value: str(int(value))) if scale.is_count else number_text
-
-
-def _bad_cells(field: xr.DataArray) -> npt.NDArray[np.bool_]:
-    return marked(field.attrs["statistic"], field["non_finite"].values)
-
-
 def heatmap_rows(field: xr.DataArray) -> list[dict[str, Any]]:
     """Return a heatmap as JSON has it: a row for each rank and step."""
     ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
@@ -257,11 +241,6 @@ def heatmap_rows(field: xr.DataArray) -> list[dict[str, Any]]:
         for row, rank in enumerate(ranks)
         for column, step in enumerate(steps)
     ]
-
-
-def _cell_text(value: float, number: Callable[[float], str], *, bad: bool, whole: bool) -> str:
-    text = "-" if math.isnan(value) else number(value)
-    return text + "!" * bool(bad) + " (all)" * bool(whole)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,10 +273,9 @@ class HeatmapScale:
         ranges = [(first + place, *ends) for place, ends in enumerate(zip(lows, highs, strict=False))]
         return cls(level, tuple(ranges), is_count)
 
-    @property
-    def has_logarithmic_counts(self) -> bool:
-        """Return whether the scale is logarithmic because the values are counts."""
-        return self.is_count and bool(self.ranges)
+    def number(self, value: float) -> str:
+        """Return how a value is written: counts with all digits."""
+        return str(int(value)) if self.is_count and not math.isnan(value) else number_text(value)
 
 
 def zeros(field: xr.DataArray) -> npt.NDArray[np.bool_]:
@@ -341,7 +319,8 @@ def _lines(field: xr.DataArray, room: int, limit: int, in_colour: bool) -> Itera
     """Yield a heading, a line for each of the first ranks, and the legend."""
     shown = field["rank"].values.tolist()[: limit or None]
     scale = HeatmapScale.of(field)
-    present, bad = field["tensors"].values > 0, _bad_cells(field)
+    present = field["tensors"].values > 0
+    bad = marked(field.attrs["statistic"], field["non_finite"].values)
     steps = field["step"].values
     margin = max(len("rank"), *(len(str(rank)) for rank in shown))
     most = max(min(_MAX_CELLS, room - margin - 2), 1)
@@ -387,7 +366,7 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
 
 def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Iterator[Text]:
     """Yield the meaning of each cell; those of zero and of all elements only if they occur."""
-    number = _number_of(scale)
+    number = scale.number
     meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
     meanings += [
         (level, number(low) if low == high else f"{number(low)} to {number(high)}")
@@ -421,7 +400,10 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
         (axes.yaxis, ranks, axes.set_yticklabels),
         (axes.xaxis, steps, axes.set_xticklabels),
     ):
-        places = np.arange(0, len(numbers), _stride(len(numbers)))
+        # The least of 1, 2, 5, 10, 20 ... with which there are few enough ticks.
+        strides = (factor * 10**power for power in range(len(str(len(numbers))) + 1) for factor in (1, 2, 5))
+        stride = next(stride for stride in strides if stride * _MAX_TICKS >= len(numbers))
+        places = np.arange(0, len(numbers), stride)
         axis.set_ticks(places)
         set_labels([str(numbers[place]) for place in places], fontsize=7)
     as_plain_text(axes.set_xlabel("step"))
@@ -443,7 +425,8 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
     is_zero, is_whole = zeros(field), wholes(field)
     between = np.where(is_zero | is_whole, np.nan, field.values)
     known = between[np.isfinite(between)]
-    is_log = is_logarithmic(between) or HeatmapScale.of(field).has_logarithmic_counts
+    scale = HeatmapScale.of(field)
+    is_log = is_logarithmic(between) or (scale.is_count and bool(scale.ranges))
     how = {"aspect": "auto", "interpolation": "nearest"}
     image = axes.imshow(np.ma.masked_invalid(between), norm=LogNorm() if is_log else None, **how)
     patches = []
@@ -462,12 +445,6 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
             ncols=len(patches),
         )
     return image if known.size else None
-
-
-def _stride(count: int) -> int:
-    """Return the least of 1, 2, 5, 10, 20 ... with which at most `_MAX_TICKS` of these places have a tick."""
-    strides = (factor * int(10**power) for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
-    return next(stride for stride in strides if stride * _MAX_TICKS >= count)
 
 
 QUESTION = Question(

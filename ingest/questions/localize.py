@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, NamedTuple, Unpack
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -67,11 +67,6 @@ class DifferingPositions(Plain):
     """How many positions the axis has."""
     runs: tuple[tuple[int, int], ...]
     """Begin and end of each run of positions next to one another."""
-
-    @property
-    def count(self) -> int:
-        """How many positions these are."""
-        return sum(end - begin for begin, end in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,20 +297,18 @@ def _localized(
             blocks=blocks_of(nbytes),
             differing=sum(end - begin for begin, end in runs),
             ranges=tuple(_range(first, row, run) for run in runs),
-            positions=() if reason == _OTHER_FORM else _positions(first.shape(row), *sides),
+            positions=() if reason == _OTHER_FORM else tuple(_positions(first.shape(row), *sides)),
             reason=reason,
         )
 
 
 def _positions(
     shape: tuple[int, ...], own: Mapping[int, Marginal], others: Mapping[int, Marginal]
-) -> tuple[DifferingPositions, ...]:
-    """Return at which positions two tensors of one shape differ, from their marginals by axis."""
-    along = []
+) -> Iterator[DifferingPositions]:
+    """Yield at which positions two tensors of one shape differ, from their marginals by axis."""
     for axis in sorted(own.keys() & others.keys()):
         differs = own[axis].differs_from(others[axis], math.prod(shape) // shape[axis])
-        along.append(DifferingPositions(axis, shape[axis], tuple(runs_of(differs))))
-    return tuple(along)
+        yield DifferingPositions(axis, shape[axis], tuple(runs_of(differs)))
 
 
 def _runs(
@@ -348,14 +341,11 @@ def _range(step: Step, row: int, run: tuple[int, int]) -> DifferingRange:
     size = math.prod(shape)
     begin = run[0] * BLOCK_NBYTES * 8 // bits
     end = min(-(-run[1] * BLOCK_NBYTES * 8 // bits), size)
-    order = "F" if step.tables.number("fortran_order")[row] else "C"
-    first, last = (_index(place, shape, order) for place in (begin, end - 1))
+    order: Literal["C", "F"] = "F" if step.tables.number("fortran_order")[row] else "C"
+    first, last = (
+        tuple(map(int, np.unravel_index(place, shape, order) if shape else ())) for place in (begin, end - 1)
+    )
     return DifferingRange(begin, end, first, last)
-
-
-def _index(place: int, shape: tuple[int, ...], order: str) -> tuple[int, ...]:
-    index = np.unravel_index(place, shape, "F" if order == "F" else "C") if shape else ()
-    return tuple(map(int, index))
 
 
 QUESTION = Question(localize, ("localize run.zarr@0,40 run.zarr@1,40 --role weight",))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -148,23 +148,17 @@ class Matrix:
     left_out = damaged = ()
     is_alarm = False
 
-    def report(self) -> Iterator[Table[tuple[str, ...]]]:
+    def report(self) -> Iterator[Table[tuple[int, ...]]]:
         """Yield a row for each cell."""
-        headings = ("ranks", "steps", self.title, "state", "missing", "NaN or Inf")
-        rows = [
-            (
-                _ends(ranks),
-                _ends(steps),
-                number_text(float(self.values[row, column])),
-                STATES[int(self.state[row, column])],
-                str(self.gaps[row, column]),
-                "yes" if self.bad[row, column] else "",
-            )
-            for row, ranks in enumerate(self.ranks)
-            for column, steps in enumerate(self.steps)
-        ]
-        columns = {name: itemgetter(place) for place, name in enumerate(headings)}
-        yield Table(columns, rows, "cell", right=(self.title, "missing"))
+        columns: dict[str, Callable[[tuple[int, ...]], str]] = {
+            "ranks": lambda cell: "-".join(map(str, sorted({*self.ranks[cell[0]]}))),
+            "steps": lambda cell: "-".join(map(str, sorted({*self.steps[cell[1]]}))),
+            self.title: lambda cell: number_text(float(self.values[cell])),
+            "state": lambda cell: STATES[int(self.state[cell])],
+            "missing": lambda cell: str(self.gaps[cell]),
+            "NaN or Inf": lambda cell: "yes" if self.bad[cell] else "",
+        }
+        yield Table(columns, [*np.ndindex(self.values.shape)], "cell", right=(self.title, "missing"))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -174,25 +168,32 @@ class Matrix:
         """Return at most this many rows and columns; each cell is the worst of those in it."""
         if len(self.ranks) <= rows and len(self.steps) <= columns:
             return self
-        by_row = _starts(len(self.ranks), rows)
-        by_column = _starts(len(self.steps), columns)
+        widths = math.ceil(len(self.ranks) / rows), math.ceil(len(self.steps) / columns)
+        starts = [
+            np.arange(0, length, width) for length, width in zip(self.values.shape, widths, strict=True)
+        ]
 
         def worst(array: npt.NDArray[Any], reduce: np.ufunc) -> npt.NDArray[Any]:
-            reduced: npt.NDArray[Any] = reduce.reduceat(
-                reduce.reduceat(array, by_row, axis=0), by_column, axis=1
-            )
-            return reduced
+            reduced: npt.NDArray[Any] = reduce.reduceat(array, starts[0], axis=0)
+            return reduce.reduceat(reduced, starts[1], axis=1)
 
-        return Matrix(
-            title=self.title,
-            ranks=_joined(self.ranks, by_row),
-            steps=_joined(self.steps, by_column),
+        joined = [
+            tuple(
+                (first, last)
+                for (first, _), (_, last) in zip_longest(
+                    ends[::width], ends[width - 1 :: width], fillvalue=ends[-1]
+                )
+            )
+            for ends, width in zip((self.ranks, self.steps), widths, strict=True)
+        ]
+        return replace(
+            self,
+            ranks=joined[0],
+            steps=joined[1],
             values=worst(self.values, np.fmin if self.is_least else np.fmax),
             state=worst(self.state, np.maximum),
             gaps=worst(self.gaps, np.add),
             bad=worst(self.bad, np.logical_or),
-            is_count=self.is_count,
-            is_least=self.is_least,
         )
 
 
@@ -225,83 +226,73 @@ def matrix(
     snapshot = take_snapshot(store, rank, step, include_partial=True)
     damaged = [left.key for left in snapshot.left_out if left.is_damaged]
     keys = [*snapshot.chosen, *damaged]
-    wanted = WantedCells(
-        stat,
-        pattern or "*",
-        sorted({key.rank for key in keys}),
-        sorted({key.step for key in keys if key.step is not None}),
-    )
     whole = matrix_of_steps(
         snapshot.chosen.values(),
         damaged,
-        wanted,
         lambda name: ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, name)),
+        stat=stat,
+        pattern=pattern or "*",
+        ranks=sorted({key.rank for key in keys}),
+        steps=sorted({key.step for key in keys if key.step is not None}),
     )
     return whole if cells is None else whole.binned(*cells)
-
-
-@dataclass(frozen=True, slots=True)
-class WantedCells:
-    """Which numbers a matrix has."""
-
-    stat: str
-    """One of `SUMMARIES`, or a statistic of tensors."""
-    pattern: str
-    """For a statistic, a glob for the names of the tensors."""
-    ranks: Sequence[int]
-    """In order."""
-    steps: Sequence[int]
-    """In order."""
 
 
 def matrix_of_steps(
     opened: Iterable[Step],
     damaged: Iterable[StepKey],
-    wanted: WantedCells,
     values_of: Callable[[str], Mapping[int, RankValues]],
+    *,
+    stat: str,
+    pattern: str,
+    ranks: Sequence[int],
+    steps: Sequence[int],
 ) -> Matrix:
-    """Return a number for each of the wanted ranks and steps.
+    """Return a number for each of these ranks and steps.
 
     Args:
         opened: the committed steps.
         damaged: the steps that cannot be read.
-        wanted: what the numbers are.
         values_of: returns a statistic of the tensors by step.
+        stat: one of `SUMMARIES`, or a statistic of tensors.
+        pattern: for a statistic, a glob for the names of the tensors.
+        ranks: in order.
+        steps: in order.
 
     Raises:
         UsageError: the statistic is unknown.
     """
-    what, ranks, steps = wanted.stat, wanted.ranks, wanted.steps
-    cells = _Cells(
-        {rank: place for place, rank in enumerate(ranks)}, {step: place for place, step in enumerate(steps)}
-    )
-    values = np.full(cells.shape, np.nan)
-    bad = np.zeros(cells.shape, bool)
-    summaries = {cell: step.commit.summary for step in opened if (cell := cells.cell(step.key))}
-    state = cells.states(summaries, damaged)
-    for cell, summary in summaries.items():
+    row_of = {rank: row for row, rank in enumerate(ranks)}
+    column_of: dict[int | None, int] = {step: column for column, step in enumerate(steps)}
+    values = np.full((len(ranks), len(steps)), np.nan)
+    bad, state = np.zeros(values.shape, bool), np.full(values.shape, MISSING, np.int64)
+    statistic = None if stat in SUMMARIES else statistic_named(stat)
+    for key, step in [*((step.key, step) for step in opened), *((key, None) for key in damaged)]:
+        if key.rank not in row_of or key.step not in column_of:
+            continue
+        cell = row_of[key.rank], column_of[key.step]
+        if step is None:
+            state[cell] = DAMAGED
+            continue
+        summary = step.commit.summary
+        state[cell] = KNOWN if summary.status == "complete" else PARTIAL
         bad[cell] = summary.anomalous_tensors > 0
-    is_least = False
-    if what in SUMMARIES:
-        title, get = SUMMARIES[what]
-        is_count = True
-        for cell, summary in summaries.items():
-            values[cell] = get(summary)
-    else:
-        statistic = statistic_named(what)
-        title, is_count = _title(statistic, wanted.pattern), statistic in COUNTS
-        is_least = default_aggregate(statistic) == "min"
-        cells.fill(values, values_of(statistic))
+        if statistic is None:
+            values[cell] = SUMMARIES[stat][1](summary)
+    for number, known in ({} if statistic is None else values_of(statistic)).items():
+        if number in column_of:
+            rows = np.array([row_of.get(rank, -1) for rank in known.ranks.tolist()])
+            values[rows[rows >= 0], column_of[number]] = known.values[rows >= 0]
     return Matrix(
-        title,
+        SUMMARIES[stat][0] if statistic is None else _title(statistic, pattern),
         tuple(zip(ranks, ranks, strict=True)),
         tuple(zip(steps, steps, strict=True)),
         values,
         state,
         (state == MISSING).astype(np.int64),
         bad,
-        is_count,
-        is_least,
+        is_count=statistic is None or statistic in COUNTS,
+        is_least=statistic is not None and default_aggregate(statistic) == "min",
     )
 
 
@@ -313,55 +304,9 @@ def _title(statistic: str, pattern: str) -> str:
     return f"{together} {statistic} of {'all tensors' if pattern == '*' else pattern}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Where each rank and step stands in a matrix."""
-
-    rows: dict[int, int]
-    """By rank."""
-    columns: dict[int, int]
-    """By step."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns."""
-        return len(self.rows), len(self.columns)
-
-    def cell(self, key: StepKey) -> tuple[int, int] | None:
-        """Return row and column of a step of a rank; None if the matrix does not have it."""
-        if key.step is None or key.rank not in self.rows or key.step not in self.columns:
-            return None
-        return self.rows[key.rank], self.columns[key.step]
-
-    def states(
-        self, summaries: Mapping[tuple[int, int], CommitSummary], damaged: Iterable[StepKey]
-    ) -> npt.NDArray[np.int64]:
-        """Return what is known of each cell: MISSING, KNOWN, PARTIAL or DAMAGED."""
-        state = np.full(self.shape, MISSING, np.int64)
-        for cell, summary in summaries.items():
-            state[cell] = KNOWN if summary.status == "complete" else PARTIAL
-        for key in damaged:
-            if cell_of_key := self.cell(key):
-                state[cell_of_key] = DAMAGED
-        return state
-
-    def fill(self, values: npt.NDArray[np.float64], by_step: Mapping[int, RankValues]) -> None:
-        """Write a statistic of steps to its places."""
-        for step, column in self.columns.items():
-            if (known := by_step.get(step)) is not None:
-                rows = [self.rows.get(rank, -1) for rank in known.ranks.tolist()]
-                chosen = [number for number, row in enumerate(rows) if row >= 0]
-                values[[rows[number] for number in chosen], column] = known.values[chosen]
-
-
 def known_statistics() -> tuple[str, ...]:
     """Return the names that a matrix can show: totals of commits first, then the statistics of tensors."""
     return (*SUMMARIES, *(name for name in STATISTICS if name not in SUMMARIES))
-
-
-def _ends(ends: tuple[int, int]) -> str:
-    first, last = ends
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 def parse_cells(words: str) -> tuple[int, int]:
@@ -396,17 +341,6 @@ def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:
     return chosen
 
 
-def _starts(length: int, limit: int) -> npt.NDArray[np.int64]:
-    return np.arange(0, length, math.ceil(length / limit))
-
-
-def _joined(ends: Sequence[tuple[int, int]], starts: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    stops = [*starts[1:].tolist(), len(ends)]
-    return tuple(
-        (ends[start][0], ends[stop - 1][1]) for start, stop in zip(starts.tolist(), stops, strict=True)
-    )
-
-
 def value_rows(by_step: Mapping[int, RankValues], statistic: str) -> list[dict[str, Any]]:
     """Return the JSON of `rank_values`: a row for each rank and step, by rank, then step."""
     rows = [
@@ -428,13 +362,12 @@ class RankValuesAnswer:
 
     def report(self) -> Iterator[Table[dict[str, Any]]]:
         """Yield a row for each rank and step."""
-        names = ("rank", "step", self.statistic)
         columns: dict[str, Callable[[dict[str, Any]], str]] = {
             "rank": lambda row: str(row["rank"]),
             "step": lambda row: str(row["step"]),
             self.statistic: lambda row: number_text(row["value"]),
         }
-        yield Table(columns, self.rows, "value", right=names)
+        yield Table(columns, self.rows, "value", right=[*columns])
 
     def to_json(self) -> Sequence[dict[str, Any]]:
         """Return what `--json` prints."""

@@ -138,7 +138,9 @@ def missing(
             items += _ranks(store, told)
         for number in chosen:
             if (newest := _newest(by_rank[number], found)) is not None:
-                items += _of_rank(store, newest, told.asked)
+                items += _steps(store, newest, told.asked)
+                items += _operators(store, newest, told.asked)
+                items += _content(newest, told.asked)
     if damages is None:
         warn_of(found, has_others=bool(chosen))
     else:
@@ -184,13 +186,6 @@ def _ranks(store: Catalog, told: DumpConfiguration) -> Iterator[MissingItem]:
         yield MissingItem("rank", str(device), None, reason)
 
 
-def _of_rank(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingItem]:
-    """Yield what a rank lacks, judging by the newest of its steps."""
-    yield from _steps(store, newest, asked)
-    yield from _operators(store, newest, asked)
-    yield from _content(newest, asked)
-
-
 def _steps(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingItem]:
     rank = newest.key.rank
     steps = sorted(key.step for key in store.keys if key.rank == rank and key.step is not None)
@@ -213,7 +208,9 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
     """Yield entries that fit no operator in the store, and why."""
     tables = step.tables
     pairs = set(zip(tables.label("op_type").tolist(), tables.label("op_name").tolist(), strict=True))
-    planned = _planned(store, step)
+    context = context_of(store, step.key.rank)
+    # The full names of the operators of all graphs of the step, as the dump lists them.
+    planned = [name for graph in _graphs_of(step) for name in context.execution_order(graph)]
     for pattern in asked.operators or ():
         if any(pattern.matches(str(op_type), str(op_name)) for op_type, op_name in pairs):
             continue
@@ -231,12 +228,6 @@ def _why_missing(pattern: OperatorPattern, planned: Sequence[str]) -> str:
     if planned:
         return "the graph has no operator of this name: it was fused, renamed or optimised away"
     return "the dump has no operator of this name, and no graph that says why"
-
-
-def _planned(store: Catalog, step: Step) -> list[str]:
-    """Return the full names of the operators of all graphs of a step, as the dump lists them."""
-    context = context_of(store, step.key.rank)
-    return [name for graph in _graphs_of(step) for name in context.execution_order(graph)]
 
 
 def _graphs_of(step: Step) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, TypeAlias, Unpack
 
@@ -41,6 +42,7 @@ from workers.arrays.sketches.channels import (
 )
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
+from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
 from workers.store.sketches.marginals import rows_without_marginals
@@ -164,16 +166,6 @@ _Axis: TypeAlias = tuple[TensorKey, str, tuple[int, ...], int]
 """A tensor, its type and shape, and an axis of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AxisChannels:
-    """What is odd along one axis of a tensor of one step and rank."""
-
-    rank: int
-    step: int
-    axis: _Axis
-    channels: Channels
-
-
 @dataclass(slots=True)
 class _Place:
     """Where one position is odd in one way."""
@@ -182,6 +174,10 @@ class _Place:
     ranks: set[int] = field(default_factory=set)
     worst: tuple[float, float, float, int, int] = (-math.inf, 0.0, 0.0, 0, 0)
     """How bad it is, value, median, rank, step."""
+
+
+#: By axis, kind and position.
+_Places: TypeAlias = dict[tuple[_Axis, str, int], _Place]
 
 
 def outliers(
@@ -219,7 +215,15 @@ def outliers(
             odd.
         DamagedStore: no step can be read.
     """
-    wanted = _checked(by, factor, as_names(kinds or KINDS))
+    wanted = as_names(kinds or KINDS)
+    if by not in MEASURES:
+        raise UsageError(f"{by!r:.80} is not a measure", hint=f"Measures: {', '.join(MEASURES)}.")
+    if not 1 < factor < math.inf:
+        raise UsageError(
+            f"a factor of {factor:g} names no outliers", hint="Give a number above 1, such as 10."
+        )
+    for kind in (kind for kind in wanted if kind not in KINDS):
+        raise UsageError(f"{kind!r:.80} is not a kind", hint=f"Kinds: {', '.join(KINDS)}.")
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
@@ -227,148 +231,92 @@ def outliers(
     )
 
 
-def _checked(by: str, factor: float, kinds: Sequence[str]) -> Sequence[str]:
-    if by not in MEASURES:
-        raise UsageError(f"{by!r:.80} is not a measure", hint=f"Measures: {', '.join(MEASURES)}.")
-    if not 1 < factor < math.inf:
-        raise UsageError(
-            f"a factor of {factor:g} names no outliers", hint="Give a number above 1, such as 10."
-        )
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(f"{kind!r:.80} is not a kind", hint=f"Kinds: {', '.join(KINDS)}.")
-    return kinds
-
-
-@dataclass(slots=True)
-class _Counts:
-    """How many tensors were looked at, are too small to have marginals, and have none for another reason."""
-
-    looked_at: int = 0
-    too_small: int = 0
-    without: int = 0
-
-    def add(self, other: _Counts) -> None:
-        self.looked_at += other.looked_at
-        self.too_small += other.too_small
-        self.without += other.without
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What was read so far."""
-
-    places: dict[tuple[_Axis, str, int], _Place] = field(default_factory=dict)
-    steps: dict[_Axis, set[int]] = field(default_factory=dict)
-    counts: _Counts = field(default_factory=_Counts)
-
-    def add(self, of_step: _StepChannels, kinds: Sequence[str]) -> None:
-        """Add what was read of one step.
-
-        Raises:
-            UsageError: too many positions are odd.
-        """
-        self.counts.add(of_step.counts)
-        for axis in of_step.axes:
-            self.steps.setdefault(axis.axis, set()).add(axis.step)
-            self._add(axis, kinds)
-
-    def _add(self, axis: _AxisChannels, kinds: Sequence[str]) -> None:
-        channels = axis.channels
-        for kind, positions in (
-            (OUTLIER, channels.outlying),
-            (DEAD, channels.dead),
-            (SATURATED, channels.saturated),
-        ):
-            if kind not in kinds:
-                continue
-            for position in positions.tolist():
-                place = self.places.setdefault((axis.axis, kind, position), _Place())
-                place.steps.add(axis.step)
-                place.ranks.add(axis.rank)
-                value = float(channels.values[position])
-                badness = value / channels.median if kind == OUTLIER else value
-                if badness > place.worst[0]:
-                    median = channels.median if kind == OUTLIER else math.nan
-                    place.worst = (badness, value, median, axis.rank, axis.step)
-            if len(self.places) > MAX_PLACES:
-                raise UsageError(
-                    f"more than {MAX_PLACES} positions are odd",
-                    hint="Narrow the pattern, raise the factor, or choose kinds, ranks and steps.",
-                )
-
-
 def _ask(
     snapshot: Snapshot, condition: TensorFilter, by: str, factor: float, kinds: Sequence[str]
 ) -> OutliersAnswer:
-    tally, steps = _Tally(), list(snapshot.chosen.values())
-    for of_step in prefetch(
+    steps, counts = list(snapshot.chosen.values()), Counter[str]()
+    places: _Places = {}
+    steps_of: dict[_Axis, set[int]] = {}
+    for key, tensors, axes in prefetch(
         snapshot.store.possible_steps(steps, [condition.fields]),
-        lambda step: _look_at(step, condition, by, factor),
+        lambda step: (step.key, *_look_at(step, condition, by, factor)),
         ahead=_STEPS_AHEAD,
         threads=2,
         name="dump-ingest-outliers",
     ):
-        tally.add(of_step, kinds)
-    counts = tally.counts
-    if not counts.looked_at + counts.too_small + counts.without:
+        counts.update(tensors)
+        for axis, channels in axes:
+            steps_of.setdefault(axis, set()).add(key.step or 0)
+            _add(places, axis, channels, key, kinds)
+    if not counts.total():
         raise empty_choice_error(condition, keys_of(steps))
-    if not counts.looked_at and counts.without:
+    if not counts["looked_at"] and counts["without"]:
         raise UsageError("none of the chosen tensors has marginals", hint=MARGINALS_HINT)
     return OutliersAnswer(
         snapshot.store.url,
         by,
         factor,
-        tuple(sorted(_positions(tally, by), key=_order)),
-        counts.looked_at,
-        counts.too_small,
-        counts.without,
+        tuple(sorted(_positions(places, steps_of, by), key=_order)),
+        counts["looked_at"],
+        counts["too_small"],
+        counts["without"],
         snapshot.left_out,
     )
 
 
-@dataclass(slots=True)
-class _StepChannels:
-    """What was read of one step."""
+def _add(places: _Places, axis: _Axis, channels: Channels, key: StepKey, kinds: Sequence[str]) -> None:
+    """Add what is odd along one axis of a tensor of one step and rank.
 
-    axes: list[_AxisChannels] = field(default_factory=list)
-    counts: _Counts = field(default_factory=_Counts)
+    Raises:
+        UsageError: too many positions are odd.
+    """
+    odd = zip(KINDS, (channels.outlying, channels.dead, channels.saturated), strict=True)
+    for kind, position in ((kind, place) for kind, of in odd if kind in kinds for place in of.tolist()):
+        place = places.setdefault((axis, kind, position), _Place())
+        place.steps.add(key.step or 0)
+        place.ranks.add(key.rank)
+        value, median = float(channels.values[position]), channels.median if kind == OUTLIER else math.nan
+        badness = value / median if kind == OUTLIER else value
+        if badness > place.worst[0]:
+            place.worst = (badness, value, median, key.rank, key.step or 0)
+    if len(places) > MAX_PLACES:
+        raise UsageError(
+            f"more than {MAX_PLACES} positions are odd",
+            hint="Narrow the pattern, raise the factor, or choose kinds, ranks and steps.",
+        )
 
 
-def _look_at(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
-    was_read = step.has_read_tables
-    answer = _channels(step, condition, by, factor)
-    if not was_read:  # somebody else uses it
-        step.forget_tables()
-    return answer
-
-
-def _channels(step: Step, condition: TensorFilter, by: str, factor: float) -> _StepChannels:
-    rows, keys = tensors_of(step.tables)
+def _look_at(
+    step: Step, condition: TensorFilter, by: str, factor: float
+) -> tuple[dict[str, int], list[tuple[_Axis, Channels]]]:
+    """Return how many chosen tensors of a step have marginals or not, and what is odd in those that have."""
+    was_read, tables = step.has_read_tables, step.tables
+    rows, keys = tensors_of(tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
-    chosen = step.rows(condition)
+    chosen, dtypes = step.rows(condition), tables.label("dtype")
     scope = marginals_in(step.commit.nodes) or MarginalScope.NONE
-    if scope is MarginalScope.NONE or not chosen:
-        return _StepChannels([], _Counts(without=len(chosen)))
-    known = marginals_of(step)
-    lacking = (set(chosen) - known.keys()).intersection(rows_without_marginals(step.tables, scope))
+    known = marginals_of(step) if chosen and scope is not MarginalScope.NONE else {}
+    lacking = set(chosen) - known.keys()
+    if scope is not MarginalScope.NONE:
+        lacking &= set(rows_without_marginals(tables, scope))
     looked_at = [row for row in chosen if row in known]
     too_small = len(chosen) - len(looked_at) - len(lacking)
-    answer = _StepChannels([], _Counts(len(looked_at), too_small, len(lacking)))
-    dtypes = step.tables.label("dtype")
+    counts = {"looked_at": len(looked_at), "too_small": too_small, "without": len(lacking)}
+    axes: list[tuple[_Axis, Channels]] = []
     for row in looked_at:
         shape = step.shape(row)
         for axis, marginal in known[row].items():
             channels = channels_of(marginal, math.prod(shape) // shape[axis], by=by, factor=factor)
-            whole = (key_of[row], str(dtypes[row]), shape, axis)
-            answer.axes.append(_AxisChannels(step.key.rank, step.key.step or 0, whole, channels))
-    return answer
+            axes.append(((key_of[row], str(dtypes[row]), shape, axis), channels))
+    if not was_read:  # somebody else uses it
+        step.forget_tables()
+    return counts, axes
 
 
-def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
+def _positions(places: _Places, steps_of: Mapping[_Axis, set[int]], by: str) -> Iterator[OddPositions]:
     """Yield outliers one by one, and others of an axis together that are odd in the same steps and ranks."""
     groups: dict[tuple[_Axis, str, object], list[tuple[int, _Place]]] = {}
-    for (axis, kind, position), place in tally.places.items():
+    for (axis, kind, position), place in places.items():
         alike: object = position
         if kind != OUTLIER:
             alike = frozenset(place.steps), frozenset(place.ranks)
@@ -398,7 +346,7 @@ def _positions(tally: _Tally, by: str) -> Iterator[OddPositions]:
             first_step=min(place.steps),
             last_step=max(place.steps),
             steps=len(place.steps),
-            of_steps=len(tally.steps[axis]),
+            of_steps=len(steps_of[axis]),
             ranks=tuple(sorted(place.ranks)),
             exactness="bounded" if error else "exact",
             error=error,

@@ -10,8 +10,9 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, TypeAlias, Unpack
+from dataclasses import dataclass
+from statistics import linear_regression
+from typing import Annotated, Any, ClassVar, Unpack
 
 from ingest.questions.question import (
     Answer,
@@ -48,7 +49,6 @@ class FormatLosses(Plain):
     """What a cast of one tensor, of one step and rank, to one format would lose."""
 
     hidden: ClassVar = ("overflow", "underflow")
-    also: ClassVar = ("overflow_low", "overflow_high", "underflow_low", "underflow_high", "exactness")
 
     rank: int
     step: int
@@ -75,33 +75,20 @@ class FormatLosses(Plain):
         return EXACT if self.overflow.is_exact and self.underflow.is_exact else BOUNDED
 
     @property
-    def overflow_low(self) -> float:
-        """The share of all elements that certainly overflow."""
-        return self.share(self.overflow.low)
-
-    @property
-    def overflow_high(self) -> float:
-        """The share that may."""
-        return self.share(self.overflow.high)
-
-    @property
-    def underflow_low(self) -> float:
-        """The share of all elements that certainly underflow."""
-        return self.share(self.underflow.low)
-
-    @property
-    def underflow_high(self) -> float:
-        """The share that may."""
-        return self.share(self.underflow.high)
-
-    @property
     def badness(self) -> tuple[float, float]:
         """The shares of overflow and underflow at worst, to compare by."""
-        return self.overflow_high, self.underflow_high
+        return self.share("overflow", "high"), self.share("underflow", "high")
 
-    def share(self, count: float) -> float:
-        """Return a count as a share of all elements."""
+    def share(self, loss: str, side: str) -> float:
+        """Return how much of all elements certainly (`low`) or at worst (`high`) overflows or underflows."""
+        count: float = getattr(getattr(self, loss), side)
         return count / self.elements if self.elements else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, with losses as shares."""
+        sides = [(loss, side) for loss in ("overflow", "underflow") for side in ("low", "high")]
+        shares = {f"{loss}_{side}": self.share(loss, side) for loss, side in sides}
+        return {**Plain.to_dict(self), **shares, "exactness": self.exactness}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +158,8 @@ class PrecisionAnswer(Answer):
         return Table(
             {
                 "format": lambda tensor: tensor.worst.format,
-                "overflow": lambda tensor: _share_text(tensor.worst.overflow_low, tensor.worst.overflow_high),
-                "underflow": lambda tensor: _share_text(
-                    tensor.worst.underflow_low, tensor.worst.underflow_high
-                ),
+                "overflow": lambda tensor: _share_text(tensor.worst, "overflow"),
+                "underflow": lambda tensor: _share_text(tensor.worst, "underflow"),
                 "rank": lambda tensor: str(tensor.worst.rank),
                 "step": lambda tensor: str(tensor.worst.step),
                 "headroom": lambda tensor: _bits_text(tensor.headroom_bits),
@@ -198,8 +183,9 @@ class PrecisionAnswer(Answer):
         yield from without_histogram(self.without)
 
 
-def _share_text(low: float, high: float) -> str:
+def _share_text(worst: FormatLosses, loss: str) -> str:
     """Return a share as a percentage: exact, an upper bound, or a range."""
+    low, high = worst.share(loss, "low"), worst.share(loss, "high")
     if low == high:
         return f"{100 * high:.3g}%" if high else "0"
     return f"{f'{100 * low:.3g}%..' if low else '<'}{100 * high:.3g}%"
@@ -223,17 +209,13 @@ def trend_of(steps: Sequence[int], bits: Sequence[float], limit_bits: float) -> 
         Powers of two for each step, NaN if unknown; and the first step beyond the limit, None if the line
         does not get there within ten times the steps that it is fitted to, or is there already.
     """
-    n = len(steps)
-    if n < _LEAST_STEPS:
+    if len(steps) < _LEAST_STEPS:
         return math.nan, None
-    mean_step, mean_bits = sum(steps) / n, sum(bits) / n
-    squares = sum((step - mean_step) ** 2 for step in steps)
-    slope = sum((s - mean_step) * (b - mean_bits) for s, b in zip(steps, bits, strict=True)) / squares
+    slope, at_zero = linear_regression(steps, bits)
     rest = limit_bits - bits[-1]
     if slope <= 0 or rest < 0 or rest / slope > _REACH * (steps[-1] - steps[0]):
         return slope, None
-    crossing = mean_step + (limit_bits - mean_bits) / slope
-    return slope, max(math.floor(crossing) + 1, steps[-1] + 1)
+    return slope, max(math.floor((limit_bits - at_zero) / slope) + 1, steps[-1] + 1)
 
 
 NONE, CURRENT, DELAYED = "none", "current", "delayed"
@@ -244,44 +226,9 @@ SCALINGS = (NONE, CURRENT, DELAYED)
 HISTORY = 1024
 
 
-def checked_scaling(text: str) -> str:
-    """Return the scaling that a user named.
-
-    Raises:
-        UsageError: the scaling is unknown.
-    """
-    plain = text.strip().lower()
-    if plain not in SCALINGS:
-        raise UsageError(f"{text!r:.80} is not a scaling", hint=f"Scalings: {', '.join(SCALINGS)}.")
-    return plain
-
-
-@dataclass(slots=True)
-class Scaling:
-    """The scales of one tensor of one rank, step by step."""
-
-    how: str
-    powers_of_two: bool
-    _history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
-
-    def advance(self, largest: float) -> float:
-        """Take the largest magnitude of the next step; return the one that its scale is chosen for, or 0."""
-        if self.how == CURRENT:
-            return largest
-        before = max(self._history, default=0.0)
-        self._history.append(largest)
-        return before if self.how == DELAYED else 0.0
-
-    def scale(self, largest: float, target: NumberFormat) -> float:
-        """Return the scale for a magnitude that `advance` returned; 1 if it is 0."""
-        return scale_for(largest, target, powers_of_two=self.powers_of_two)
-
-
 DEFAULT_FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mxfp8_e4m3", "nvfp4")
 #: The limit of rows in one answer; a million take about 400 MB.
 MAX_ROWS = 1_000_000
-#: A tensor of the axis of tensors, and a format.
-_Series: TypeAlias = tuple[TensorKey, str]
 
 
 def precision(
@@ -323,17 +270,24 @@ def precision(
     """
     named = map(format_named, as_names(formats or DEFAULT_FORMATS))
     targets = list({target.name: target for target in named}.values())
-    how = checked_scaling(scaling)
+    how = scaling.strip().lower()
+    if how not in SCALINGS:
+        raise UsageError(f"{scaling!r:.80} is not a scaling", hint=f"Scalings: {', '.join(SCALINGS)}.")
     chosen = with_pattern(pattern, conditions)
 
     def ask(tensors: SketchedTensors) -> PrecisionAnswer:
         losses_of_steps, keys = _rows(tensors, targets, how, powers_of_two=powers_of_two)
+        series: dict[tuple[TensorKey, str], list[FormatLosses]] = {}
+        for row, key in zip(losses_of_steps, keys, strict=True):
+            series.setdefault((key, row.format), []).append(row)
+        by_name = {target.name: target for target in targets}
+        made = [_summary(members, by_name[name], how) for (_, name), members in series.items()]
         return PrecisionAnswer(
             store=store.url,
             scaling=how,
             powers_of_two=powers_of_two,
             formats=tuple(target.name for target in targets),
-            tensors=_by_tensor(losses_of_steps, keys, {target.name: target for target in targets}, how),
+            tensors=tuple(sorted(made, key=lambda tensor: tensor.worst.badness, reverse=True)),
             rows=tuple(losses_of_steps),
             without=tensors.without,
             left_out=tensors.snapshot.left_out,
@@ -349,14 +303,16 @@ def _rows(
     """Return a row for each tensor, rank, step and format, and the key of the tensor of each."""
     rows: list[FormatLosses] = []
     keys: list[TensorKey] = []
-    scalings: dict[tuple[int, TensorKey], Scaling] = {}
+    histories: dict[tuple[int, TensorKey], deque[float]] = {}
     for tensor in tensors:
-        scaling = scalings.setdefault((tensor.rank, tensor.key), Scaling(how, powers_of_two))
-        reference = scaling.advance(tensor.histogram.largest)
-        rows += [
-            _losses(tensor, target, math.nan if target.block else scaling.scale(reference, target))
-            for target in targets
-        ]
+        largest = tensor.histogram.largest
+        before = histories.setdefault((tensor.rank, tensor.key), deque(maxlen=HISTORY))
+        # The magnitude that the scale is chosen for; 0 for a scale of 1.
+        reference = {NONE: 0.0, CURRENT: largest, DELAYED: max(before, default=0.0)}[how]
+        before.append(largest)
+        for target in targets:
+            scale = scale_for(reference, target, powers_of_two=powers_of_two)
+            rows.append(_losses(tensor, target, math.nan if target.block else scale))
         keys += [tensor.key] * len(targets)
         if len(rows) > MAX_ROWS:
             raise UsageError(
@@ -387,21 +343,14 @@ def _losses(tensor: SketchedTensor, target: NumberFormat, scale: float) -> Forma
     )
 
 
-def _by_tensor(
-    rows: Sequence[FormatLosses], keys: Sequence[TensorKey], targets: dict[str, NumberFormat], how: str
-) -> tuple[TensorPrecision, ...]:
-    """Return one value for each tensor and format, the worst first, then in order of execution."""
-    series: dict[_Series, list[FormatLosses]] = {}
-    for row, key in zip(rows, keys, strict=True):
-        series.setdefault((key, row.format), []).append(row)
-    made = [_summary(members, targets[name], how) for (_, name), members in series.items()]
-    return tuple(sorted(made, key=lambda tensor: tensor.worst.badness, reverse=True))
-
-
 def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
     losing = [row for row in members if any(row.badness)]
     last = (row.headroom_bits for row in members if row.step == members[-1].step)
-    known = _magnitudes(members)
+    # By step, on any rank; none if all are zero.
+    largest: dict[int, float] = {}
+    for row in members:
+        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
+    known = {step: math.log2(value) for step, value in largest.items() if value}
     has_fixed_scale = how == NONE and target.block <= 0  # one that follows the tensor never overflows
     bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
     return TensorPrecision(
@@ -412,14 +361,6 @@ def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) ->
         bits_per_step=bits_per_step,
         overflows_at=overflows_at if has_fixed_scale else None,
     )
-
-
-def _magnitudes(members: Iterable[FormatLosses]) -> dict[int, float]:
-    """Return by step the base-2 logarithm of the largest magnitude on any rank; none if all are zero."""
-    largest: dict[int, float] = {}
-    for row in members:
-        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
-    return {step: math.log2(value) for step, value in largest.items() if value}
 
 
 QUESTION = Question(

@@ -205,17 +205,17 @@ def _of_tensor(
 def _from_elements(
     tensor: Tensor, finite: int, percents: Sequence[float], *, magnitude: bool
 ) -> dict[float, float]:
-    kept = [_finite(piece, magnitude=magnitude) for piece in tensor.pieces()] if _is_small(tensor) else None
+    kept = (
+        [_finite(piece, magnitude=magnitude) for piece in tensor.pieces()]
+        if tensor.nbytes <= SMALL_NBYTES
+        else None
+    )
 
     def read() -> Iterator[npt.NDArray[Any]]:
         yield from kept or (_finite(piece, magnitude=magnitude) for piece in tensor.pieces())
 
     dtype = next(read()).dtype
     return percentiles(read, finite, dtype, percents)
-
-
-def _is_small(tensor: Tensor) -> bool:
-    return tensor.nbytes <= SMALL_NBYTES
 
 
 def _finite(piece: npt.NDArray[Any], *, magnitude: bool) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,13 +112,16 @@ class TrampledTensors(TableList[Trampled]):
         return list(self.rows())
 
 
-@dataclass(frozen=True, slots=True)
-class _Dumped:
-    """One dump of an output."""
+class _Saved(NamedTuple):
+    """What a tensor or buffer held at one moment."""
 
     row: int
-    occurrence: int
     digest: bytes
+    occurrence: int = 0
+    """Which dump of the tensor it is."""
+    kernel: str = ""
+    """That found it so, or left it so."""
+    is_before: bool = False
 
 
 def trampled(
@@ -166,12 +169,12 @@ def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
             yield dumps[0].row, again[0].row, NOT_REPEATABLE
 
 
-def _changes(pairs: Iterable[tuple[_Dumped, _Dumped] | tuple[_Saved, _Saved]]) -> Iterator[tuple[int, int]]:
+def _changes(pairs: Iterable[tuple[_Saved, _Saved]]) -> Iterator[tuple[int, int]]:
     """Yield the rows of the earlier and the later of each pair that differs."""
     return ((earlier.row, later.row) for earlier, later in pairs if earlier.digest != later.digest)
 
 
-def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter[tuple[str, ...]]]:
+def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Saved]], Counter[tuple[str, ...]]]:
     """Return the dumps of each output, in order, and how often the inputs of each operator were dumped.
 
     An operator is network, graph, type and name; an output is these, its kind and its slot.
@@ -180,7 +183,7 @@ def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter
     dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
     columns = (tables.label(name)[dumped].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
     slots, occurrences = (tables.number(name)[dumped].tolist() for name in ("slot", "occurrence"))
-    outputs: dict[tuple[str, ...], list[_Dumped]] = {}
+    outputs: dict[tuple[str, ...], list[_Saved]] = {}
     runs: Counter[tuple[str, ...]] = Counter()
     for row, *texts, slot, occurrence in zip(dumped.tolist(), *columns, slots, occurrences, strict=True):
         net, graph, op_type, op_name, io = map(str, texts)
@@ -190,7 +193,7 @@ def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Dumped]], Counter
         elif is_output(io) and not is_parameter(op_type):
             digest = bytes(tables.digest[row])
             key = (*operator, io, str(slot))
-            outputs.setdefault(key, []).append(_Dumped(int(row), int(occurrence), digest))
+            outputs.setdefault(key, []).append(_Saved(int(row), digest, int(occurrence)))
     for dumps in outputs.values():
         dumps.sort(key=lambda dump: dump.occurrence)
     return outputs, runs
@@ -228,16 +231,6 @@ _BEFORE, _AFTER = "before.", "output."
 _INPUT = re.compile(r"arg\d+_\d+|primals_\d+|constant\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """A buffer as one kernel found or left it."""
-
-    row: int
-    kernel: str
-    is_before: bool
-    digest: bytes
-
-
 def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
     """Yield the rows of a buffer at two moments between which it changed, and what that means.
 
@@ -247,17 +240,14 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
     if LAYOUT not in step.commit.record.source.layout.split("+"):
         return
     buffers = _buffers(step)
-    is_ordered = all(map(_is_in_order, buffers.values()))
+    pairs = (pair for events in buffers.values() for pair in _around_kernels(events))
+    is_ordered = all(before.row < after.row for before, after in pairs)
     for name, events in buffers.items():
         if _INPUT.fullmatch(name):
             yield from ((*rows, IN_PLACE) for rows in _changes(_around_kernels(events)))
         if is_ordered:
             between = (pair for pair in pairwise(events) if pair[1].is_before and not pair[0].is_before)
             yield from ((*rows, UNSEEN_WRITER) for rows in _changes(between))
-
-
-def _is_in_order(events: list[_Saved]) -> bool:
-    return all(before.row < after.row for before, after in _around_kernels(events))
 
 
 def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:
@@ -276,9 +266,8 @@ def _buffers(step: Step) -> dict[str, list[_Saved]]:
         io = str(tables.label("io")[row])
         for prefix in (_BEFORE, _AFTER):
             if io.startswith(prefix):
-                saved = _Saved(
-                    row, str(tables.label("op_name")[row]), prefix == _BEFORE, bytes(tables.digest[row])
-                )
+                kernel, digest = str(tables.label("op_name")[row]), bytes(tables.digest[row])
+                saved = _Saved(row, digest, kernel=kernel, is_before=prefix == _BEFORE)
                 buffers.setdefault(io.removeprefix(prefix), []).append(saved)
     return buffers
 

@@ -248,7 +248,7 @@ def lines_of(frame: pd.DataFrame) -> list[Line]:
         bad[places] = marked(frame.attrs["statistic"], non_finite[begin:end])
         name, net, graph, rank = keys[begin]
         place = f"  ({net or '-'}, graph {graph})" if has_graphs else ""
-        lines.append(Line(f"{rank}  {name}{place}", values, present, bad))
+        lines.append(Line(str(rank), f"{name}{place}", values, present, bad))
     return lines
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypeVar, overload
 
 from ingest.reader import notebook
 from ingest.reader.tensor import TENSOR_FIELDS, Tensor
-from ingest.reader.text import counted, number_text, shape_text
+from ingest.reader.text import cell_text, counted
 from workers.arrays.statistics import FIELDS
 
 if TYPE_CHECKING:
@@ -80,12 +80,3 @@ class Tensors(TableList[Tensor]):
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield `Tensor.to_dict` of each tensor."""
         return (tensor.to_dict() for tensor in self)
-
-
-def cell_text(value: object) -> str:
-    """Return a plain value as a table shows it."""
-    if isinstance(value, float):
-        return number_text(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return shape_text(value)
-    return "-" if value is None else str(value)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # it imports msgspec, and --help needs none of it
     from workers.store.model import CommitSummary
 
 __all__ = [
+    "cell_text",
     "counted",
     "counted_steps",
     "files_with_problems",
@@ -48,6 +49,15 @@ def value_text(value: float) -> str:
     if math.isfinite(value):
         return f"{value:.6g}"
     return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+
+
+def cell_text(value: object) -> str:
+    """Return a plain value as a table shows it."""
+    if isinstance(value, float):
+        return number_text(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return shape_text(value)
+    return "-" if value is None else str(value)
 
 
 def shape_text(shape: Sequence[int] | None) -> str:

@@ -10,12 +10,12 @@ import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.disk.space import space_at
 from ingest.dump_configs.checking.check import CheckedConfig
@@ -103,24 +103,19 @@ class Sizes:
         """The ranks that have a step."""
         return sorted(self._steps)
 
-    def of(self, operators: Collection[OperatorId], ranks: Iterable[int], steps: Iterable[int]) -> Amount:
-        """Estimate how much these operators dump on these ranks in these steps."""
-        inner = (call for operator in operators for call in self._inner.get(operator.op_name, ()))
-        names = {operator[1:] for operator in (*operators, *inner)}
-        wanted = list(steps)
+    def of(
+        self, operators: Collection[OperatorId] | None, ranks: Iterable[int], steps: Iterable[int]
+    ) -> Amount:
+        """Estimate how much these operators dump in these steps of these ranks; None: all, and parameters."""
+        chosen = operators or ()
+        inner = (call for operator in chosen for call in self._inner.get(operator.op_name, ()))
+        names = {operator[1:] for operator in (*chosen, *inner)}
         total = Amount()
-        for rank in ranks:
-            for step in wanted:
-                for name, amount in self.of_step(rank, step).items():
-                    if name[:3] in names:
-                        total += amount
+        for rank, step in product(ranks, list(steps)):
+            for name, amount in self.of_step(rank, step).items():
+                if operators is None or name[:3] in names:
+                    total += amount
         return total
-
-    def of_all(self, ranks: Iterable[int], steps: Iterable[int]) -> Amount:
-        """Estimate how much all operators dump on these ranks in these steps, parameters included."""
-        wanted = list(steps)
-        near = (self.of_step(rank, step) for rank in ranks for step in wanted)
-        return sum((amount for amounts in near for amount in amounts.values()), Amount())
 
     def time_of_step(self, rank: int, step: int) -> DumpTime:
         """Return how long the dump of a step took, from its first tensor to its last."""
@@ -156,30 +151,32 @@ class Sizes:
     def _nearest(self, rank: int, step: int) -> Step | None:
         """Return the step in the store that is most like another one, of those that can be read."""
         if (rank, step) not in self._near:
-            self._near[rank, step] = self._search_nearest(rank, step)
+            opened = None
+            for near in sorted(self._steps, key=lambda known: (abs(known - rank), known)):
+                steps = self._steps[near]
+                while steps and opened is None:
+                    known = min(steps, key=lambda known: (abs(known - step), -known))
+                    opened = readable_step(self._store, near, known)
+                    if opened is None:
+                        steps.remove(known)
+            self._near[rank, step] = opened
         return self._near[rank, step]
-
-    def _search_nearest(self, rank: int, step: int) -> Step | None:
-        for near in sorted(self._steps, key=lambda known: (abs(known - rank), known)):
-            steps = self._steps[near]
-            for known in sorted(steps, key=lambda known: (abs(known - step), -known)):
-                if (opened := readable_step(self._store, near, known)) is not None:
-                    return opened
-                steps.remove(known)
-        return None
 
     def _measure(self, step: Step) -> Amounts:
         tables = step.tables
         kinds = tables.label("kind")
         is_tensor = np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value))
         rows = np.flatnonzero(is_tensor)
-        nbytes = _nbytes_of_rows(step, rows)
+        shape = tables.shape[rows]
+        elements = np.where(shape >= 0, shape, 1).prod(axis=1).tolist()
+        names = tables.label("dtype")[rows].tolist()
+        nbytes = [_nbytes_of(str(name), size) for name, size in zip(names, elements, strict=True)]
         labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name", "io"))
         sources, sizes = tables.label("source")[rows].tolist(), tables.number("source_size")[rows].tolist()
         dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
         seen: set[str] = set()
         amounts: Amounts = {}
-        columns = zip(*labels, sources, sizes, dumped, nbytes.tolist(), strict=True)
+        columns = zip(*labels, sources, sizes, dumped, nbytes, strict=True)
         for graph, op_type, op_name, io, source, size, is_dumped, size_of_elements in columns:
             if is_dumped and source in seen:  # a file of several tensors
                 continue
@@ -188,17 +185,6 @@ class Sizes:
             key = (str(graph), str(op_type), str(op_name), str(io))
             amounts[key] = amounts.get(key, Amount()) + amount
         return amounts
-
-
-def _nbytes_of_rows(step: Step, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bytes of the elements of tensors by their shapes and types, (row,)."""
-    tables = step.tables
-    shape = tables.shape[rows]
-    sizes = np.where(shape >= 0, shape, 1).prod(axis=1)
-    names = tables.label("dtype")[rows]
-    return np.array(
-        [_nbytes_of(str(name), int(size)) for name, size in zip(names, sizes, strict=True)], np.int64
-    )
 
 
 def _nbytes_of(dtype: str, size: int) -> int:
@@ -263,24 +249,22 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     near = max((key for key in store.keys if key.step is not None), key=lambda key: key.order)
     step = near.step or 0
     amount = _amount(asked, sizes, ranks, step)
-    whole, took = sizes.of_all([near.rank], [step]), sizes.time_of_step(near.rank, step)
+    whole, took = sizes.of(None, [near.rank], [step]), sizes.time_of_step(near.rank, step)
     part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
+    # Where the dump goes, if that is a directory of this host.
+    space = space_at(_existing(Path(asked.directory))) if asked.directory.startswith("/") else None
+    names = [(op_type, op_name) for _, op_type, op_name, _ in sizes.of_step(sizes.ranks[0], step)]
+    unknown = (of.text for of in asked.operators or () if not any(of.matches(*name) for name in names))
     return DumpCost(
         files=amount.files,
         nbytes=amount.nbytes,
         steps=None if asked.steps is None else len(asked.steps),
         ranks=len(ranks),
         seconds=None if took.seconds is None else took.seconds * part,
-        free_nbytes=_free_nbytes(asked.directory),
-        unknown=tuple(_unknown(asked, sizes, sizes.ranks[0], step)),
+        free_nbytes=None if space is None else space.free_nbytes,
+        unknown=tuple(unknown),
         seconds_unknown=took.unknown,
     )
-
-
-def _free_nbytes(directory: str) -> int | None:
-    """Return the free space where a dump goes; None if that is not a directory of this host."""
-    space = space_at(_existing(Path(directory))) if directory.startswith("/") else None
-    return None if space is None else space.free_nbytes
 
 
 def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:
@@ -297,13 +281,6 @@ def _is_asked(asked: AskedDump, op_type: str, op_name: str, io: str) -> bool:
     if asked.operators is None:
         return is_parameter(op_type) or asked.io.includes(io)
     return asked.io.includes(io) and any(pattern.matches(op_type, op_name) for pattern in asked.operators)
-
-
-def _unknown(asked: AskedDump, sizes: Sizes, rank: int, step: int) -> Iterator[str]:
-    names = [(op_type, op_name) for _, op_type, op_name, _ in sizes.of_step(rank, step)]
-    for pattern in asked.operators or ():
-        if not any(pattern.matches(*name) for name in names):
-            yield pattern.text
 
 
 def _existing(path: Path) -> Path:

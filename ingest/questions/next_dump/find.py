@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
 from ingest.dump_configs.writing import WITHOUT_PARAMETERS, system_of, write_config
@@ -101,25 +101,16 @@ class NextDump:
             "about": self.about,
             "ranks": list(self.config.ranks),
             "steps": list(self.config.steps),
-            "suspects": [_suspect_dict(suspect) for suspect in self.suspects],
-            "left_out": [_suspect_dict(suspect) for suspect in self.left_out],
+            **{
+                name: [
+                    {**of.operator._asdict(), "worth": of.worth, "why": of.why} for of in getattr(self, name)
+                ]
+                for name in ("suspects", "left_out")
+            },
             "estimate": asdict(self.estimate),
             "answers": list(self.answers),
             "notes": list(self.notes),
         }
-
-
-def _suspect_dict(suspect: Suspect) -> dict[str, Any]:
-    return {**suspect.operator._asdict(), "worth": suspect.worth, "why": suspect.why}
-
-
-def _lines_of_estimate(estimate: DumpEstimate) -> Iterator[str]:
-    unknown = f"time not known: {estimate.seconds_unknown}" if estimate.seconds_unknown else "time not known"
-    seconds = unknown if estimate.seconds is None else _time(estimate.seconds)
-    share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
-    yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
-    if estimate.run_nbytes:
-        yield f"  and {human_bytes(estimate.run_nbytes)} of graphs and other files, which every dump has"
 
 
 def _lines(answer: NextDump) -> Iterator[str]:
@@ -131,7 +122,13 @@ def _lines(answer: NextDump) -> Iterator[str]:
         yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"
     if len(answer.suspects) > _NAMED:
         yield f"    {len(answer.suspects) - _NAMED} more"
-    yield from _lines_of_estimate(estimate)
+    known = estimate.seconds
+    why = f": {estimate.seconds_unknown}" if estimate.seconds_unknown else ""
+    seconds = f"time not known{why}" if known is None else _time(known)
+    share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
+    yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
+    if estimate.run_nbytes:
+        yield f"  and {human_bytes(estimate.run_nbytes)} of graphs and other files, which every dump has"
     if answer.left_out:
         smallest = answer.left_out[0].operator
         yield (
@@ -154,8 +151,7 @@ def _time(seconds: float) -> str:
 NOTHING_NEW = "The store already has all of these tensors: the dump shows whether the problem occurs again."
 
 
-@dataclass(frozen=True, slots=True)
-class _SuspectRow:
+class _SuspectRow(NamedTuple):
     """A tensor of a suspect in the store."""
 
     name: tuple[str, ...]
@@ -164,39 +160,25 @@ class _SuspectRow:
     has_elements: bool
 
 
-def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Return in words what the store does not know of the suspects, and the next dump will."""
-    return tuple(_gains(store, suspicion, suspects))
-
-
-def _gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
-    known = set(store.keys)
-    last = suspicion.steps[-1]
+def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
+    """Yield in words what the store does not know of the suspects, and the next dump will."""
+    known, last = set(store.keys), suspicion.steps[-1]
     names = {suspect.operator[1:] for suspect in suspects}
     in_store = (readable_step(store, rank, last) for rank in suspicion.ranks if StepKey(rank, last) in known)
     rows = [row for step in in_store if step is not None for row in _rows(step, names)]
-    yield from _from_elements(rows)
-    yield from _from_operands(rows, suspects[0].operator)
-    yield from _from_absent_steps(suspicion, known)
-
-
-def _from_elements(rows: Iterable[_SuspectRow]) -> Iterator[str]:
-    """Yield the gains from elements of tensors that have only statistics in the store."""
-    without = sum(not row.has_elements for row in rows)
-    if without:
+    if without := sum(not row.has_elements for row in rows):
         yield (
             "which elements of the inputs made it, and their values: of "
             f"{without} of these tensors, the store has statistics alone"
         )
-
-
-def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
-    """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
+    # Of the culprit, the store may have only inputs, or only outputs.
+    culprit = suspects[0].operator
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
     if of_culprit and not any(is_output(row.io) for row in of_culprit):
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
+    yield from _from_absent_steps(suspicion, known)
 
 
 def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Iterator[str]:
@@ -214,13 +196,12 @@ def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Itera
             yield f"what rank {rank} did in step {last}, which the store does not have"
 
 
-def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_SuspectRow]:
+def _rows(step: Step, names: Container[tuple[str, ...]]) -> Iterator[_SuspectRow]:
     tables = step.tables
     labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
-    wanted = set(names)
     for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
         name = (str(graph), str(op_type), str(op_name))
-        if name in wanted and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
+        if name in names and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
             yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
 
 
@@ -295,7 +276,7 @@ def next_dump(
             f"{human_bytes(estimate.nbytes)}, more than the budget of {human_bytes(budget)}",
             hint="Give a larger --budget, or fewer ranks and steps with --rank and --step.",
         )
-    answers = gains(store, suspicion, suspects)
+    answers = tuple(gains(store, suspicion, suspects))
     notes = suspicion.notes if answers else (*suspicion.notes, NOTHING_NEW)
     return NextDump(config, suspicion.about, tuple(suspects), tuple(left_out), estimate, answers, notes)
 
@@ -393,9 +374,9 @@ def _estimate(
     near: tuple[int, int],
 ) -> DumpEstimate:
     amount = sizes.of(operators, config.ranks, config.steps)
-    full = sizes.of_all(config.ranks, config.steps)
+    full = sizes.of(None, config.ranks, config.steps)
     # Ranks dump at the same time.
-    whole = sizes.of_all([near[0]], [near[1]])
+    whole = sizes.of(None, [near[0]], [near[1]])
     of_step = sizes.time_of_step(*near)
     seconds = None
     if of_step.seconds is not None and whole.files and config.ranks:

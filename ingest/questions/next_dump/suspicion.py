@@ -12,13 +12,11 @@ from ingest.questions.origin.answer import OriginAnswer, OriginOperator
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
 from ingest.reader.damage import Damage
-from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.errors import UsageError
-from workers.store.consolidated.blocks import TensorKey
 
 #: Operators of at least this worth are dumped without a budget. With one, those below it, too, if they fit.
 WORTH_DUMPING = 0.4
@@ -107,40 +105,27 @@ def suspicion_of_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     )
 
 
-def _named_culprits(flow: StepFlow, answer: OriginAnswer) -> list[FlowCall]:
-    """Return the calls of the operator at which it began; none if that operator was not dumped."""
-    return _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
-
-
 def _suspects_of_origin(
     flow: StepFlow, answer: OriginAnswer, why: str, notes: list[str]
 ) -> Iterator[Suspect]:
     """Yield the suspects of an origin; add to `notes` what the user should know of it."""
-    culprits = _named_culprits(flow, answer)
+    culprits = _calls(flow, answer)
     if not culprits:  # it came from an operator that was not dumped: those that it reached first were
-        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
+        culprits = [call for reached in answer.spread.next[:1] for call in _calls(flow, reached)]
         notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
     if answer.came_in is not None:
         for writer in _writers_of_parameters(flow, culprits):
             yield Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter")
     yield from _with_sources(flow, culprits, why)
     for operator in _named(answer.alternatives):
-        yield _suspect(operator, _ALTERNATIVE, operator.reason)
+        yield Suspect(_id_of(operator), _ALTERNATIVE, operator.reason)
     for operator in _named(answer.spread.next):
-        yield _suspect(operator, _READER, "it reads a bad tensor")
+        yield Suspect(_id_of(operator), _READER, "it reads a bad tensor")
 
 
 def _named(operators: Sequence[_Named]) -> list[_Named]:
     """Return the first of these operators, without those that have no name."""
     return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
-
-
-def _nothing_differs(store: Catalog, answer: Divergence) -> UsageError:
-    what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
-    return UsageError(
-        f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
-        hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
-    )
 
 
 def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
@@ -151,13 +136,18 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
     if not culprits:
-        raise _nothing_differs(store, answer)
-    first = min(map(_first_step, culprits))
-    culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
+        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
+        raise UsageError(
+            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
+            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+        )
+    steps = [each.step if isinstance(each, BrokenOperator) else each.first_step for each in culprits]
+    first = min(steps)
+    culprits = [culprit for culprit, step in zip(culprits, steps, strict=True) if step == first]
     suspects = list(chain.from_iterable(_of_culprit(store, culprit) for culprit in culprits))
     differences = (difference for difference in answer.differences if difference.first_step == first)
     suspects += (
-        Suspect(_operator_of(difference.key), _READER, f"{difference.name} differs")
+        Suspect(_id_of(difference.key), _READER, f"{difference.name} differs")
         for difference in islice(differences, max(4 * _MAX_ALTERNATIVES - len(suspects), 0))
     )
     ranks = {rank for culprit in culprits for rank in (*culprit.ranks, *culprit.others[:1])}
@@ -166,33 +156,13 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about, notes)
 
 
-def _first_step(culprit: BrokenOperator | Odd) -> int:
-    return culprit.step if isinstance(culprit, BrokenOperator) else culprit.first_step
-
-
-def _operator_of(part: BrokenOperator | TensorKey) -> OperatorId:
-    return OperatorId(part.net, part.graph, part.op_type, part.op_name)
-
-
 def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspect]:
     """Yield a broken operator; or that of the tensor with which ranks differ first, and its sources."""
     if isinstance(culprit, BrokenOperator):
-        yield Suspect(_operator_of(culprit), _CULPRIT, "equal inputs and unequal outputs")
+        yield Suspect(_id_of(culprit), _CULPRIT, "equal inputs and unequal outputs")
         return
-    key = culprit.first.key
     flow = flow_of(store.step(culprit.ranks[0], culprit.first_step))
-    calls = _calls(flow, key.graph, key.op_type, key.op_name)
-    yield from _with_sources(flow, calls, f"{culprit.first.name} differs first")
-
-
-def _calls_with(flow: StepFlow, tensors: Iterable[Tensor]) -> list[FlowCall]:
-    """Return the calls of the operators that have these tensors, each once."""
-    calls = {
-        id(call): call
-        for tensor in tensors
-        for call in _calls(flow, tensor.graph, tensor.op_type, tensor.op_name)
-    }
-    return list(calls.values())
+    yield from _with_sources(flow, _calls(flow, culprit.first.key), f"{culprit.first.name} differs first")
 
 
 def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
@@ -222,7 +192,8 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]
         flow = flow_of(store.step(last.rank, last.step))
-        suspects += _with_sources(flow, _calls_with(flow, chosen), f"its name fits {pattern}")
+        calls = {id(call): call for tensor in chosen for call in _calls(flow, tensor)}
+        suspects += _with_sources(flow, [*calls.values()], f"its name fits {pattern}")
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"
@@ -250,20 +221,10 @@ def _began(answer: OriginAnswer) -> str:
     return {"born": "was born in", "recorded": "was recorded in"}.get(answer.how or "", "came through")
 
 
-def _calls(flow: StepFlow, graph: str, op_type: str, op_name: str) -> list[FlowCall]:
-    return [
-        call
-        for key, call in flow.calls.items()
-        if (key.graph, key.op_type, key.op_name) == (graph, op_type, op_name)
-    ]
-
-
-def _calls_of(flow: StepFlow, operator: OriginOperator) -> list[FlowCall]:
-    return _calls(flow, operator.graph, operator.op_type, operator.op_name)
-
-
-def _suspect(operator: OriginOperator, worth: float, why: str) -> Suspect:
-    return Suspect(OperatorId("", operator.graph, operator.op_type, operator.op_name), worth, why)
+def _calls(flow: StepFlow, part: Any) -> list[FlowCall]:
+    """Return the calls of the operator of a tensor, a call or an answer; none if that is not known."""
+    wanted = (part.graph or "", part.op_type or "", part.op_name or "")
+    return [call for key, call in flow.calls.items() if (key.graph, key.op_type, key.op_name) == wanted]
 
 
 def _with_sources(flow: StepFlow, culprits: list[FlowCall], why: str) -> Iterator[Suspect]:
@@ -304,8 +265,9 @@ def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[
                     yield flow.call_of[written.source]
 
 
-def _id_of(key: CallKey) -> OperatorId:
-    return OperatorId(key.net, key.graph, key.op_type, key.op_name)
+def _id_of(part: Any) -> OperatorId:
+    """Return the operator of a tensor or a call; an answer may not know the network of it."""
+    return OperatorId(getattr(part, "net", ""), part.graph, part.op_type, part.op_name)
 
 
 def _ranked(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from ingest.questions.origin.graph import SpreadGraph
@@ -51,8 +52,10 @@ class OriginTensor(Plain):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; unknown statistics are None."""
-        numbers = {name: _plain(name, getattr(self.statistics, name)) for name in FIELDS}
-        return Plain.to_dict(self) | numbers
+        values: dict[str, float] = {name: getattr(self.statistics, name) for name in FIELDS}
+        known = {name: value for name, value in values.items() if math.isfinite(value)}
+        counts = {name: int(value) for name, value in known.items() if name in COUNT_FIELDS}
+        return Plain.to_dict(self) | dict.fromkeys(FIELDS) | known | counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +194,12 @@ class OriginAnswer(Plain):
 
     def table(self) -> Table[OriginTensor]:
         """Return a row for each input and output of the operator."""
-        numbers: dict[str, Callable[[OriginTensor], str]] = {
-            heading: lambda row, name=name: number_text(getattr(row.statistics, name))  # type: ignore[misc]
-            for heading, name in _NUMBERS.items()
-        }
         return Table(
             {
                 "tensor": lambda row: f"{row.io} {row.slot}" if row.slot >= 0 else row.io,
                 "dtype": lambda row: row.dtype,
                 "shape": lambda row: shape_text(row.shape),
-                **numbers,
+                **{heading: partial(_number, name) for heading, name in _NUMBERS.items()},
             },
             (*self.inputs, *self.outputs),
             "tensor",
@@ -246,10 +245,8 @@ class OriginAnswer(Plain):
         return self.to_dict() | ({"spread_graph": self.spread.graph.to_dict()} if self.drawn_as else {})
 
 
-def _plain(name: str, value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    return int(value) if name in COUNT_FIELDS else value
+def _number(name: str, row: OriginTensor) -> str:
+    return number_text(getattr(row.statistics, name))
 
 
 def _lines(answer: OriginAnswer) -> Iterator[str]:
@@ -326,18 +323,15 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
         yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
     elif answer.how in ("born", "came in"):
         yield f"not to any other dumped operator in step {answer.step}"
-    yield from _first(_FEW, map(_collective_text, spread.collectives))
+    for collective in spread.collectives[:_FEW]:
+        from_to = [named_ranges("rank", of) for of in (collective.from_ranks, collective.to_ranks)]
+        assumed = " (assumed)" if collective.is_assumed else ""
+        yield f"through {collective.op_type} ({collective.op_name}) from {' to '.join(from_to)}{assumed}"
+    if spread.collectives[_FEW:]:
+        yield f"{len(spread.collectives) - _FEW} more"
     if spread.ends:
         yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
     yield from _first(_FEW, map(_later_text, spread.steps))
-
-
-def _collective_text(collective: OriginCollective) -> str:
-    return (
-        f"through {collective.op_type} ({collective.op_name}) "
-        f"from {named_ranges('rank', collective.from_ranks)} to {named_ranges('rank', collective.to_ranks)}"
-        + (" (assumed)" if collective.is_assumed else "")
-    )
 
 
 def _later_text(later: OriginLater) -> str:

@@ -155,6 +155,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
     rows = tensor_rows(tables)
     op_types = tables.label("op_type")[rows].tolist()
     io = tables.label("io")[rows].tolist()
+    unknown = rows[np.isnan(tables.statistic("nan_count")[rows]) & ~bad[rows]]
     trace = RankTrace(
         step.key.rank,
         int(step.key.step or 0),
@@ -166,7 +167,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
             is_output(label) and not is_parameter(op_type)
             for label, op_type in set(zip(io, op_types, strict=True))
         ),
-        unknown=_count_unknown(tables, rows, bad),
+        unknown=sum(_FLOAT.search(str(dtype)) is not None for dtype in tables.label("dtype")[unknown]),
     )
     names = tables.label("op_name")[rows].tolist()
     kinds = list(zip(op_types, io, names, strict=True))
@@ -226,57 +227,33 @@ def operator_before(step: Step, call: Call) -> str | None:
 
 
 def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
-    tables = step.tables
-    io = tables.label("io")
+    io, slot = step.tables.label("io"), step.tables.number("slot")
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
+    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
     return Call(
         rank=step.key.rank,
         step=int(step.key.step or 0),
         key=key,
         row=min(outputs or rows),
         inputs=len(inputs),
-        missing_slots=_missing_slots(tables, inputs),
-        bad_inputs=_operands(step, inputs, bad),
-        bad_outputs=_operands(step, outputs, bad),
+        missing_slots=tuple(number for number in range(max(slots, default=0)) if number not in slots),
+        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
+        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
     )
-
-
-def _operands(step: Step, rows: list[int], chosen: Mask) -> tuple[CallOperand, ...]:
-    return tuple(_operand(step, row) for row in rows if chosen[row])
-
-
-def _missing_slots(tables: Tables, inputs: list[int]) -> tuple[int, ...]:
-    io, slot = tables.label("io"), tables.number("slot")
-    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
-    return tuple(number for number in range(max(slots, default=0)) if number not in slots)
 
 
 def _operand(step: Step, row: int) -> CallOperand:
     tables = step.tables
-    io = sys.intern(str(tables.label("io")[row]))
-    slot = int(tables.number("slot")[row])
+    counted = ("nan_count", "pos_inf_count", "neg_inf_count", "count")
+    nan, positive, negative, count = (tables.statistic(name)[row] for name in counted)
+    infinity = "Inf" if positive > 0 and negative > 0 else "+Inf" if positive > 0 else "-Inf"
     return CallOperand(
-        row, io, slot, step.shape(row), content_of(step, row), _holds(tables, row), _is_plain(tables, row)
+        row,
+        sys.intern(str(tables.label("io")[row])),
+        int(tables.number("slot")[row]),
+        step.shape(row),
+        content_of(step, row),
+        "NaN" if nan > 0 else infinity if positive > 0 or negative > 0 else "",
+        bool(max(nan, positive, negative) == count),
     )
-
-
-def _holds(tables: Tables, row: int) -> str:
-    if tables.statistic("nan_count")[row] > 0:
-        return "NaN"
-    positive = tables.statistic("pos_inf_count")[row] > 0
-    negative = tables.statistic("neg_inf_count")[row] > 0
-    if positive or negative:
-        return "Inf" if positive and negative else "+Inf" if positive else "-Inf"
-    return ""
-
-
-def _is_plain(tables: Tables, row: int) -> bool:
-    counts = (tables.statistic(name)[row] for name in ("nan_count", "pos_inf_count", "neg_inf_count"))
-    return bool(max(counts) == tables.statistic("count")[row])
-
-
-def _count_unknown(tables: Tables, rows: _Rows, bad: Mask) -> int:
-    unknown = np.isnan(tables.statistic("nan_count")[rows]) & ~bad[rows]
-    dtypes = tables.label("dtype")[rows][unknown]
-    return sum(_FLOAT.search(str(dtype)) is not None for dtype in dtypes)

@@ -6,7 +6,6 @@ an episode depends on its first step and on the steps before. So it does not cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -46,12 +45,7 @@ def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
     after it. Of the other steps only their totals are used, however long an episode is. Infinity that others
     turned into finite numbers is not an episode.
     """
-    search = OriginSearch(snapshot, "auto")
-    episodes = tuple(_episodes(snapshot, search))
-    return FoundEpisodes(episodes, search.left_out, frozenset(search.unread))
-
-
-def _episodes(snapshot: Snapshot, search: OriginSearch) -> Iterator[Episode]:
+    search, episodes = OriginSearch(snapshot, "auto"), []
     for answer, steps in search.answers():
         bad = [
             opened.commit.summary
@@ -62,9 +56,12 @@ def _episodes(snapshot: Snapshot, search: OriginSearch) -> Iterator[Episode]:
         ranks = {summary.key.rank for summary in bad} | set(answer.spread.ranks)
         known = set(steps)
         within = tuple(later for later in answer.spread.steps if later.step in known)
-        yield Episode(
-            replace(answer, spread=replace(answer.spread, steps=within)),
-            tuple(steps),
-            tuple(sorted(ranks)),
-            sum(summary.anomalous_tensors for summary in bad),
+        episodes.append(
+            Episode(
+                replace(answer, spread=replace(answer.spread, steps=within)),
+                tuple(steps),
+                tuple(sorted(ranks)),
+                sum(summary.anomalous_tensors for summary in bad),
+            )
         )
+    return FoundEpisodes(tuple(episodes), search.left_out, frozenset(search.unread))

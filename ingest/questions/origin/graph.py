@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingest.questions.origin.calls import Call
-from ingest.questions.origin.flow import Crossing, Edge, Flow
+from ingest.questions.origin.flow import Crossing
 from ingest.questions.origin.roots import Root
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.plain import Plain
@@ -92,51 +92,28 @@ def graph_of(root: Root) -> SpreadGraph:
     Takes time and memory in proportion to the number of edges. A collective is one node of its own between
     the ranks, because edges for each pair of ranks would be thousands.
     """
-    flow, reached = root.flow, list(root.reached)
-    ids: dict[Call | Crossing, int] = {call: number for number, call in enumerate(reached)}
+    flow, reached = root.flow, root.reached
     crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
-    ids |= {crossing: len(reached) + number for number, crossing in enumerate(crossings)}
-    edges = list(_edges_between(reached, flow, ids))
-    edges += (edge for crossing in crossings for edge in _edges_through(crossing, ids))
-    nodes = [_node(ids[call], call) for call in reached]
-    nodes += [_passage(ids[crossing], crossing, root.call.step) for crossing in crossings]
-    return SpreadGraph(tuple(nodes), tuple(edges))
-
-
-def _edges_between(
-    calls: Iterable[Call], flow: Flow, ids: Mapping[Call | Crossing, int]
-) -> Iterator[SpreadEdge]:
-    for call in calls:
+    members: list[Call | Crossing] = [*reached, *crossings]
+    ids = {each: number for number, each in enumerate(members)}
+    nodes, edges = [], []
+    for each, number in ids.items():
+        key, is_call = each.key, isinstance(each, Call)
+        kind = PASSAGE if not is_call else PARAMETER if is_parameter(key.op_type) else OPERATOR
+        rank = each.rank if isinstance(each, Call) else None
+        place = (root.call.step, key.graph, key.op_type, key.op_name, key.occurrence)
+        nodes.append(SpreadNode(number, kind, rank, *place))
+    for call in reached:
         for edge in flow.before.get(call, ()):
+            operand = edge.operand
+            name, holds = (None, "") if operand is None else (call.name_of(operand), operand.holds)
             if edge.source in ids:
-                yield _edge(edge, ids[edge.source], call, ids[call])
-
-
-def _edge(edge: Edge, source: int, call: Call, target: int) -> SpreadEdge:
-    """Return an edge to a call, with the tensor that brought something bad if that is known."""
-    if edge.operand is None:
-        return SpreadEdge(source, target, None, "", edge.is_assumed)
-    return SpreadEdge(source, target, call.name_of(edge.operand), edge.operand.holds, edge.is_assumed)
-
-
-def _edges_through(crossing: Crossing, ids: Mapping[Call | Crossing, int]) -> Iterator[SpreadEdge]:
-    """Yield the edges from the calls of a collective to its node, and from there to its calls."""
-    passage = ids[crossing]
-    into = [(ids[call], passage) for call in crossing.sources if call in ids]
-    out_of = [(passage, ids[call]) for call in crossing.targets if call in ids]
-    for source, target in into + out_of:
-        yield SpreadEdge(source, target, None, "", crossing.is_assumed)
-
-
-def _node(number: int, call: Call) -> SpreadNode:
-    key = call.key
-    kind = PARAMETER if is_parameter(call.op_type) else OPERATOR
-    return SpreadNode(number, kind, call.rank, call.step, key.graph, key.op_type, key.op_name, key.occurrence)
-
-
-def _passage(number: int, crossing: Crossing, step: int) -> SpreadNode:
-    key = crossing.key
-    return SpreadNode(number, PASSAGE, None, step, key.graph, key.op_type, key.op_name, key.occurrence)
+                edges.append(SpreadEdge(ids[edge.source], ids[call], name, holds, edge.is_assumed))
+    for crossing in crossings:
+        into = [(ids[call], ids[crossing]) for call in crossing.sources if call in ids]
+        out_of = [(ids[crossing], ids[call]) for call in crossing.targets if call in ids]
+        edges += [SpreadEdge(begin, end, None, "", crossing.is_assumed) for begin, end in into + out_of]
+    return SpreadGraph(tuple(nodes), tuple(edges))
 
 
 def _escaped(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.questions.origin.calls import Call, operator_before
+from ingest.questions.origin.calls import operator_before
 from ingest.questions.origin.roots import BORN, CAME_IN, Root, Weight, masks_of, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import describe_root, list_in_words, sentence
@@ -49,17 +49,14 @@ class PassedBy:
                 yield f"{meaning}: {list_in_words(texts)}."
 
 
-def notes_on_search(passed_by: PassedBy, alike: Sequence[int], unknown: int) -> list[str]:
+def notes_on_search(passed_by: PassedBy, unknown: int) -> list[str]:
     """Return notes on what does not matter, and on what is not known.
 
     Args:
         passed_by: the roots that the search passed by.
-        alike: steps in which the same tensors hold infinity as in harmless ones.
         unknown: the number of tensors that may or may not be bad.
     """
     notes = list(passed_by.notes())
-    if alike:
-        notes.append(f"The same tensors hold harmless infinity in {named_ranges('step', alike)}.")
     if unknown:
         they_hold = "it holds" if unknown == 1 else "they hold"
         notes.append(f"Of {counted(unknown, 'tensor')} it is not known whether {they_hold} NaN or Inf.")
@@ -90,7 +87,7 @@ def notes_on_root(
     if call.key.occurrence:
         number = call.key.occurrence + 1
         notes.append(f"{call.op_name} ran several times in this step: this is its run {number}.")
-    if root.is_checked:
+    if root.leads_to("checks"):
         notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
     notes += _on_end(root, others)
     return notes
@@ -105,14 +102,9 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     if before is not None:
         if is_in_doubt and not suspects.may_hold(before):
             yield f"Step {earlier} of this rank has nothing of the kind, not in parameters either."
-    elif suspects.cause != "where":
-        yield from _on_missing_step(call, earlier, is_in_doubt=is_in_doubt)
-
-
-def _on_missing_step(call: Call, earlier: int | None, *, is_in_doubt: bool) -> Iterator[str]:
-    if earlier is not None:
+    elif suspects.cause != "where" and earlier is not None:
         yield f"Rank {call.rank} has no step {earlier} in the answer: it may have begun there."
-    elif is_in_doubt:
+    elif suspects.cause != "where" and is_in_doubt:
         yield f"Step {call.step} is the first of the answer: it may have begun before."
 
 
@@ -122,12 +114,9 @@ def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
     left_out = [*suspects.snapshot.left_out, *suspects.damaged]
     earlier = {left.key.step for left in left_out if left.key.step is not None and left.key.step < own_step}
     if earlier:
-        were = _clause("step", earlier, "was", "were")
-        yield f"{were} left out, on one rank at least: it may have begun there."
-    ranks = {left.key.rank for left in left_out if left.key.step == own_step}
-    if ranks:
-        were = _clause("rank", ranks, "was", "were")
-        yield f"{were} left out of this step: it may have begun there."
+        yield f"{_clause('step', earlier, 'was')} left out, on one rank at least: it may have begun there."
+    if ranks := {left.key.rank for left in left_out if left.key.step == own_step}:
+        yield f"{_clause('rank', ranks, 'was')} left out of this step: it may have begun there."
 
 
 def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
@@ -138,14 +127,12 @@ def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
     left_out = {left.key.rank for left in snapshot.left_out if left.key.step == call.step}
     absent = left_out | (set(snapshot.ranks) - set(snapshot.of_step(call.step)))
     if absent:
-        have = _clause("rank", absent, "has", "have")
-        yield f"{have} no such step in the answer: it may have come from there."
+        yield f"{_clause('rank', absent, 'has')} no such step in the answer: it may have come from there."
         return
     traces = root.flow.traces
     silent = {rank for rank in traces if rank != call.rank and call.key not in traces[rank].collectives}
     if silent:
-        have = _clause("rank", silent, "has", "have")
-        yield f"{have} no {call.op_name} in the dump: it may have come from there."
+        yield f"{_clause('rank', silent, 'has')} no {call.op_name} in the dump: it may have come from there."
     else:
         yield "It is a collective: a rank that the answer is not about may have put it in."
 
@@ -171,6 +158,7 @@ def _on_end(root: Root, others: Iterable[Root]) -> Iterator[str]:
             yield "No operator of the dump has read it: an output of the network, or of no use."
 
 
-def _clause(noun: str, numbers: Collection[int], singular: str, plural: str) -> str:
+def _clause(noun: str, numbers: Collection[int], verb: str) -> str:
     """Begin a sentence about ranks or steps: `Rank 1 has`, `Ranks 1-3 have`."""
-    return f"{named_ranges(noun, numbers).capitalize()} {singular if len(numbers) == 1 else plural}"
+    plural = {"was": "were", "has": "have"}[verb]
+    return f"{named_ranges(noun, numbers).capitalize()} {verb if len(numbers) == 1 else plural}"

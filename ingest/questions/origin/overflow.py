@@ -8,7 +8,7 @@ import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call, bad_numbers
-from ingest.questions.origin.wording import fused_from, source_line, tensors_of
+from ingest.questions.origin.wording import source_of, tensors_of
 from ingest.reader.flow.content import key_of
 from ingest.reader.rows import overflow_rows
 from ingest.reader.snapshot import LeftOut, Snapshot
@@ -36,7 +36,7 @@ def first_overflow(snapshot: Snapshot) -> OriginAnswer:
     for step in snapshot.steps:
         records: list[_Record] = []
         for opened in snapshot.of_step(step).values():
-            if not opened.commit.summary.overflows:
+            if not _has_records(opened):
                 continue
             try:
                 records += [_Record(opened, fields) for fields in overflow_rows(opened)]
@@ -52,6 +52,13 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
     step, fields = records[0]
     call = _call(step, fields)
     inputs, outputs = tensors_of(step, call, bad_numbers(step)) if call else ((), ())
+    source, fused_from = source_of(snapshot, step, call) if call else (None, ())
+    later = [
+        OriginLater(number, ranks)
+        for number in snapshot.steps
+        if number > (step.key.step or 0)
+        and (ranks := tuple(rank for rank, of in snapshot.of_step(number).items() if _has_records(of)))
+    ]
     return OriginAnswer(
         cause="overflow",
         how="recorded",
@@ -62,11 +69,11 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
         op_type=fields["op_type"] or None,
         op_name=fields["op_name"] or None,
         occurrence=call.key.occurrence if call else None,
-        fused_from=fused_from(snapshot, step, call) if call else (),
-        source=source_line(snapshot, step, call) if call else None,
+        fused_from=fused_from,
+        source=source,
         inputs=inputs,
         outputs=outputs,
-        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(_later(snapshot, step.key.step or 0))),
+        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(later)),
         alternatives=tuple(map(_alternative, records[1:]))[:_ALTERNATIVES],
         notes=tuple(_notes(records, call)),
         left_out=left_out,
@@ -84,15 +91,8 @@ def _notes(records: list[_Record], call: Call | None) -> list[str]:
     return notes
 
 
-def _later(snapshot: Snapshot, first: int) -> list[OriginLater]:
-    """Return the later steps with overflow records."""
-    later = []
-    for step in snapshot.steps:
-        opened = snapshot.of_step(step)
-        ranks = tuple(rank for rank, of_rank in opened.items() if of_rank.commit.summary.overflows)
-        if ranks and step > first:
-            later.append(OriginLater(step, ranks))
-    return later
+def _has_records(step: Step) -> bool:
+    return bool(step.commit.summary.overflows)
 
 
 def _alternative(record: _Record) -> OriginOperator:

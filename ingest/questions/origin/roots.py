@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import TypeAlias
 
 from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Flow
@@ -34,33 +35,24 @@ class Weight(IntEnum):
     """A mask, or infinity in the data, that others turned into finite numbers; memory that nothing read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Consequences:
-    """The calls of a step by what they lead to. Found for all calls at once: there may be many roots."""
+#: What something bad leads to, and the calls from which it gets there. Found for all calls of a step at once:
+#: there may be many roots. `nan`: NaN, or what is not known to be infinity. `ends`: an output that no call
+#: read, or a parameter. `checks`: an operator that looks for NaN and Inf. `hard births`: a call that produced
+#: NaN from infinity and is not a softmax.
+Consequences: TypeAlias = dict[str, set[Call]]
 
-    nan: set[Call]
-    """The calls that lead to NaN, or to something that is not known to be infinity."""
-    ends: set[Call]
-    """The calls that lead to an output that no call read, or to a parameter."""
-    checks: set[Call]
-    """The calls that lead to an operator that looks for NaN and Inf."""
-    parameters: set[Call]
-    """The calls that lead to a parameter."""
-    hard_births: set[Call]
-    """The calls that lead to one that produced NaN from infinity and is not a softmax."""
 
-    @classmethod
-    def of(cls, flow: Flow) -> Consequences:
-        """Follow the flow of a step backwards from its ends."""
-        calls = list(flow.calls)
-        births = [call for call in calls if _produces_nan(flow, call) and not is_softmax(call.op_type)]
-        return cls(
-            nan=flow.upstream(call for call in calls if _has_other_than_infinity(call)),
-            ends=flow.upstream(filter(flow.unread_outputs, calls)),
-            checks=flow.upstream(call for call in calls if checks_finite(call.op_type)),
-            parameters=flow.upstream(call for call in calls if is_parameter(call.op_type)),
-            hard_births=flow.upstream(births),
-        )
+def consequences_of(flow: Flow) -> Consequences:
+    """Follow the flow of a step backwards from its ends."""
+    calls = list(flow.calls)
+    births = [call for call in calls if _produces_nan(flow, call) and not is_softmax(call.op_type)]
+    return {
+        "nan": flow.upstream(call for call in calls if _has_other_than_infinity(call)),
+        "ends": flow.upstream(filter(flow.unread_outputs, calls)),
+        "checks": flow.upstream(call for call in calls if checks_finite(call.op_type)),
+        "parameters": flow.upstream(call for call in calls if is_parameter(call.op_type)),
+        "hard births": flow.upstream(births),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,24 +114,11 @@ class Root:
     @property
     def becomes_nan(self) -> bool:
         """Whether any tensor that it reached holds NaN, or something that is not known to be infinity."""
-        if self.operand is not None and not _is_infinity(self.operand):
-            return True
-        return any(call in self.consequences.nan for call in self.starts)
+        return (self.operand is not None and not _is_infinity(self.operand)) or self.leads_to("nan")
 
-    @property
-    def has_end(self) -> bool:
-        """Whether it reached an output that no call read, or a parameter."""
-        return any(call in self.consequences.ends for call in self.starts)
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether an operator that looks for NaN and Inf has read it, as in loss scaling."""
-        return any(call in self.consequences.checks for call in self.starts)
-
-    @property
-    def reaches_parameters(self) -> bool:
-        """Whether a parameter of the network holds it at the end of the step."""
-        return any(call in self.consequences.parameters for call in self.starts)
+    def leads_to(self, consequence: str) -> bool:
+        """Return whether it led to one of the `Consequences` in its step."""
+        return not self.consequences[consequence].isdisjoint(self.starts)
 
     @property
     def is_unread(self) -> bool:
@@ -156,21 +135,11 @@ class Root:
         is_one_sided = not self.trace.has_inputs or not self.trace.has_outputs
         if self.holds == "-Inf" and (is_one_sided or is_parameter(self.call.op_type)):
             return Weight.HARMLESS
-        if self.has_end or is_one_sided:
+        if self.leads_to("ends") or is_one_sided:
             return Weight.REAL
         if self.how == BORN and self.holds != "-Inf":
             return Weight.ABSORBED
         return Weight.HARMLESS
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the dump leaves no doubt about it."""
-        return not self.is_weak and not self.doubts()
-
-    @property
-    def is_clear_birth(self) -> bool:
-        """Whether its call bore it, and nothing suggests that it came from elsewhere."""
-        return self.how == BORN and not self.is_weak
 
     def doubts(self) -> list[str]:
         """Return the doubts that the dump leaves, as clauses of a text that names the call."""
@@ -215,14 +184,25 @@ def roots_of(flow: Flow) -> list[Root]:
 
     The order of the roots does not contradict any synchronisation point.
     """
-    consequences = Consequences.of(flow)
+    consequences = consequences_of(flow)
     roots = [*_born(flow, consequences), *_came_in(flow, consequences)]
     first_rows: dict[int, int] = {}
     for root in roots:
         if root.holds != "-Inf":
             first_rows[root.call.rank] = min(first_rows.get(root.call.rank, root.row), root.row)
-    marked = [_with_weakness(root, first_rows.get(root.call.rank, root.row)) for root in roots]
-    marked = _with_foreign(marked, flow)
+    # Where collectives were dumped, they tell what came from other ranks. Else outputs without inputs, as the
+    # gradients that a trainer dumps after they were reduced, may have come from where an operator bore it.
+    has_collectives = any(trace.collectives for trace in flow.traces.values())
+    own = [root for root in roots if root.how == BORN and root.call.inputs and root.call not in flow.twins]
+    births = set() if has_collectives else {root.call.rank for root in own}
+    marked = []
+    for root in roots:
+        is_hidden = (root.how != BORN or not root.call.inputs) and root.trace.is_ordered
+        follows = is_hidden and first_rows.get(root.call.rank, root.row) < root.row
+        is_weak = root.call in flow.twins or follows
+        is_foreign = not is_weak and root.how == BORN and not root.call.inputs
+        is_foreign = is_foreign and bool(births - {root.call.rank})
+        marked.append(replace(root, is_weak=is_weak or is_foreign, from_other_rank=is_foreign))
     return sorted(marked, key=lambda root: root.order)
 
 
@@ -232,33 +212,6 @@ def _has_other_than_infinity(call: Call) -> bool:
 
 def _is_infinity(operand: CallOperand) -> bool:
     return operand.holds.endswith("Inf")
-
-
-def _with_weakness(root: Root, first_row: int) -> Root:
-    """Mark a root as weak if it may follow from something bad that was on its rank before."""
-    is_hidden = root.how != BORN or not root.call.inputs
-    if root.call in root.flow.twins:
-        return replace(root, is_weak=True)
-    if first_row < root.row and is_hidden and root.trace.is_ordered:
-        return replace(root, is_weak=True)
-    return root
-
-
-def _with_foreign(roots: list[Root], flow: Flow) -> list[Root]:
-    """Mark the roots that may have come from another rank, where an operator with clean inputs bore it.
-
-    Such are outputs without inputs, as the gradients that a trainer dumps after they were reduced. If the
-    dump has collectives, these tell what came from where.
-    """
-    if any(trace.collectives for trace in flow.traces.values()):
-        return roots
-    births = {root.call.rank for root in roots if root.is_clear_birth and root.call.inputs}
-    return [
-        replace(root, is_weak=True, from_other_rank=True)
-        if root.is_clear_birth and not root.call.inputs and births - {root.call.rank}
-        else root
-        for root in roots
-    ]
 
 
 def _born(flow: Flow, consequences: Consequences) -> Iterator[Root]:
@@ -297,19 +250,6 @@ def _untouched_parameters(flow: Flow) -> Iterator[tuple[Call, CallOperand]]:
                 yield call, value
 
 
-def parameter_of(flow: Flow, rank: int, operand: CallOperand) -> str | None:
-    """Return the name of the parameter or input of the network that a tensor is; None if it is neither.
-
-    Only dumps that contain parameters as entries of their own tell.
-    """
-    for call in flow.traces[rank].calls:
-        if is_parameter(call.op_type) and any(
-            output.content == operand.content for output in call.bad_outputs
-        ):
-            return call.op_name
-    return None
-
-
 def _produces_nan(flow: Flow, call: Call) -> bool:
     """Return whether a call has an output with NaN, and its bad inputs, if any, hold only infinity."""
     own = flow.own_writes.get(call, ())
@@ -331,7 +271,7 @@ def _is_mask(root: Root, harmless: set[CallKey]) -> bool:
     if root.holds != "-Inf":
         return False
     is_known = root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless
-    return is_known or not any(call in root.consequences.hard_births for call in root.starts)
+    return is_known or not root.leads_to("hard births")
 
 
 def masks_of(roots: Iterable[Root], harmless: set[CallKey]) -> list[Root]:

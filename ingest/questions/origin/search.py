@@ -9,23 +9,23 @@ from typing import Annotated, Any
 import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer
-from ingest.questions.origin.calls import Mask, bad_numbers
+from ingest.questions.origin.calls import Mask, bad_numbers, rows_of
 from ingest.questions.origin.flow import Flow
 from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
 from ingest.questions.origin.overflow import first_overflow
-from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
-from ingest.questions.origin.wording import fused_from, name_of_input, source_line, tensors_of
+from ingest.questions.origin.wording import parameter_read, source_of, tensors_of
 from ingest.questions.question import Mode, Option, Partial, Question, Ranks, Steps
-from ingest.questions.why import WhyAnswer
+from ingest.questions.why import WhyAnswer, explain
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.content import CallKey
-from ingest.reader.flow.operator_kinds import is_collective
+from ingest.reader.flow.operator_kinds import is_collective, is_input, is_output
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import COLUMNS, Step
+from ingest.reader.tensor import Tensor
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -108,14 +108,6 @@ QUESTION = Question(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """The first root of a step, and the other roots of the step."""
-
-    root: Root
-    others: Sequence[Root]
-
-
 @dataclass
 class OriginSearch:
     """One search through the steps of a snapshot."""
@@ -132,8 +124,8 @@ class OriginSearch:
     unread: set[int] = field(default_factory=set)
     """Steps in which nothing was made of what is bad."""
     _passed_by: PassedBy = field(default_factory=PassedBy)
-    _fallback: _Candidate | None = None
-    """The first root that may matter, in case that none certainly does."""
+    _fallback: Sequence[Root] = ()
+    """The first roots that may matter, in case that none certainly does."""
     _unknown: int = 0
     """The number of tensors in the steps that were read which may or may not be bad."""
 
@@ -149,11 +141,10 @@ class OriginSearch:
             real = self._real_roots(roots)
             if real and not self._is_skipped_overflow(step, real):
                 self._passed_by.add(root for root in roots if root.weight is not Weight.REAL)
-                if self._fallback is not None:
-                    self._passed_by.add([self._fallback.root, *self._fallback.others])
-                return self._answer(_Candidate(real[0], real[1:]))
+                self._passed_by.add(self._fallback)
+                return self._answer(real)
             self._pass_by(flow, roots, real)
-        return self._nothing() if self._fallback is None else self._answer(self._fallback)
+        return self._answer(self._fallback) if self._fallback else self._nothing()
 
     def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
         """Yield the first root of each run of bad steps that matters, and the steps of the run.
@@ -171,22 +162,33 @@ class OriginSearch:
             if not real:
                 self._pass_by(flow, roots, real)
                 continue
-            row = list(self._suspects.steps_in_a_row(step))
+            row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
-            yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
+            yield self._answer(real), [step, *certain]
+
+    def _steps_in_a_row(self, first: int) -> Iterator[int]:
+        """Yield the steps after a bad one, up to one that holds nothing, or no more than a harmless one."""
+        steps = self.snapshot.steps
+        for step in steps[steps.index(first) + 1 :]:
+            is_worrying = self._suspects.ranks(step) and (
+                self._suspects.worrying_ranks(step) or self._real_roots(roots_of(self._link(step)))
+            )
+            if not is_worrying:
+                return
+            yield step
 
     def _pass_by(self, flow: Flow, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
         if roots and all(root.is_unread for root in roots):
             self.unread.add(flow.step)
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
-        if candidates and self._fallback is None:
-            self._fallback = _Candidate(candidates[0], candidates[1:])
+        if candidates and not self._fallback:
+            self._fallback = candidates
         else:
             self._passed_by.add(candidates)
         self._passed_by.add(root for root in roots if root.weight is Weight.HARMLESS)
-        # The same amount of infinity that operators made may matter in the next step: so that is read, too.
+        # The same amount of infinity that operators made may matter in the next step.
         if not candidates:
             self._suspects.mark_harmless(flow.step, flow.traces)
 
@@ -220,19 +222,23 @@ class OriginSearch:
 
     def _is_skipped_overflow(self, step: int, real: Sequence[Root]) -> bool:
         """Return whether gradients overflowed and loss scaling skipped the step: the next one is clean."""
-        if self.condition is not None or not any(root.is_checked for root in real):
+        if self.condition is not None or not any(root.leads_to("checks") for root in real):
             return False
-        if any(root.reaches_parameters for root in real):
+        if any(root.leads_to("parameters") for root in real):
             return False
         later = [other for other in self.snapshot.steps if other > step]
         return bool(later) and not self._suspects.ranks(later[0])
 
-    def _answer(self, candidate: _Candidate) -> OriginAnswer:
-        root, others = candidate.root, candidate.others
+    def _answer(self, roots: Sequence[Root]) -> OriginAnswer:
+        """Return the answer that names the first of the roots of a step."""
+        root, *others = roots
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]
         bad = self._is_bad(step)
         inputs, outputs = tensors_of(step, call, bad)
+        source, fused_from = source_of(self.snapshot, step, call)
+        parameter = parameter_read(root)
+        apposition = f" (Parameter {parameter})" if parameter else ""
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
         notes = [
@@ -249,12 +255,12 @@ class OriginSearch:
             op_type=call.op_type,
             op_name=call.op_name,
             occurrence=call.key.occurrence,
-            came_in=name_of_input(root),
-            fused_from=fused_from(self.snapshot, step, call),
-            source=source_line(self.snapshot, step, call),
+            came_in=None if root.operand is None else f"{call.name_of(root.operand)}{apposition}",
+            fused_from=fused_from,
+            source=source,
             inputs=inputs,
             outputs=outputs,
-            why=self._why(step, root, bad, notes),
+            why=None if self.condition is not None else self._why(step, root, bad, notes),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),
@@ -265,10 +271,16 @@ class OriginSearch:
 
     def _why(self, step: Step, root: Root, bad: Mask, notes: list[str]) -> WhyAnswer | None:
         """Return why a root is bad, if elements tell; add a note if they are damaged."""
-        if self.condition is not None:
-            return None
+        op_type, infinity = root.call.op_type, self.cause == "inf"
+        tensors = [Tensor(step, row) for row in rows_of(step, root.call.key)]
+        inputs = [tensor for tensor in tensors if is_input(tensor.io)]
+        outputs = [each for each in tensors if is_output(each.io) and not is_input(each.io) and bad[each.row]]
+        # An output with NaN before one with infinity: that may be a mask.
+        outputs.sort(key=lambda tensor: not tensor.statistics.nan_count > 0)
+        if root.operand is not None:
+            inputs, outputs = [], [Tensor(step, root.operand.row)]
         try:
-            return why_of(step, root, bad, infinity=self.cause == "inf")
+            return explain(op_type, inputs, outputs[0], infinity=infinity) if outputs else None
         except DamagedStore as exc:
             notes.append(
                 f"why it is bad is not known, because elements are damaged: {exc.message}. {exc.hint}"
@@ -294,7 +306,7 @@ class OriginSearch:
 
     def _notes_on_search(self) -> list[str]:
         unknown = self._unknown if self.condition is None else 0
-        return notes_on_search(self._passed_by, self._suspects.alike, unknown)
+        return notes_on_search(self._passed_by, unknown)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:

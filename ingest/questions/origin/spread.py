@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ingest.questions.origin.answer import OriginCollective, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call
-from ingest.questions.origin.flow import Crossing, Flow
+from ingest.questions.origin.flow import Flow
 from ingest.questions.origin.graph import graph_of
 from ingest.questions.origin.link import link_calls
-from ingest.questions.origin.roots import BORN, Root, Weight, real_roots, roots_of
+from ingest.questions.origin.roots import BORN, THROUGH, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
-from ingest.questions.origin.wording import how_it_began, operator_of
+from ingest.questions.origin.wording import operator_of
 from ingest.reader.flow.content import CallKey, Content
 from ingest.reader.flow.operator_kinds import is_container, is_parameter
 
@@ -57,7 +57,10 @@ def _collectives(root: Root) -> list[OriginCollective]:
     """Return the collectives through which it came to ranks whose own input was clean."""
     reached = dict.fromkeys(root.reached)
     merged: dict[tuple[CallKey, frozenset[int]], tuple[set[int], set[int], bool]] = {}
-    for crossing in _crossings(root.flow, reached):
+    flow = root.flow
+    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
+    # In order; those without one, nearest first.
+    for crossing in sorted(crossings, key=lambda each: min(map(flow.order.level_of, each.targets))):
         giving_ranks = {call.rank for call in crossing.sources}
         # One name may stand for several collectives: of other groups of ranks, or of each pair of them.
         key = crossing.key, frozenset(giving_ranks)
@@ -72,12 +75,6 @@ def _collectives(root: Root) -> list[OriginCollective]:
     ]
 
 
-def _crossings(flow: Flow, reached: Iterable[Call]) -> list[Crossing]:
-    """Return the crossings that leave these calls, in order; those without an order, nearest first."""
-    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
-    return sorted(crossings, key=lambda crossing: min(flow.order.level_of(call) for call in crossing.targets))
-
-
 def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iterator[OriginLater]:
     """Yield the later steps in which it is present; of the next step, also how it came there."""
     later = [step for step in suspects.snapshot.steps if step > root.call.step]
@@ -88,18 +85,15 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         chosen = certain[:_CARRIED_RANKS] if certain == ranks else ranks
         flow = link_calls(step, suspects.trace(step, chosen))
         roots = roots_of(flow)
-        holding = _ranks_that_matter(roots)
-        suspects.mark_harmless(step, {rank: flow.traces[rank] for rank in flow.traces if rank not in holding})
+        # Those that hold more than harmless infinity.
+        matter = [each for each in roots if each.weight is not Weight.HARMLESS]
+        holding = {call.rank for each in matter for call in each.reached}
+        suspects.mark_harmless(step, flow.traces.keys() - holding)
         if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
             yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
         if worrying := suspects.worrying_ranks(step):
             yield OriginLater(step, tuple(worrying))
-
-
-def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
-    """Return the ranks that hold more than harmless infinity."""
-    return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
 
 
 def _carried(
@@ -113,7 +107,7 @@ def _carried(
         call, operand = later_root.call, later_root.operand
         if operand is not None and (call.rank, operand.content) in names:
             through[names[call.rank, operand.content]] = None
-        elif later_root.how == BORN and later_root.is_certain:
+        elif later_root.how == BORN and not later_root.is_weak and not later_root.doubts():
             again[f"{call.op_type}.{call.op_name}"] = None
     return tuple(through)[:_THROUGH], tuple(again)[:_THROUGH]
 
@@ -150,14 +144,12 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
         if other.call in reached or other.call is root.call:
             continue
         what = "it" if is_condition else other.holds or "NaN or Inf"
+        began = "came through it" if other.how == THROUGH else "was born in it"
+        if other.operand is not None:
+            began = f"came in with {other.operand.io} {other.operand.slot}"
         reason = _relation(root, other, rows_after)
-        alternatives.append(operator_of(other.call, f"{what} {how_it_began(other)}; {reason}"))
+        alternatives.append(operator_of(other.call, f"{what} {began}; {reason}"))
     return tuple(alternatives[:_ALTERNATIVES])
-
-
-def _contains(module: str, name: str) -> bool:
-    """Return whether a module with one dotted name holds what has another."""
-    return name.startswith(f"{module}.")
 
 
 def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
@@ -165,7 +157,7 @@ def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
     call = other.call
     if call in root.flow.twins:
         return "a collective of another name on another rank gave the same: it may follow from that"
-    if is_container(call.op_type) and _contains(call.op_name, root.call.op_name):
+    if is_container(call.op_type) and root.call.op_name.startswith(f"{call.op_name}."):
         return "the first is inside it"
     if other.is_weak:
         return "may follow from what was bad before it"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingest.questions.origin.calls import IsBad, RankTrace, trace_rank
-from ingest.reader.flow.content import CallKey
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_statistics import CleanSteps
@@ -26,8 +25,6 @@ _COUNTS = {"auto": (*_NAN, *_INF), "nan": _NAN, "inf": _INF}
 
 #: The numbers of tensors with NaN, +Inf and -Inf.
 _Totals: TypeAlias = tuple[int, int, int]
-#: Which tensors of a rank hold what: call, `io`, slot, and what it holds.
-_Pattern: TypeAlias = frozenset[tuple[CallKey, str, int, str]]
 
 
 @dataclass
@@ -43,9 +40,7 @@ class Suspects:
     """`auto`, `nan`, `inf` or `where`."""
     damaged: list[LeftOut] = field(default_factory=list)
     """Steps that turned out to be damaged."""
-    alike: list[int] = field(default_factory=list)
-    """Steps in which the same tensors hold the same infinities as in one that turned out to be harmless."""
-    _harmless: dict[int, dict[_Totals, set[_Pattern]]] = field(default_factory=dict)
+    _harmless: dict[int, set[_Totals]] = field(default_factory=dict)
     """By rank: what steps that turned out to be harmless hold."""
     _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
     """The step that was traced last, and its traces by rank."""
@@ -56,41 +51,14 @@ class Suspects:
         self._clean = CleanSteps(self.snapshot, _COUNTS.get(self.cause, ()))
 
     def steps(self) -> Iterator[int]:
-        """Yield the steps that may hold what is searched for, in order."""
+        """Yield the steps that may hold what is searched for, in order.
+
+        Where the totals of the commits do not say that a step holds it, the cubes may know that it does not.
+        """
         for step in self.snapshot.steps:
-            if not self.ranks(step) or self._is_known_clean(step):
-                continue
-            if self._is_like_harmless(step):
-                self.alike.append(step)
-                continue
-            yield step
-
-    def _is_known_clean(self, step: int) -> bool:
-        """Return whether the cubes know that a step holds nothing, although the totals of its commits do not.
-
-        Its index would tell the same: no tensor is bad, and none may be.
-        """
-        return self.cause != "where" and not self.certain_ranks(step) and step in self._clean
-
-    def steps_in_a_row(self, first: int) -> Iterator[int]:
-        """Yield the steps after a bad one, up to one that holds nothing, or no more than a harmless one."""
-        steps = self.snapshot.steps
-        for step in steps[steps.index(first) + 1 :]:
-            if not self.ranks(step) or self._is_like_harmless(step):
-                return
-            yield step
-
-    def _is_like_harmless(self, step: int) -> bool:
-        """Return whether on every rank the same tensors are bad as in a step that turned out to be harmless.
-
-        Reads the indexes of the step if as many are.
-        """
-        ranks = self.ranks(step)
-        known = {rank: self._harmless.get(rank, {}).get(self._bad_tensors(step, rank)) for rank in ranks}
-        if not all(known.values()):
-            return False
-        traces = self.trace(step, ranks)
-        return all(rank in traces and _pattern(traces[rank]) in (known[rank] or ()) for rank in ranks)
+            is_in_doubt = self.cause != "where" and not self.certain_ranks(step)
+            if self.ranks(step) and not (is_in_doubt and step in self._clean):
+                yield step
 
     def ranks(self, step: int) -> list[int]:
         """Return the ranks of a step that may hold what is searched for."""
@@ -120,12 +88,10 @@ class Suspects:
             if self._bad_tensors(step, rank) not in self._harmless.get(rank, ())
         ]
 
-    def mark_harmless(self, step: int, traces: Mapping[int, RankTrace]) -> None:
-        """Treat other steps in which the same tensors are bad as harmless, like this step."""
-        for rank in self.ranks(step):
-            if rank in traces:
-                by_totals = self._harmless.setdefault(rank, {})
-                by_totals.setdefault(self._bad_tensors(step, rank), set()).add(_pattern(traces[rank]))
+    def mark_harmless(self, step: int, ranks: Iterable[int]) -> None:
+        """Treat ranks of other steps in which as many tensors are bad as harmless, as these of this step."""
+        for rank in ranks:
+            self._harmless.setdefault(rank, set()).add(self._bad_tensors(step, rank))
 
     def trace(self, step: int, ranks: Sequence[int]) -> dict[int, RankTrace]:
         """Return the traces of a step of these ranks; damaged ones are left out and added to `damaged`."""
@@ -162,11 +128,3 @@ class Suspects:
         if summary.statistics_only or self.cause == "where":
             return (-1, step, rank)
         return (summary.nan_tensors, summary.pos_inf_tensors, summary.neg_inf_tensors)
-
-
-def _pattern(trace: RankTrace) -> _Pattern:
-    return frozenset(
-        (call.key, operand.io, operand.slot, operand.holds)
-        for call in trace.calls
-        for operand in (*call.bad_inputs, *call.bad_outputs)
-    )

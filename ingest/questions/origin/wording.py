@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ingest.questions.origin.answer import OriginOperator, OriginTensor
 from ingest.questions.origin.calls import Call, Mask, rows_of
-from ingest.questions.origin.roots import CAME_IN, THROUGH, Root, parameter_of
+from ingest.questions.origin.roots import Root
 from ingest.reader.context import SourceLine, context_of
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -18,39 +18,29 @@ from workers.errors import DamagedStore
 _LISTED = 5
 
 
-def how_it_began(root: Root) -> str:
-    """Describe how something bad began, for a text that names the operator: `was born in it`."""
-    if root.how == CAME_IN and root.operand is not None:
-        return f"came in with {root.operand.io} {root.operand.slot}"
-    return "came through it" if root.how == THROUGH else "was born in it"
-
-
 def describe_root(root: Root) -> str:
     """Describe what began, how, and in which operator, without the rank."""
     what = root.holds or "NaN or Inf"
     name = f"{root.call.op_type} ({root.call.op_name})"
-    if root.how == CAME_IN and root.operand is not None:
-        parameter = _other_parameter(root)
-        apposition = f", which is {parameter}," if parameter else ""
-        return f"{what} came in with {root.operand.io} {root.operand.slot}{apposition} of {name}"
-    return f"{what} born in {name}"
+    if root.operand is None:
+        return f"{what} born in {name}"
+    parameter = parameter_read(root)
+    apposition = f", which is {parameter}," if parameter else ""
+    return f"{what} came in with {root.operand.io} {root.operand.slot}{apposition} of {name}"
 
 
-def name_of_input(root: Root) -> str | None:
-    """Return the name of the input that was bad, and of the parameter that it is, if the dump contains it."""
+def parameter_read(root: Root) -> str | None:
+    """Return the parameter that the bad input of a root is; None if it is none, or the root itself.
+
+    Only dumps that contain parameters as entries of their own tell.
+    """
     if root.operand is None:
         return None
-    parameter = _other_parameter(root)
-    apposition = f" (Parameter {parameter})" if parameter else ""
-    return f"{root.call.name_of(root.operand)}{apposition}"
-
-
-def _other_parameter(root: Root) -> str | None:
-    """Return the parameter that the bad input of a root is; None if it is none, or the root itself."""
-    if root.operand is None:
-        return None
-    parameter = parameter_of(root.flow, root.call.rank, root.operand)
-    return parameter if parameter != root.call.op_name else None
+    content = root.operand.content
+    parameters = (call for call in root.trace.calls if is_parameter(call.op_type))
+    values = ((call.op_name, output) for call in parameters for output in call.bad_outputs)
+    name = next((name for name, value in values if value.content == content), None)
+    return name if name != root.call.op_name else None
 
 
 def operator_of(call: Call, reason: str = "", *, is_assumed: bool = False) -> OriginOperator:
@@ -65,40 +55,32 @@ def tensors_of(
     step: Step, call: Call, bad: Mask
 ) -> tuple[tuple[OriginTensor, ...], tuple[OriginTensor, ...]]:
     """Return all inputs and all outputs of a call, with their statistics."""
-    tensors = [Tensor(step, row) for row in rows_of(step, call.key)]
-    inputs = tuple(_operand(tensor, bad) for tensor in tensors if is_input(tensor.io))
-    outputs = tuple(
-        _operand(tensor, bad) for tensor in tensors if is_output(tensor.io) and not is_input(tensor.io)
-    )
-    return inputs, outputs
+    operands = [
+        OriginTensor(
+            tensor.name,
+            tensor.io,
+            tensor.slot,
+            tensor.dtype,
+            tensor.shape,
+            tensor.statistics,
+            bool(bad[tensor.row]),
+        )
+        for tensor in (Tensor(step, row) for row in rows_of(step, call.key))
+    ]
+    inputs = tuple(operand for operand in operands if is_input(operand.io))
+    return inputs, tuple(each for each in operands if is_output(each.io) and not is_input(each.io))
 
 
-def _operand(tensor: Tensor, bad: Mask) -> OriginTensor:
-    return OriginTensor(
-        tensor.name,
-        tensor.io,
-        tensor.slot,
-        tensor.dtype,
-        tensor.shape,
-        tensor.statistics,
-        bool(bad[tensor.row]),
-    )
+def source_of(snapshot: Snapshot, step: Step, call: Call) -> tuple[SourceLine | None, tuple[str, ...]]:
+    """Return the line of the program that made a call, and the operators of the model that are fused in it.
 
-
-def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None:
-    """Return the line of the program that made a call; None if the dump does not have it, or is damaged."""
+    None and empty if the dump does not have them, or is damaged.
+    """
     try:
-        return context_of(snapshot.store, call.rank).source_line(Tensor(step, call.row))
+        context, tensor = context_of(snapshot.store, call.rank), Tensor(step, call.row)
+        return context.source_line(tensor), context.original_names(tensor)
     except DamagedStore:
-        return None
-
-
-def fused_from(snapshot: Snapshot, step: Step, call: Call) -> tuple[str, ...]:
-    """Return the operators of the model that were fused into that of a call; empty if not known."""
-    try:
-        return context_of(snapshot.store, call.rank).original_names(Tensor(step, call.row))
-    except DamagedStore:
-        return ()
+        return None, ()
 
 
 def sentence(text: str) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
+from ingest.identities.audit import StepAudit
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.questions.divergence.agreement import AgreementOfRanks
@@ -245,6 +247,12 @@ class _StepOfSums:
         self._values = StepElements(search.snapshot, self._block)
         self._coordinates = search.snapshot.store.coordinates(search.snapshot.ranks)
 
+    @cached_property
+    def _audits(self) -> dict[int, StepAudit]:
+        """What holds each tensor of a rank against its operands."""
+        steps = self._search.snapshot.of_step(self._block.step)
+        return {rank: StepAudit(step) for rank, step in steps.items()}
+
     def mistake(self, tensor: int, ranks: Sequence[int], kind: str, level: str, text: str) -> _Mistake:
         """Return what is wrong with a tensor, at its place in the order of execution."""
         return _Mistake(self._order(tensor), tensor, tuple(ranks), kind, Level(level), text)
@@ -377,9 +385,7 @@ class _StepOfSums:
         """Return the ranks on which a tensor does not follow from its operands, if it does on all others."""
         rows, holders = self._block.row, self._values.holders(tensor)
         proved = {
-            rank: self._values.audits[rank].is_proved(
-                int(rows[self._block.ranks.index(rank), tensor]), self._values.audits
-            )
+            rank: self._audits[rank].is_proved(int(rows[self._block.ranks.index(rank), tensor]), self._audits)
             for rank in holders
         }
         off = tuple(rank for rank, is_proved in proved.items() if is_proved is False)

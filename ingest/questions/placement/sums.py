@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.audit import StepAudit
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import named_difference
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
@@ -55,11 +53,6 @@ class StepElements:
         if tensor >= self.block.row.shape[1]:
             return ()
         return tuple(self.block.ranks[place] for place in np.flatnonzero(self.block.row[:, tensor] >= 0))
-
-    @cached_property
-    def audits(self) -> dict[int, StepAudit]:
-        """What holds each tensor of a rank against its operands."""
-        return {rank: StepAudit(step) for rank, step in self._steps.items()}
 
     def content(self, rank: int, tensor: int) -> bytes:
         """Return the digest of a tensor."""

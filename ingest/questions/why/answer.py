@@ -80,12 +80,8 @@ class WhyAnswer(Plain):
     @property
     def summary(self) -> str:
         """The reasons with their numbers of elements, in one line; "" if none is known."""
-        known = [
-            f"{reason.reason} ({reason.elements} of {counted(self.examined, 'element')})"
-            for reason in self.reasons
-            if reason.reason
-        ]
-        return "; ".join(known)
+        examined = counted(self.examined, "element")
+        return "; ".join(f"{of.reason} ({of.elements} of {examined})" for of in self.reasons if of.reason)
 
     @property
     def first(self) -> str:
@@ -104,18 +100,12 @@ class WhyAnswer(Plain):
 
 
 def _element_line(element: WhyElement, *, is_output: bool) -> str:
-    index = f"[{', '.join(map(str, element.index))}]"
-    inputs = [
-        f"input {number} = {value_text(value)}"
-        for number, value in enumerate(element.inputs)
-        if value is not None
+    held = [f"input {at} = {value_text(of)}" for at, of in enumerate(element.inputs) if of is not None]
+    held += [
+        f"input {r.input} [{r.at}] from {value_text(r.low)} to {value_text(r.high)}" for r in element.rows
     ]
-    inputs += [
-        f"input {row.input} [{row.at}] from {value_text(row.low)} to {value_text(row.high)}"
-        for row in element.rows
-    ]
-    what = "output" if is_output else "value"
-    return f"at {index}: {', '.join([*inputs, f'{what} = {value_text(element.value)}'])}"
+    held.append(f"{'output' if is_output else 'value'} = {value_text(element.value)}")
+    return f"at [{', '.join(map(str, element.index))}]: {', '.join(held)}"
 
 
 def _plain(value: float | None) -> float | str | None:

@@ -158,7 +158,7 @@ class _Reader:
             length = math.prod(tensor.shape[leading:])
             if length > _RANGE:
                 continue
-            first = length * _flat(index[:leading], tensor.shape[:leading])
+            first = length * int(np.ravel_multi_index(index[:leading], tensor.shape[:leading]))
             elements = tensor.elements(first, first + length).astype(np.float64)
             finite = elements[np.isfinite(elements)]
             low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
@@ -189,27 +189,21 @@ def _sources(
     padded = (1,) * (len(output) - len(shape)) + shape
     if any(own not in (1, full) for own, full in zip(padded, output, strict=True)):
         return None
-    sources = np.zeros(len(places), np.int64)
-    for index, own in zip(np.unravel_index(places, output), padded, strict=True):
-        sources = sources * own + (index if own > 1 else 0)
-    return sources
+    index = zip(np.unravel_index(places, output), padded, strict=True)
+    return (
+        np.ravel_multi_index([np.minimum(along, own - 1) for along, own in index], padded)
+        if padded
+        else places
+    )
 
 
 def _reduced_after(output: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
     """Return after how many axes an input is reduced to the output; None if it is not, or as a whole."""
-    kept = [*output]
-    while kept and kept[-1] == 1:
-        kept.pop()
-    leading = len(kept)
-    is_reduced = 0 < leading < len(shape) and shape[:leading] == tuple(kept) and len(output) <= len(shape)
+    leading = max((axis for axis, length in enumerate(output, 1) if length != 1), default=0)
+    is_reduced = (
+        0 < leading < len(shape) and shape[:leading] == output[:leading] and len(output) <= len(shape)
+    )
     return leading if is_reduced and math.prod(shape[leading:]) > 1 else None
-
-
-def _flat(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    place = 0
-    for own, length in zip(index, shape, strict=True):
-        place = place * length + own
-    return place
 
 
 def _is_readable(tensor: Tensor) -> bool:

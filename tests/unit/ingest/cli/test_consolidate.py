@@ -1,9 +1,20 @@
 """`dump-ingest consolidate` as it is typed."""
 
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from ingest.cli import consolidate_follow
+from ingest.cli.consolidate_follow import Following
+from ingest.reader.cubes.consolidated import open_cubes
+from ingest.settings import load
+from ingest.wiring.consolidation import open_consolidator
 from tests.cli import Answer
+from workers.store.opening import open_objects, resolve
 
 
 def test_the_view_is_made_and_then_up_to_date(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
@@ -30,3 +41,79 @@ def test_what_adds_sketches_to_old_steps_is_named(nan_store: Path, answer: Answe
     told = answer("consolidate", nan_store, "--fingerprints", code=2).stderr
     assert "no such option: --fingerprints" in told
     assert "`dump-ingest sketch STORE` adds" in told
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon, and serve no metrics."""
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 0.05)
+    monkeypatch.setenv("DUMP_INGEST_CONSOLIDATOR_METRICS", "")
+
+
+@contextmanager
+def following(
+    store: Path, *, rebuild: bool = False, patience_s: float = 0, finish: bool = False
+) -> Iterator[Following]:
+    """Follow a store in a thread."""
+    stop = threading.Event()
+    settings = load(store=str(store), finish=finish).settings
+    follow = Following(settings, 0.05, patience_s, rebuild, json=False)
+    thread = threading.Thread(target=follow.run, args=(stop,))
+    thread.start()
+    try:
+        yield follow
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def wait_for_steps(store: Path, count: int) -> None:
+    """Return when the view has `count` steps."""
+    objects = open_objects(resolve(str(store)))
+    waited = threading.Event()
+    for _ in range(600):
+        cubes = open_cubes(objects)
+        if cubes is not None and len(cubes.steps) == count:
+            return
+        waited.wait(0.05)
+    pytest.fail(f"the view has no {count} steps")
+
+
+def test_it_takes_over_when_another_process_ends(
+    nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    with following(store, rebuild=True) as follow:
+        wait_for_steps(store, 3)
+    assert not follow.rebuild
+    with open_consolidator(load(store=str(store)).settings), following(store):
+        threading.Event().wait(0.3)
+    assert "waiting: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("finish", "steps"), [(False, 2), (True, 3)])
+def test_at_its_end_it_takes_what_a_rank_has_not_committed_if_asked_for(
+    finish: bool, steps: int, nan_store: Path, tmp_path: Path
+) -> None:
+    """The job has ended: the other ranks do not come any more."""
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    shutil.rmtree(store / "rank_1" / "step_3")
+    with following(store, patience_s=3600, finish=finish):
+        wait_for_steps(store, 2)
+    cubes = open_cubes(open_objects(resolve(str(store))))
+    assert cubes is not None
+    assert len(cubes.steps) == steps
+
+
+def test_at_its_end_it_takes_what_came_while_it_stood_by(
+    nan_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 3600)
+    store, said = tmp_path / "run.zarr", ""
+    with following(store, finish=True):
+        while "waiting: " not in said:
+            threading.Event().wait(0.05)
+            said += capsys.readouterr().err
+        shutil.copytree(nan_store, store)
+    wait_for_steps(store, 3)

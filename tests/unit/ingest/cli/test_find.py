@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import ingest
 from ingest.cli import find, printing
 from tests.cli import Answer
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
@@ -53,10 +57,11 @@ def test_only_a_terminal_gets_a_part_unasked(
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        (["--op-type", "log"], "Types are case-sensitive: Log instead of log"),
-        (["--op-type", "ReduceMeen"], "No operator is of type ReduceMeen; near: ReduceMean"),
+        (["--op-type", "log"], "No tensor has the op_type log; case matters: Log"),
+        (["--op-type", "ReduceMeen"], "No tensor has the op_type ReduceMeen; near: ReduceMean"),
         (["--name", "log.*"], "Names are case-sensitive. In another case: Log.Default_net"),
-        (["--where", "op_type == 'log'"], "Types are case-sensitive: Log instead of log"),
+        (["--where", "op_type == 'log'"], "No tensor has the op_type log; case matters: Log"),
+        (["--name", "Lgo*"], "No tensor is named like Lgo*; near: Log.Default_net-LogLoss_Log-op0.input.0, "),
         (["--where", "rank == 7"], "The store has ranks 0-1 and steps 1-3."),
     ],
 )
@@ -95,3 +100,25 @@ def test_what_bounds_do_not_decide_is_listed_on_demand(sketched_store: Path, ans
     certain = answer(*options[:-1], "p50 > -1", "--json")
     assert len(certain.json) == 3
     assert "may" not in certain.stderr
+
+
+@pytest.fixture
+def tensors(made: MadeDump, store: Path) -> ingest.Tensors:
+    """Five tensors of one element each; that of the second is NaN."""
+    for number, value in enumerate((2.0, np.nan, 3.0, 1.0, 2.0)):
+        made.add(np.array([value]), tensor_name(f"Add.net_Add-op{number}"))
+    ingest_directly(made.root, store)
+    return ingest.open_store(store).tensors()
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("max", "30421"), ("-max", "20431"), ("-max,-name", "24031"), ("slot", "01234")]
+)
+def test_unknown_values_come_last_either_way_and_equal_ones_stay(
+    tensors: ingest.Tensors, store: Path, answer: Answer, order: str, expected: str
+) -> None:
+    rows = answer("find", store, f"--sort={order}", "--json").json
+    assert "".join(row["op_name"][-1] for row in rows) == expected
+    columns = answer("find", store, f"--sort={order}", "--columns", ",".join(rows[0]), "--json")
+    assert columns.json == rows
+    assert tensors[0].to_dict().keys() == rows[0].keys()

@@ -1,10 +1,15 @@
-"""`dump-ingest gc` as it is typed; what goes and what stays is tested with `ingest.store_gc`."""
+"""`dump-ingest gc` as it is typed."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
+import typer
 
+from ingest.cli import gc_run
+from ingest.settings import load
+from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.cli import Answer
 
@@ -65,3 +70,18 @@ def test_mistakes_are_explained(
 ) -> None:
     words = [str(tmp_path / "none.json") if word == "PLAN" else word for word in options]
     assert message in answer("gc", nan_store, *words, code=2).stderr
+
+
+def test_an_interrupted_run_keeps_what_is_left(
+    nan_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal comes before anything is removed."""
+    stopped = threading.Event()
+    stopped.set()
+    monkeypatch.setattr(gc_run, "stop_on_signals", lambda: stopped)
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    with pytest.raises(typer.Exit) as end:
+        gc_run.carry_out(load(store=str(store)).settings, GcPolicy(keep_last=1), plan_file=None, json=False)
+    assert end.value.exit_code == 130
+    assert "run the same command again" in capsys.readouterr().err
+    assert (store / "rank_0" / "step_1" / "zarr.json").exists()

@@ -1,17 +1,130 @@
-"""`dump-ingest heatmap` as it is typed."""
+"""`dump-ingest heatmap` as it is typed, and the field of ranks and steps that it draws."""
 
-import csv
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pytest
+import xarray as xr
+
+from ingest.cli.printing import print_drawing
+from ingest.questions.heatmap import HeatmapAnswer
+from ingest.questions.question import Drawing
 from tests.cli import Answer
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
 
-def test_values_come_as_json_and_csv(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    path = tmp_path / "values.csv"
-    field = answer("heatmap", nan_store, "*", "--stat", "nan", "--json", "--csv", path).json
-    assert [row["value"] for row in field] == [0, 0, 0, 0, 7, 7]
-    assert {row["aggregate"] for row in field} == {"sum"}
-    written = list(csv.DictReader(path.read_text().splitlines()))
-    assert [float(row["value"]) for row in written] == [0, 0, 0, 0, 7, 7]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cells", "1x2", "--values-only"), "--values-only does not go with --cells"),
+        (("--cells", "0x2"), "is not a size"),
+        (("--cells", "1x2", "--stat", "nonsense"), "is not a statistic"),
+    ],
+)
+def test_what_is_wrong_is_named(nan_store: Path, answer: Answer, words: tuple[str, ...], said: str) -> None:
+    assert said in answer("heatmap", nan_store, *words, code=2).stderr
+
+
+def field(
+    values: Sequence[Sequence[float]],
+    *,
+    bad: Sequence[Sequence[float]] | None = None,
+    statistic: str = "max",
+) -> xr.DataArray:
+    """Return a heatmap of these values of two tensors of 100 elements together, (rank, step).
+
+    NaN is a gap unless `bad` counts NaN or Inf there.
+    """
+    array = np.array(values, float)
+    non_finite = np.zeros(array.shape) if bad is None else np.array(bad, float)
+    present = np.isfinite(array) | (non_finite > 0)
+    axes = ("rank", "step")
+    return xr.DataArray(
+        array,
+        dims=axes,
+        coords={
+            "rank": np.arange(array.shape[0]),
+            "step": np.arange(array.shape[1]) + 10,
+            "tensors": (axes, present.astype(int)),
+            "elements": (axes, np.where(present, 100.0, np.nan)),
+            "non_finite": (axes, np.where(present, non_finite, np.nan)),
+        },
+        attrs={
+            "statistic": statistic,
+            "aggregate": "sum" if statistic == "nan_count" else "max",
+            "tensors": 2,
+            "of": "x",
+        },
+    )
+
+
+def drawing(of: xr.DataArray) -> Drawing:
+    """Return the lines that a terminal shows of a heatmap."""
+    _, lines = HeatmapAnswer(of).report()
+    assert isinstance(lines, Drawing)
+    return lines
+
+
+def test_none_some_and_all_elements_cannot_be_confused(capsys: pytest.CaptureFixture[str]) -> None:
+    print_drawing(drawing(field([[0, 1, 9, 10, 99, 100, np.nan]], statistic="nan_count")), 0)
+    _, line, legend = capsys.readouterr().out.splitlines()
+    assert line.split() == ["0", "··░░▒▒▒▒▓▓██--"]
+    assert legend == "· 0   ░ 1 to 4   ▒ 5 to 21   ▓ 22 to 99   █ all elements   - no such tensor"
+
+
+def test_the_first_step_with_nan_does_not_look_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = field([[0, 1939, 20378, 1234567]], statistic="nan_count")
+    print_drawing(drawing(counts), 0)
+    _, line, legend = capsys.readouterr().out.splitlines()
+    assert line.split() == ["0", "··░░▒▒▓▓"]
+    assert legend == "· 0   ░ 1939 to 16681   ▒ 16682 to 143505   ▓ 143506 to 1234567"
+
+
+def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    print_drawing(drawing(field([[1, np.nan], [1, np.nan]], bad=[[0, 0], [0, 2]])), 0)
+    _, first, second, legend = capsys.readouterr().out.splitlines()
+    assert first.split() == ["0", "██--"]
+    assert second.split() == ["1", "██!!"]
+    assert legend == "█ 1   ! NaN or Inf   - no such tensor"
+
+
+def test_the_largest_numbers_there_are_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    largest = float(np.finfo(float).max)
+    print_drawing(drawing(field([[-largest, largest]])), 0)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "░░██"]
+
+
+def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = np.zeros((1, 1000))
+    bad[0, 503] = 1
+    print_drawing(drawing(field(np.ones((1, 1000)).tolist(), bad=bad.tolist())), 0)
+    cells = capsys.readouterr().out.splitlines()[1].split()[1]
+    assert len(cells) == 60
+    assert cells.count("!") == 1
+
+
+LOG_of_heatmap_values = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+def test_values_are_those_of_the_heatmap(nan_store: Path, answer: Answer) -> None:
+    asked = ("heatmap", nan_store, LOG_of_heatmap_values, "--stat", "max", "--rank", "1", "--json")
+    names = ("rank", "step", "value", "statistic")
+    whole = [{name: row[name] for name in names} for row in answer(*asked).json]
+    assert answer(*asked, "--values-only").json == whole
+    lines = answer(*asked[:-1], "--values-only", "--step", "1").stdout.splitlines()
+    assert lines[0].split() == ["rank", "step", "max"]
+    assert [line.split()[:2] for line in lines[1:]] == [["1", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--aggregate", "mean"), "--aggregate"), (("--role", "loss"), "conditions")],
+    ids=["aggregate", "conditions"],
+)
+def test_what_needs_more_is_refused(
+    nan_store: Path, answer: Answer, words: tuple[str, ...], said: str
+) -> None:
+    refused = answer("heatmap", nan_store, "*", "--values-only", *words, code=2)
+    assert f"--values-only does not go with {said}" in refused.stderr

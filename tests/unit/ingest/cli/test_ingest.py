@@ -1,14 +1,39 @@
-"""`dump-ingest ingest` as it is typed, with workers of its own."""
+"""`dump-ingest ingest` as it is typed, and what it prints."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from ingest.cli.ingest_progress import IngestProgress, progress_bar
+from ingest.cli.ingest_report import (
+    _say_problems,
+    exit_as,
+    print_report,
+    say_missing,
+    say_sources,
+    sources_row,
+)
+from ingest.dispatch.outcomes import JobConverted, StepCommitted
+from ingest.dump_retention.policy import SourceDeleted
+from ingest.layouts.base import Problem
+from ingest.service.one_shot import Report
+from ingest.settings import Settings
+from ingest.steps.difference import FilesNotTaken
+from ingest.steps.events import SourceKept
+from ingest.steps.keeping import KeepReason
+from ingest.watching.watcher import DumpState
 from tests import checker
+from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, run
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly, listings, plan_all
+from workers.errors import DamagedStore, DumpIngestError, StoreError, StoreUnavailable
+from workers.model import StepKey
+from workers.store.model import CommitSummary
 
 
 @pytest.mark.dask
@@ -56,3 +81,196 @@ def test_a_store_in_another_dump_is_refused(made: MadeDump, tmp_path: Path, answ
         told = answer("doctor", made.root, "--store", place, code=1).stdout
         assert f"{place} holds a dump, not a store" in told
     assert sorted(other.root.rglob("*")) == before
+
+
+@pytest.fixture
+def dump(dumps: DumpLibrary, tmp_path: Path) -> Path:
+    return asked_dump(dumps, tmp_path / "dump")
+
+
+def said(store: Path, report: Report, capsys: pytest.CaptureFixture[str]) -> str:
+    say_missing(report, Settings(store=str(store)))
+    return capsys.readouterr().err
+
+
+def test_what_is_missing_is_named_with_the_reason(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = ["Default/net-LogLoss/Log-op0", "While", *(f"Default/none-op{number}" for number in range(5))]
+    store = store_of(dump, tmp_path / "s", device="Ascend", iteration="2|9", dump_mode=1, kernels=kernels)
+    commits = [step.commit.summary for step in store.select()]
+    report = Report(commits=commits, may_have_configuration=True, missing_steps=(9,))
+    heading, *lines = said(tmp_path / "s", report, capsys).splitlines()
+    assert heading.startswith("note: the dump lacks items that its configuration requests; `dump-ingest ls ")
+    # Steps are named by another note.
+    assert lines[0] == "  operator While: control flow has no tensors of its own"
+    assert lines[-1] == "  and 1 more"
+    assert len(lines) == 6
+
+
+def test_nothing_is_said_without_a_reason_to_look(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = ingest_directly(dump, tmp_path / "s")
+    for report in (Report(commits=commits), Report(may_have_configuration=True)):
+        assert said(tmp_path / "nothing", report, capsys) == ""
+    unreadable = Report(commits=commits, may_have_configuration=True)
+    assert "cannot tell what the dump lacks: " in said(tmp_path / "nothing", unreadable, capsys)
+    # Without the other steps that the configuration asks for, all is there but these.
+    whole = Report(commits=commits, may_have_configuration=True, missing_steps=(1, 3))
+    assert said(tmp_path / "s", whole, capsys) == ""
+
+
+def test_the_bar_follows_jobs_up_to_the_bytes_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
+    dump = dumps["nan-log-2rank"] / "dump"
+    found, plans, commits = listings(dump), plan_all(dump, store), ingest_directly(dump, store)
+    drawn = progress_bar()
+    with IngestProgress(drawn) as progress:
+        progress.observe(DumpState(found, found, ()))
+        bar = drawn.tasks[0]
+        assert bar.total == sum(listing.nbytes for listing in found.values())
+        for plan, summary in zip(plans, commits, strict=True):
+            for job in plan.jobs:
+                progress.observe(JobConverted(plan, job))
+            progress.observe(StepCommitted(plan, summary, 1.0))
+        assert bar.completed == bar.total
+        assert bar.fields["files"] == sum(len(listing.files) for listing in found.values())
+
+
+SETTINGS = Settings(store="/my stores/run.zarr")
+
+
+@pytest.fixture(scope="module")
+def commits(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> list[CommitSummary]:
+    """Three steps of two ranks and their run files; NaN in two of them."""
+    return ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path_factory.mktemp("report") / "run.zarr")
+
+
+def printed(report: Report, capsys: pytest.CaptureFixture[str], *, json: bool = False) -> tuple[str, str]:
+    print_report(report, SETTINGS, 2.0, dry_run=False, json=json)
+    output = capsys.readouterr()
+    return output.out, output.err
+
+
+def code_of(report: Report, *, interrupted: bool = False) -> int:
+    try:
+        exit_as(report, interrupted=interrupted)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def test_each_step_has_a_row_and_all_have_one(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, messages = printed(Report(commits=commits), capsys)
+    heading, *rows, total = [line.split() for line in table.splitlines()]
+    assert heading[:5] == ["rank", "step", "status", "tensors", "files"]
+    assert [row[:2] for row in rows] == [[r, s] for s in ("run", "1", "2", "3") for r in ("0", "1")]
+    assert total[:5] == ["all", "3", "complete", "1458", "9"]
+    assert messages.startswith("877.0 KiB in 2.0 s\n")
+    assert "dump-ingest origin '/my stores/run.zarr'\n" in messages
+
+
+def test_problems_are_named_with_the_command_that_lists_them(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    partial = replace(commits[2], status="partial", quarantined=2, unparsed=1, disagreements=1)
+    _, messages = printed(
+        Report(
+            commits=[partial],
+            ranks_from={"device id": [0, 1]},
+            missing_steps=(7, 8),
+            failures={StepKey(0, step): StoreUnavailable("away", hint="Wait.") for step in range(3)},
+        ),
+        capsys,
+    )
+    key = partial.key
+    for line in (
+        f"problem: {key}: partial, 2 files quarantined, 1 file with names that are not understood; ",
+        f"problem: {key}: the dumped statistics of 1 tensor do not match the elements; ",
+        "note: the paths name no ranks: 0, 1 are device ids (--rank-map 0=8,1=9 gives the ranks)\n",
+        "note: the dump's configuration requests steps that no rank has (yet): 7, 8\n",
+        "error: away (and 2 more)\n  Wait.\n",
+    ):
+        assert line in messages
+
+
+def test_what_rules_found_is_counted_by_severity(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = replace(
+        commits[2],
+        findings={"large": 1, "nan": 3},
+        severities={"large": "info", "nan": "critical"},
+        failed_rules={"broken": "no such column"},
+    )
+    _, messages = printed(Report(commits=[summary]), capsys)
+    assert "findings of rules: 3 critical, 1 info; by cause: dump-ingest anomalies " in messages
+    assert "problem: the rule broken could not be evaluated: no such column\n" in messages
+
+
+def test_the_exit_code_says_how_much_was_done(commits: list[CommitSummary]) -> None:
+    failure = {StepKey(0, 1): DumpIngestError("x")}
+    partial = [replace(commits[2], status="partial")]
+    assert code_of(Report(commits=commits)) == 0
+    assert code_of(Report(commits=commits), interrupted=True) == 130
+    assert code_of(Report(failures=failure)) == 1
+    assert code_of(Report(commits=commits, failures=failure)) == 4
+    assert code_of(Report(unchanged=[StepKey(0, 1)], stopped_by=StoreError("x"))) == 4
+    assert code_of(Report(commits=partial)) == 4
+    assert code_of(Report(commits=commits, read_back_failures={StepKey(0, 1): StoreError("x")})) == 4
+    assert code_of(Report(commits=commits, read_back_failures={StepKey(0, 1): DamagedStore("x")})) == 3
+
+
+def test_files_that_are_in_no_store_are_named_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [StepKey(0, step) for step in range(2)]
+    errors = {
+        key: FilesNotTaken.of(key, [f"rank_0/{key.step}/{n}.npy" for n in range(25)], 3) for key in keys
+    }
+    report = Report(failures=dict(errors))
+    _, messages = printed(report, capsys)
+    text = " ".join(messages.split())
+    for key in keys:
+        assert f"{key}: 25 files are in the dump and not in the store, and its commit stays" in text
+        assert f"Not stored: rank_0/{key.step}/0.npy, " in text
+    assert "and 5 more" in text
+    assert text.count("--replace") == 1
+    assert code_of(report) == 4  # the store has something of each: that is not nothing
+
+
+REPORT = Report(
+    deleted=[SourceDeleted(StepKey(0, step), 2, 1024, 0.1) for step in (1, 2)],
+    source_kept=[
+        SourceKept(StepKey(0, 3), KeepReason.NEWEST, 2, "one of the newest 1"),
+        SourceKept(StepKey(0, 4), KeepReason.CHANGED, 1, "a.npy changed"),
+        SourceKept(StepKey(1, 4), KeepReason.CHANGED, 1, "b.npy changed"),
+    ],
+)
+
+
+def test_deleted_files_are_counted_and_reasons_to_stay_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    say_sources(REPORT, dry_run=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "Deleted 4 dump files (2.0 KiB) of 2 steps; the store has every byte.",
+        "stays: 2 files of 1 step: the newest of their rank (--keep-last)",
+        "stays: 2 files of 2 steps: changed while they were read back; rank 0 step 4: a.npy changed",
+    ]
+
+
+def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would look like something that this program says."""
+    name = "x\nDeleted 4 dump files"
+    kept = SourceKept(StepKey(0, 4), KeepReason.CHANGED, 1, f"{name} changed")
+    say_sources(Report(source_kept=[kept]), dry_run=False)
+    _say_problems(Report(problems=(Problem(name, "is a symbolic link"),)))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:6] for line in lines] == ["Delete", "stays:", "proble"]
+    assert "x\\nDeleted" in lines[1]
+
+
+def test_json_has_each_step() -> None:
+    row = sources_row(REPORT, dry_run=True)
+    assert row["dry_run"]
+    assert [(deleted["step"], deleted["bytes"]) for deleted in row["deleted"]] == [(1, 1024), (2, 1024)]
+    assert [kept["reason"] for kept in row["kept"]] == ["newest", "changed", "changed"]

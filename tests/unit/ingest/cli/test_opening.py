@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingest.cli.opening import (
-    load_settings,
     load_settings_with_store,
-    open_store,
     store_and,
 )
 from tests.cli import Answer
@@ -22,13 +20,6 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text("store: /from/file\npoll_s: 7\n")
-    settings = load_settings(config, store="/from/flag", poll_s=None).settings
-    assert (settings.store, settings.poll_s) == ("/from/flag", 7)
-
-
 def test_a_command_that_writes_needs_a_store_and_warns_of_variables_that_set_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,19 +29,6 @@ def test_a_command_that_writes_needs_a_store_and_warns_of_variables_that_set_not
     assert "--store" in error.value.hint
     assert "warning: DUMP_INGEST_QUITE_S is not a setting (did you mean quiet_s?)" in capsys.readouterr().err
     assert load_settings_with_store(None, store="/a").settings.store == "/a"
-
-
-def test_a_store_is_opened_by_name_or_by_the_settings(nan_store: Path, tmp_path: Path) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text(f"store: {nan_store}\n")
-    assert open_store(str(nan_store), None).ranks == [0, 1]
-    assert open_store(None, config).ranks == [0, 1]
-
-
-def test_a_file_of_settings_says_how_long_readers_wait_for_the_store(nan_store: Path, tmp_path: Path) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text("store_timeout_s: 0.5\n")
-    assert open_store(str(nan_store), config).objects.address.timeout_s == 0.5
 
 
 @pytest.mark.parametrize(

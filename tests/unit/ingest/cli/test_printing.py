@@ -1,6 +1,8 @@
-"""Tables, JSON and messages."""
+"""Tables, JSON, files and messages, and what of them fits a terminal."""
 
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,17 @@ from rich.text import Text
 
 from ingest.cli import printing
 from ingest.cli.printing import (
+    cell_width,
+    cell_widths,
+    check_writable,
+    fitted,
     print_table,
+    wrapped,
+    write_and_say,
+    write_file,
 )
-from tests.cli import strict_json
+from tests.cli import Answer, strict_json
+from workers.errors import UsageError
 from workers.store.strict_json import dumps
 
 HOSTILE = "a\x1b[31m\n[bold]b\u202e"
@@ -73,3 +83,111 @@ def test_table_fits_a_terminal_and_is_whole_elsewhere(
     monkeypatch.setattr(printing, "is_terminal", lambda: False)
     printing.print_table(("name", "first", "steps"), rows, right=("first",))
     assert rows[2][0] in capsys.readouterr().out
+
+
+NAMES = [f"Conv2D.Default_net_conv{number}-Conv2d_Conv2D-op0.output.0" for number in range(3)]
+ROWS = [("0", name, "float32", "-", f"{number}.5", "1e-30") for number, name in enumerate(NAMES)]
+COLUMNS = ("rank", "name", "dtype", "note", "max", "std")
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_a_table_with_room_is_left_as_it_is() -> None:
+    table = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std",), width=120)
+    assert (table.columns, table.same, table.left_out) == ([*COLUMNS], {}, [])
+    assert table.rows == [list(row) for row in ROWS]
+
+
+def test_what_all_rows_share_goes_first_then_spare_columns_then_the_middle_of_names() -> None:
+    table = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std", "max"), width=50)
+    assert table.columns == ["name", "dtype", "max"]
+    assert table.same == {"std": "1e-30", "rank": "0"}
+    assert table.left_out == []
+    narrow = fitted(
+        ("step", *COLUMNS[1:]),
+        [(str(number), *row[1:5], f"{number}e9") for number, row in enumerate(ROWS)],
+        right=("step", "max", "std"),
+        spare=("std", "max"),
+        width=40,
+    )
+    assert (narrow.columns, narrow.left_out) == (["step", "name"], ["std", "max"])
+    assert sum(cell_widths(narrow.columns, narrow.rows)) + 2 <= 40
+    assert len({str(row[1]) for row in narrow.rows}) == 3
+
+
+def test_cells_are_as_wide_as_a_terminal_shows_them() -> None:
+    assert [cell_width(cell) for cell in ("abc", "步", Text("▁!!", "bold red"))] == [3, 2, 3]
+
+
+def test_prose_breaks_between_words_and_names_stay_whole() -> None:
+    assert wrapped("short", 20) == ["short"]
+    assert wrapped("  at [0, 1]: input 0 = -Inf, output = NaN", 24) == [
+        "  at [0, 1]: input 0 =",
+        "    -Inf, output = NaN",
+    ]
+    name = "x" * 50
+    assert wrapped(f"first {name} broke in step 1", 30) == [f"first {name}", "  broke in step 1"]
+    assert wrapped("field  one two three", 14, indent=7) == ["field  one two", "       three"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("ls",), 0),
+        (("ls", "--files"), 0),
+        (("find", "--where", "nan_count > 0"), 0),
+        (("anomalies",), 0),
+        (("origin",), 0),
+        (("divergence",), 0),
+        (("divergence", "--links"), 0),
+        (("trend", "Log.*"), 0),
+        (("heatmap", "--stat", "nan"), 0),
+        (("show", "Log.*.output.0", "--rank", "1", "--step", "2"), 0),
+        (("compare", "@0,2", "@1,2"), 5),
+        (("compare", "@0,1", "@0,1"), 0),
+    ],
+    ids=lambda words: "-".join(words[:2]) if isinstance(words, tuple) else "",
+)
+def test_every_answer_fits_a_terminal(
+    nan_store: Path,
+    answer: Answer,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    code: int,
+) -> None:
+    """Only a name that is wider than the terminal goes beyond its width. Colours have codes."""
+    command, *rest = words
+    stores = [f"{nan_store}{word}" if word.startswith("@") else word for word in rest]
+    named = [] if any(word.startswith("@") for word in rest) else [nan_store]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for width in (80, 50):
+        monkeypatch.setenv("COLUMNS", str(width))
+        printed = ESCAPES.sub("", answer(command, *named, *stores, code=code).stdout)
+        for line in printed.splitlines():
+            longest = max(map(len, line.split()), default=0)
+            assert cell_width(line) <= width or longest > width - 18, (width, line)
+
+
+def test_a_file_is_replaced_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "values.csv"
+    write_file(path, b"\x89PNG")
+    write_and_say(path, "step\n")
+    assert path.read_bytes() == b"step\n"
+    assert "wrote" in capsys.readouterr().err
+
+
+def test_names_that_are_not_unicode_are_escaped(tmp_path: Path) -> None:
+    """A file of a dump may have any bytes in its name."""
+    write_file(tmp_path / "page.html", "a\udcffb")
+    assert (tmp_path / "page.html").read_text() == "a\\udcffb"
+
+
+@pytest.mark.parametrize("name", ["missing/page.html", "."])
+def test_what_cannot_be_written_is_refused_before_and_after_the_work(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written") as early:
+        check_writable(tmp_path / name, "--html")
+    assert "--html" in early.value.hint
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_file(tmp_path / name, "")

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.api import open_store
+from ingest.api import DumpStore, open_store
 from ingest.cli import show
+from ingest.cli.show import choose_tensor, show_whole
+from ingest.reader.tensor import Tensor
 from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, strict_json
 from tests.damages import flip, only
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from tests.replicas import Replicas
+from workers.errors import UsageError
 
 
 class Show(Protocol):
@@ -162,3 +166,65 @@ def test_a_damaged_sketch_is_named(sketched_store: Path, tmp_path: Path, answer:
     assert "damaged: rank 1 step 2: histograms" in shown.stderr
     assert "dump-ingest repair" in shown.stderr
     assert "damaged" not in answer(words[0], sketched_store, *words[2:]).json
+
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+@pytest.fixture(scope="module")
+def one_step() -> DumpStore:
+    """One rank, one step."""
+    made = Replicas()
+    made.put(0, 3, {"Adam.w.input.0": 1, "Adam.w.input.1": 2, "Mul.a[0].output.0": 3})
+    return made.store
+
+
+def test_rank_and_step_may_be_left_out_if_there_is_one(one_step: DumpStore) -> None:
+    assert choose_tensor(one_step, "Mul.*", None, None, None).name == "Mul.a[0].output.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("Adam.*", "2 tensors that match 'Adam.*':\n    graph", "--graph tells graphs apart"),
+        ("adam.w.input.9", "has no tensor 'adam.w.input.9'", "Similar: Adam.w.input."),
+        ("Nothing at all", "rank 0 step 3 has no tensor", "dump-ingest ls STORE --tensors"),
+    ],
+)
+def test_what_fits_none_or_several_is_named(one_step: DumpStore, name: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        choose_tensor(one_step, name, None, None, None)
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_with_several_ranks_or_steps_one_must_be_named(nan_store: Path) -> None:
+    store = open_store(nan_store)
+    with pytest.raises(UsageError, match="there are 2 ranks") as error:
+        choose_tensor(store, LOG, None, 2, None)
+    assert error.value.hint == "Name one with --rank: 0-1."
+    with pytest.raises(UsageError, match="rank 1 has 3 steps") as error:
+        choose_tensor(store, LOG, 1, None, None)
+    assert error.value.hint == "Name one with --step: 1-3."
+    assert choose_tensor(store, LOG, 1, 2, None).statistics.nan_count == 2
+    with pytest.raises(UsageError):
+        choose_tensor(store, LOG, 7, None, None)
+
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def piece(made: MadeDump, store: Path) -> Tensor:
+    """Rows 0 and 1 of a matrix; rank 1 has rows 2 and 3."""
+    for rank in range(2):
+        values = np.arange(6, dtype="<f4").reshape(2, 3) + 6 * rank
+        made.add(values, tensor_name("Mul.m", time=1), rank=rank, step=1)
+    ingest_directly(made.root, store)
+    return open_store(store).tensors(rank=0)[0]
+
+
+@pytest.mark.parametrize(("placement", "at"), [("shard 7", None), ("nonsense", None), ("shard 0", "9:")])
+def test_what_does_not_fit_is_refused(piece: Tensor, placement: str, at: str | None) -> None:
+    with pytest.raises(UsageError):
+        show_whole(piece, placement, f"{at},5" if at else None, None, json=False)

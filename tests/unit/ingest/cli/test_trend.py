@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli import Answer
-from tests.replicas import Replicas
 
 
 @pytest.mark.parametrize(("command", "colour"), [("trend", "1;31"), ("heatmap", "1;37;41")])
@@ -41,14 +40,3 @@ def test_plots_are_written_and_need_nothing_else(
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     assert "data:image/svg+xml;base64," in page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)|https?://", page.read_text())
-
-
-def test_names_run_nothing_in_a_page(tmp_path: Path, answer: Answer) -> None:
-    """The command opens the store in memory, which this process has filled."""
-    replicas = Replicas()
-    for step in range(3):
-        replicas.put(0, step, {"Log.<script>alert(1)</script>.output.0": step})
-    page = tmp_path / "plot.html"
-    answer("trend", replicas.store.url, "Log.*", "--html", page)
-    assert "alert(1)" in page.read_text()
-    assert "<script" not in page.read_text()

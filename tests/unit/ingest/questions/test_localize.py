@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.localize import localize
+from bench.steps import commit_tables, make_tables
+from ingest.questions.localize import localize, named_steps
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.sketches.block_digests import BLOCK_NBYTES
 from workers.errors import UsageError
+from workers.model import StepKey
+from workers.store.opening import open_objects, resolve
 
 SHAPE = (1400, 200)
 #: Elements of a block of float32.
@@ -78,7 +81,7 @@ def test_flipped_signs_are_found_by_row_and_column_without_any_digest_of_a_block
     assert {along.axis: along.runs for along in both.positions} == {0: ((5, 6), (900, 901)), 1: ((44, 45),)}
     assert [(part.first[0], part.last[0]) for part in both.ranges] == [(0, 54), (873, 928)]
     # A change below the rounding of the sums is in a range, and at no position.
-    assert (invisible.differing, [along.count for along in invisible.positions]) == (6, [0, 0])
+    assert (invisible.differing, [along.runs for along in invisible.positions]) == (6, [(), ()])
 
 
 def test_steps_without_sketches_say_so(made: MadeDump, store: Path) -> None:
@@ -139,3 +142,19 @@ def test_tensors_of_one_side_are_counted(made: MadeDump, store: Path) -> None:
     assert (chosen.equal, chosen.only_in_a, chosen.only_in_b) == (1, 1, 0)
     with pytest.raises(UsageError, match="none of the tensors"):
         localize(f"{store}@1,0", f"{store}@2,0")
+
+
+@pytest.fixture
+def names(store: Path) -> list[str]:
+    """The names of two steps of a store."""
+    objects = open_objects(resolve(store))
+    keys = [StepKey(rank, 4) for rank in range(2)]
+    for key in keys:
+        commit_tables(objects, key, make_tables(key, ["op"]))
+    return [f"{store}@{key.rank},{key.step}" for key in keys]
+
+
+@pytest.mark.parametrize("end", ["", "@0", "@step=4"])
+def test_a_name_without_rank_or_step_is_refused(names: list[str], end: str) -> None:
+    with pytest.raises(UsageError, match="does not name a rank and a step"):
+        named_steps(names[0].partition("@")[0] + end)

@@ -27,7 +27,7 @@ def store() -> Replicas:
 def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> None:
     values = np.arange(3.0)
     present, bad = np.ones(3, bool), np.zeros(3, bool)
-    lines = [Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
+    lines = [Line("0", name, values, present, bad) for name in (HOSTILE, "_hidden")]
     figure = trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
     assert plot.png(figure)
     text = plot.page(HOSTILE, [HOSTILE, Table({HOSTILE: str}, [HOSTILE], "x")], figure=figure)
@@ -38,7 +38,7 @@ def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> Non
 
 def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
     nothing = np.full(2, math.nan)
-    line = Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
+    line = Line("0", "x", nothing, np.array([True, False]), np.array([True, False]))
     assert plot.png(trend_figure("", [3, 4], [line], "mean"))
 
 
@@ -63,7 +63,7 @@ def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
 
 
 def test_a_page_follows_the_browser_in_colours_and_width() -> None:
-    line = Line("0  a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
+    line = Line("0", "a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
     figure = trend_figure("a", [0, 1], [line], "max")
     text = plot.page("a", [Table({"rank": str}, ["0"], "x")], figure=figure)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
@@ -72,7 +72,7 @@ def test_a_page_follows_the_browser_in_colours_and_width() -> None:
 
 
 def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> None:
-    line = Line("0  a", np.array([0.0, 1.0, 1e20]), np.ones(3, bool), np.zeros(3, bool))
+    line = Line("0", "a", np.array([0.0, 1.0, 1e20]), np.ones(3, bool), np.zeros(3, bool))
     (axes,) = trend_figure("a", [0, 1, 2], [line], "max").axes
     low, high = axes.get_ylim()
     assert -1 < low < 0

@@ -12,16 +12,14 @@ import pytest
 import ingest
 from ingest.api import DumpStore
 from ingest.cli.app import load_command
-from ingest.cli.question import command_of, help_of
+from ingest.cli.question import help_of
 from ingest.questions import QUESTIONS, Listed
 from ingest.questions.outliers import OutliersAnswer
-from ingest.questions.question import Answer, Option, Pattern, Question, Table, conditions_of
+from ingest.questions.question import Answer, Option, Pattern, Question, Table
 from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from tests.cli import strict_json
 from tests.in_process import run_here
-from workers.errors import UsageError
 from workers.store.strict_json import dumps
 
 
@@ -113,23 +111,6 @@ def test_help_is_the_docstring_without_what_is_about_python() -> None:
     )
 
 
-def test_a_command_prints_a_table_or_json(sketched_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = command_of(Question(constant, limit=1))
-    printed: list[str] = []
-    monkeypatch.setattr(sys.stdout, "write", printed.append)
-    common = {"config": None, **dict.fromkeys(("regex", "op_type", "role", "graph", "io", "where", "name"))}
-    asked = {"store": str(sketched_store), "pattern": None, "least": 2, "limit": 1, **common}
-    command(**asked, json=False)
-    heading, row = "".join(printed).splitlines()
-    assert heading.split() == ["rank", "name"]
-    printed.clear()
-    command(**asked, json=True)
-    told = strict_json("".join(printed))
-    assert row.split()[1] == told["tensors"][0]["name"]
-    assert list(told["tensors"][0]) == ["rank", "name", "mean", "is_zero"]
-    assert told["left_out"] == []
-
-
 def test_notebooks_and_pandas_have_the_rows(sketched_store: Path) -> None:
     answer = constant(ingest.open_store(sketched_store))
     count = len(answer.tensors)
@@ -156,12 +137,6 @@ def test_a_table_without_rows_has_columns() -> None:
     assert "kind" in answer.to_pandas().columns
     assert "0 places" in answer._repr_html_()
     assert json.loads(dumps(answer.to_dict()))["looked_at"] == 3
-
-
-def test_a_name_and_an_expression_exclude_each_other() -> None:
-    assert conditions_of({"name": "Log*", "role": None}) == {"name": "Log*"}
-    with pytest.raises(UsageError, match="exclude each other"):
-        conditions_of({"name": "Log*", "regex": "Log"})
 
 
 def test_extremes_and_the_median_are_left_out_last(sketched_store: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the configuration of a dump asked for and is not there."""
+"""What was asked for and is not in the store, and why."""
 
 import shutil
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 import ingest
 from ingest.questions.compare import compare
+from ingest.questions.missing import MissingItem, MissingItems, why_never_dumped
 from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.asked_dumps import asked_dump, store_of
 from tests.damages import only
@@ -81,3 +82,32 @@ def test_both_sides_of_a_comparison_may_be_samples(dump: Path, tmp_path: Path) -
 def test_a_dump_without_a_configuration_says_nothing(dumps: DumpLibrary, tmp_path: Path) -> None:
     ingest_directly(dumps["synthetic-text"] / "torchair-eager", tmp_path / "s")
     assert ingest.missing(ingest.open_store(tmp_path / "s")) == []
+
+
+ITEMS = MissingItems([MissingItem("step", "4-7", None, ""), MissingItem("operator", "Log", 1, "fused")])
+
+
+def test_a_part_is_still_a_table_and_so_is_none() -> None:
+    assert isinstance(ITEMS[1:], MissingItems)
+    assert MissingItems().to_pandas().columns.tolist() == list(MissingItems.columns)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "why"),
+    [
+        ("While", "control flow"),
+        ("Partitioned_Call", "control flow"),
+        ("NetOutput", "runs as no task"),
+        ("UpdateState", "in the graph alone"),
+        ("Reshape", "renames memory"),
+        ("ExpandDims", "renames memory"),
+    ],
+)
+def test_the_reason_follows_from_the_type(op_type: str, why: str) -> None:
+    assert why in why_never_dumped(op_type)
+    assert why_never_dumped(op_type.upper()) == why_never_dumped(op_type)
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "", "ReshapeGrad", "WhileLoop", "DataFormatVecPermute"])
+def test_nothing_is_said_of_others_with_similar_names(op_type: str) -> None:
+    assert why_never_dumped(op_type) == ""

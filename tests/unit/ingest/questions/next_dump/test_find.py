@@ -1,4 +1,4 @@
-"""What to dump next, from real dumps."""
+"""The next dump: what is suspected, what it costs, what it will answer."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,19 @@ from typing import Any
 import pytest
 
 import ingest
+from ingest.api import DumpStore, open_store, origin
+from ingest.questions.next_dump.find import gains
+from ingest.questions.next_dump.suspicion import (
+    InnerCalls,
+    OperatorId,
+    Suspect,
+    Suspicion,
+    inner_calls,
+    suspicion_of_names,
+    suspicion_of_origin,
+    with_step_before,
+    without_wrappers,
+)
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
@@ -156,3 +169,116 @@ def test_readers_of_a_parameter_are_dumped_by_systems_that_cannot_dump_it_alone(
     assert [suspect.operator.op_type for suspect in answer.suspects] == ["Mul"]
     assert not answer.left_out
     assert answer.config.steps == (2, 3)
+
+
+PARAMETER = Suspect(OperatorId("Net", "0", "Parameter", "w"), 1.0, "it began here")
+ADAM = Suspect(OperatorId("Net", "0", "Adam", "a"), 0.5, "it reads it")
+
+
+@pytest.fixture(scope="module")
+def nan_run(nan_log: Path) -> DumpStore:
+    return open_store(nan_log)
+
+
+def test_the_step_before_is_dumped_unless_it_is_the_first() -> None:
+    assert [with_step_before(step) for step in (0, 1, 7)] == [(0,), (0, 1), (6, 7)]
+
+
+def test_a_parameter_is_left_out_if_others_remain() -> None:
+    both = Suspicion((PARAMETER, ADAM), (1,), (0,), "w")
+    assert both.without_parameters().suspects == (ADAM,)
+    assert "not dumped by themselves" in both.without_parameters().notes[0]
+    only = Suspicion((ADAM,), (1,), (0,), "a")
+    assert only.without_parameters() is only
+    with pytest.raises(UsageError, match="w is a parameter") as error:
+        Suspicion((PARAMETER,), (1,), (0,), "w").without_parameters()
+    assert error.value.hint
+
+
+def test_where_it_began_is_worth_most_and_what_is_farther_less(nan_run: DumpStore) -> None:
+    suspicion = suspicion_of_origin(nan_run, origin(nan_run))
+    assert suspicion.suspects[0].operator.op_type == "Log"
+    worths = [suspect.worth for suspect in suspicion.suspects]
+    assert worths == sorted(worths, reverse=True)
+    assert len({suspect.operator for suspect in suspicion.suspects}) == len(suspicion.suspects)
+    assert (suspicion.steps, 1 in suspicion.ranks) == ((1, 2), True)
+    assert suspicion.suspects[0].why == "NaN was born in it on rank 1, step 2"
+
+
+def test_a_name_chooses_the_newest_step_that_has_it(nan_run: DumpStore) -> None:
+    suspicion = suspicion_of_names(nan_run, ["Sigmoid.*output*", "Log.*"])
+    assert {suspect.operator.op_type for suspect in suspicion.suspects if suspect.worth == 1} == {
+        "Sigmoid",
+        "Log",
+    }
+    assert (suspicion.steps, suspicion.ranks) == ((2, 3), (0, 1))
+    with pytest.raises(UsageError, match="no tensor is called 'Nothing'"):
+        suspicion_of_names(nan_run, ["Log.*", "Nothing"])
+
+
+@pytest.fixture(scope="module")
+def inner(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> InnerCalls:
+    store = tmp_path_factory.mktemp("inner") / "s.zarr"
+    ingest_directly(dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix", store)
+    opened = ingest.open_store(store)
+    key = next(key for key in opened.keys if key.step is not None)
+    return inner_calls(opened, (key.rank, key.step or 0))
+
+
+def choice(*names: str) -> Suspicion:
+    suspects = tuple(Suspect(OperatorId("", "", name.rpartition(".")[0], name), 1.0, "") for name in names)
+    return Suspicion(suspects, (0,), (0,), "")
+
+
+def a_module(inner: InnerCalls) -> tuple[str, str]:
+    """Return a module of the dump, and a call of PyTorch in it."""
+    calls = ((module, call.op_name) for module, calls in sorted(inner.items()) for call in sorted(calls))
+    return next((module, call) for module, call in calls if call.startswith("Functional."))
+
+
+def test_modules_around_a_chosen_call_are_left_out(inner: InnerCalls) -> None:
+    module, call = a_module(inner)
+    kept = without_wrappers(choice(module, call), inner)
+    assert [suspect.operator.op_name for suspect in kept.suspects] == [call]
+    alone = without_wrappers(choice(module), inner)
+    assert [suspect.operator.op_name for suspect in alone.suspects] == [module]
+
+
+SUSPECT = Suspect(OperatorId("Net", "0", "Mul", "m"), 1.0, "it began here")
+
+
+def gained(store: DumpStore, steps: tuple[int, ...] = (1,), ranks: tuple[int, ...] = (0,)) -> tuple[str, ...]:
+    return tuple(gains(store, Suspicion((SUSPECT,), steps, ranks, "Mul"), [SUSPECT]))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "text"),
+    [
+        ([], [numbers(1)], "whether it came in with the inputs of Mul, which were not dumped"),
+        ([numbers(1)], [], "what Mul made of its inputs: its outputs were not dumped"),
+        ([numbers(1)], [numbers(2)], None),
+    ],
+)
+def test_what_was_not_dumped_of_the_operator_is_gained(
+    made: MadeDump, store: Path, inputs: list[object], outputs: list[object], text: str | None
+) -> None:
+    MadeRun(made).op("Mul.m", inputs, outputs, step=1)  # type: ignore[arg-type]
+    ingest_directly(made.root, store)
+    assert gained(open_store(store)) == (() if text is None else (text,))
+
+
+def test_steps_and_ranks_that_the_store_lacks_are_gained(made: MadeDump, store: Path) -> None:
+    MadeRun(made).op("Mul.m", [numbers(1)], [numbers(2)], step=1)
+    ingest_directly(made.root, store)
+    assert gained(open_store(store), steps=(0, 1), ranks=(0, 3)) == (
+        "how the same tensors were before, in step 0, which the store does not have of rank 0",
+        "what rank 3 did in step 1, which the store does not have",
+    )
+
+
+def test_elements_are_gained_where_the_store_has_statistics(made: MadeDump, store: Path) -> None:
+    MadeRun(made).op("Mul.m", [numbers(1)], [numbers(2)], step=1)
+    for plan in plan_all(made.root, store, leave_out_tensors="disk is full"):
+        run(plan)
+    (text,) = gained(open_store(store))
+    assert text.endswith("of 2 of these tensors, the store has statistics alone")

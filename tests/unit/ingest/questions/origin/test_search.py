@@ -1,6 +1,7 @@
-"""The first operator that gave NaN or Inf, by the order in which operators ran."""
+"""The first operator that gave NaN or Inf, by the order in which operators ran, and why it did."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,20 @@ import pytest
 
 import ingest
 from ingest import open_store
+from ingest.questions.origin.answer import OriginAnswer, OriginTensor
+from ingest.questions.origin.calls import bad_numbers
+from ingest.questions.origin.suspects import Suspects
+from ingest.reader.snapshot import Snapshot, take_snapshot
+from tests.cli import strict_json
 from tests.damages import flip, only
 from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, numbers
-from tests.origin_runs import BAD, CLEAN, GOOD, INF, Ask, operator, origin_of
+from tests.made_runs import MadeRun, Values, numbers
+from tests.npy_files import MadeDump
+from tests.origin_runs import BAD, CLEAN, GOOD, INF, MASKED, NAN, WORSE, Ask, operator, origin_of
 from tests.pipeline import ingest_directly
+from workers.arrays.statistics import FIELDS, Statistics
 from workers.errors import UsageError
+from workers.model import StepKey
 
 
 def first_by_files(dump: Path, rank: int, step: int) -> str | None:
@@ -172,3 +181,199 @@ def test_damage_that_hides_why_is_named(dumps: DumpLibrary, store: Path) -> None
     (note,) = (note for note in answer.notes if "elements are damaged" in note)
     assert "rank_1/step_2/" in note
     assert "dump-ingest repair" in note
+
+
+def test_statistics_alone_are_enough(dumps: DumpLibrary, store: Path) -> None:
+    """msProbe's statistics become NaN and do not count it; the stack names the line."""
+    answer = origin_of(dumps["msprobe-26.2.0-pytorch-cpu"] / "statistics", store)
+    assert (answer.op_type, answer.how) == ("Torch.where", "came in")
+    assert answer.came_in == "Torch.where.Torch.where.0.forward.input.2"
+    assert answer.source is not None
+    assert "float('nan')" in answer.source.code
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "output", "reason"),
+    [
+        ("Log.log", [numbers(1, -2, 3)], numbers(0, NAN, 1.0986123), "logarithm of a"),
+        ("RealDiv.div", [numbers(1, 2, 3), numbers(1, 0, 3)], numbers(1, INF, 1), "division"),
+    ],
+)
+def test_the_definition_of_the_operator_says_why(
+    run: MadeRun, ask: Ask, op: str, inputs: list[Values], *, output: Values, reason: str
+) -> None:
+    run.op(op, inputs, [output])
+    why = ask().why
+    assert why is not None
+    assert reason in why.reasons[0].reason
+    assert [element.index for element in why.elements] == [(1,)]
+
+
+def test_of_several_outputs_the_one_with_nan_is_explained(run: MadeRun, ask: Ask) -> None:
+    """Infinity may be a mask."""
+    run.op("Log.log", [numbers(1, -2, 3)], [numbers(-INF, 0, 0), numbers(0, NAN, 1.0986123)])
+    why = ask().why
+    assert why is not None
+    assert [element.index for element in why.elements] == [(1,)]
+    assert np.isnan(why.elements[0].value)
+
+
+def test_where_infinity_is_searched_for_nan_beside_it_is_not_explained(run: MadeRun, ask: Ask) -> None:
+    run.op("RealDiv.div", [numbers(0, 1, 2), numbers(0, 0, 1)], [numbers(NAN, INF, 2)])
+    reasons = {cause: ask(cause=cause).why for cause in ("nan", "inf")}
+    assert {cause: why.summary for cause, why in reasons.items() if why is not None} == {
+        "nan": "zero divided by zero (1 of 3 elements)",
+        "inf": "division by zero (1 of 3 elements)",
+    }
+
+
+def test_infinity_that_came_in_is_not_explained_by_the_operator_that_read_it(run: MadeRun, ask: Ask) -> None:
+    run.op("MatMul.product", [numbers(1, INF), numbers(1, 1)], [numbers(INF)])
+    answer = ask()
+    assert (answer.how, answer.came_in) == ("came in", "MatMul.product.input.0")
+    assert answer.why is not None
+    assert answer.why.summary == ""
+
+
+def test_what_other_ranks_put_in_may_not_be_known(run: MadeRun, ask: Ask) -> None:
+    """Rank 1 is not in the answer: the collective is named, and that it may have come from elsewhere."""
+    run.op("AllReduce.sync", [CLEAN], [BAD], rank=0)
+    run.op("Log.a", [CLEAN], [BAD], rank=1)
+    run.op("AllReduce.sync", [BAD], [BAD], rank=1)
+    answer = ask(rank=0)
+    assert (*operator(answer), answer.how) == (0, 0, "sync", "came through a collective")
+    assert any("a rank that the answer is not about" in note for note in answer.notes)
+
+
+def test_bad_data_came_in(run: MadeRun, ask: Ask) -> None:
+    run.op("Cast.a", [BAD], [WORSE])
+    run.op("Neg.b", [WORSE], [numbers(NAN, 1, 2)])
+    run.parameter("x", BAD)
+    answer = ask()
+    assert (*operator(answer), answer.how) == (0, 0, "a", "came in")
+    assert answer.came_in == "Cast.a.input.0 (Parameter x)"
+    assert [call.op_name for call in answer.spread.next] == ["b"]
+
+
+def test_row_that_is_masked_as_a_whole(run: MadeRun, ask: Ask) -> None:
+    """The operator that makes NaN of a mask is named, whoever made the mask."""
+    whole = numbers(-INF, -INF, -INF)
+    for step in range(2):
+        run.op("Add.scores", [CLEAN], [MASKED if step == 0 else whole], step=step)
+        run.op("Softmax.sm", [MASKED if step == 0 else whole], [GOOD if step == 0 else BAD], step=step)
+    answer = ask()
+    assert operator(answer) == (0, 1, "sm")
+    assert any("taken for a mask" in note for note in answer.notes)
+
+
+def test_step_that_the_rank_does_not_have_is_said(run: MadeRun, ask: Ask) -> None:
+    for rank, step in ((0, 0), (1, 0), (1, 1), (1, 2)):
+        run.op("Add.add", [CLEAN, CLEAN], [CLEAN], rank=rank, step=step)
+    run.op("Add.add", [BAD, CLEAN], [BAD], step=2)
+    answer = ask()
+    assert "Rank 0 has no step 1 in the answer: it may have begun there." in answer.notes
+
+
+def test_the_step_before_that_the_rank_lacks_is_said_of_what_was_certainly_born(
+    run: MadeRun, ask: Ask
+) -> None:
+    for rank, step in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        run.op("Log.log", [CLEAN], [CLEAN], rank=rank, step=step)
+    run.op("Log.log", [CLEAN], [BAD], rank=1, step=2)
+    assert "Rank 1 has no step 1 in the answer: it may have begun there." in ask().notes
+
+
+def test_what_was_read_in_another_form_is_not_said_to_be_unread(run: MadeRun, ask: Ask) -> None:
+    run.op("Log.log", [CLEAN], [BAD])
+    run.op("Add.add", [BAD.astype(np.float16)], [WORSE])
+    answer = ask()
+    assert operator(answer) == (0, 0, "log")
+    assert any("in another form" in note for note in answer.notes)
+    assert [other.op_name for other in answer.alternatives] == ["add"]
+
+
+def test_mask_before_softmax(run: MadeRun, ask: Ask) -> None:
+    for step in range(3):
+        run.op("MaskedFill.mask", [CLEAN], [MASKED], step=step)
+        run.op("Softmax.sm", [MASKED], [GOOD], step=step)
+    answer = ask()
+    assert not answer.found
+    assert any("-Inf born in MaskedFill (mask) (rank 0, steps 0-2)" in note for note in answer.notes)
+
+
+def test_as_much_infinity_as_once_went_nowhere_may_matter_later(run: MadeRun, ask: Ask) -> None:
+    infinite = numbers(INF, 1)
+    run.op("Exp.exp", [CLEAN], [infinite], step=0)
+    run.op("Minimum.clip", [infinite], [CLEAN], step=0)
+    run.op("Mul.update", [CLEAN, GOOD], [infinite], step=1)
+    run.parameter("weight", infinite, step=1)
+    answer = ask()
+    assert operator(answer) == (0, 1, "update")
+    assert any("went nowhere" in note and "exp" in note for note in answer.notes)
+
+
+@pytest.fixture
+def snapshot(run: MadeRun, made: MadeDump, store: Path) -> Snapshot:
+    """NaN on rank 1 in step 1, infinity on rank 0 in step 2."""
+    for step in range(3):
+        for rank in (0, 1):
+            bad = {(1, 1): BAD, (0, 2): numbers(INF, 1)}.get((rank, step), CLEAN)
+            run.op("Log.a", [CLEAN], [bad], rank=rank, step=step)
+    ingest_directly(made.root, store)
+    return take_snapshot(open_store(store))
+
+
+def test_damaged_ranks_are_left_out_and_named(snapshot: Snapshot, store: Path) -> None:
+    for chunk in store.glob("rank_1/step_1/*/index/*/c/0/0"):
+        chunk.unlink()
+    suspects = Suspects(snapshot, bad_numbers, "auto")
+    for _ in range(2):
+        assert list(suspects.trace(1, [0, 1, 7])) == [0]
+    (left,) = suspects.damaged
+    assert left.key == StepKey(1, 1)
+    assert left.reason.startswith("damaged: ")
+
+
+def test_first_overflow_record(dumps: DumpLibrary, store: Path) -> None:
+    answer = origin_of(dumps["cann-bin-synthetic"] / "torchair", store)
+    assert (answer.how, answer.cause, answer.rank, answer.step) == ("recorded", "overflow", 1, 0)
+    assert any("task and stream" in note for note in answer.notes)
+    assert answer.to_dict() == ingest.origin(open_store(store), cause="overflow").to_dict()
+
+
+def test_damaged_steps_that_may_hold_nan_are_left_out_beside_an_overflow(
+    dumps: DumpLibrary, store: Path, run: MadeRun
+) -> None:
+    run.op("Log.log", [CLEAN], [BAD], step=5)
+    ingest_directly(run.dump.root, store)
+    flip(only(store, "rank_0/step_5/*/index/labels/c/0/0"))
+    answer = origin_of(dumps["cann-bin-synthetic"] / "torchair", store)
+    assert answer.cause == "overflow"
+    assert [left.key for left in answer.left_out] == [StepKey(0, 5)]
+
+
+def test_statistics_are_strict_json() -> None:
+    """Counts are whole numbers; what is unknown or infinite is null."""
+    values = dict.fromkeys(FIELDS, 2.0) | {"mean": math.nan, "max": math.inf}
+    tensor = OriginTensor("Log.a.input.0", "input", 0, "float32", (2, 3), Statistics(**values), is_bad=True)
+    fields = strict_json(json.dumps(tensor.to_dict()))
+    assert (fields["mean"], fields["max"], fields["min"]) == (None, None, 2.0)
+    assert isinstance(fields["nan_count"], int)
+    assert fields["shape"] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("looked_for", "text"),
+    [
+        ("auto", "No NaN, Inf or overflow record that matters in the examined steps."),
+        ("nan", "No NaN that matters in the examined steps."),
+        ("max > 6e4", "No tensor fulfils max > 6e4."),
+    ],
+)
+def test_answer_without_an_operator_says_what_was_looked_for(looked_for: str, text: str) -> None:
+    assert str(OriginAnswer(None, looked_for=looked_for)) == text
+
+
+def test_names_in_the_text_do_not_reach_the_terminal() -> None:
+    answer = OriginAnswer("nan", rank=0, step=1, op_type="Log\x1b[2J", op_name="a", how="born", what="NaN")
+    assert str(answer).startswith("NaN was born in Log\\x1b[2J (a)")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.precision import precision
+from ingest.questions.precision import precision, trend_of
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
@@ -81,10 +81,15 @@ def test_the_worst_comes_first_with_its_place_and_trend(growing: ingest.DumpStor
     assert by_name["output.1"].bits_per_step == 0
 
 
-def test_delayed_scaling_uses_what_was_before(growing: ingest.DumpStore) -> None:
+def test_delayed_scaling_uses_what_was_before(
+    growing: ingest.DumpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = precision(growing, "*output.0", ["e4m3"], scaling="delayed", powers_of_two=True, rank=0).rows
     assert [row.scale for row in rows] == [1, 128, 64, 32]
     assert [row.overflow.low for row in rows] == [0, 1, 1, 1]
+    monkeypatch.setattr("ingest.questions.precision.HISTORY", 2)
+    forgetful = precision(growing, "*output.1", ["e4m3"], scaling=" Delayed ", rank=0).rows
+    assert [row.scale for row in forgetful] == [1, 224, 224, 224]
     current = precision(growing, "*output.0", ["e4m3"], scaling="current", rank=0).rows
     assert [row.largest * row.scale for row in current] == [448] * 4
     assert not any(row.overflow.high for row in current)
@@ -105,3 +110,23 @@ def test_mistakes_are_explained(growing: ingest.DumpStore) -> None:
     for arguments in ({"formats": ["float9"]}, {"scaling": "often"}, {"pattern": "Nothing*"}):
         with pytest.raises(UsageError):
             precision(growing, **arguments)
+
+
+def test_a_line_is_followed_to_the_limit() -> None:
+    assert trend_of([0, 1, 2], [0.0, 1.0, 2.0], 4.0) == (1.0, 5)
+    assert trend_of([0, 10, 20], [0.0, 1.0, 2.0], 4.5) == (0.1, 46)
+
+
+@pytest.mark.parametrize(
+    ("steps", "bits", "limit"),
+    [
+        ([0, 1], [0.0, 1.0], 2.0),  # too few
+        ([0, 1, 2], [2.0, 1.0, 0.0], 9.0),  # shrinks
+        ([0, 1, 2], [5.0, 6.0, 7.0], 6.5),  # is there already
+        ([0, 1, 2], [0.0, 0.001, 0.002], 100.0),  # too far away
+    ],
+)
+def test_no_crossing_is_guessed(steps: list[int], bits: list[float], limit: float) -> None:
+    slope, crossing = trend_of(steps, bits, limit)
+    assert crossing is None
+    assert math.isnan(slope) == (len(steps) < 3)

@@ -1,4 +1,4 @@
-"""The scale of a heatmap: zero, levels, and counts of all elements."""
+"""Heatmaps: aggregates of the values of a trend, gaps, and the scale of their colours."""
 
 import math
 
