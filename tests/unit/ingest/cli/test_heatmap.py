@@ -12,8 +12,6 @@ from ingest.questions.heatmap import HeatmapAnswer
 from ingest.questions.question import Drawing
 from tests.cli import Answer
 
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
-
 
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -105,11 +103,11 @@ def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixt
     assert cells.count("!") == 1
 
 
-LOG_of_heatmap_values = "Log.Default_net-LogLoss_Log-op0.output.0"
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
 
 def test_values_are_those_of_the_heatmap(nan_store: Path, answer: Answer) -> None:
-    asked = ("heatmap", nan_store, LOG_of_heatmap_values, "--stat", "max", "--rank", "1", "--json")
+    asked = ("heatmap", nan_store, LOG, "--stat", "max", "--rank", "1", "--json")
     names = ("rank", "step", "value", "statistic")
     whole = [{name: row[name] for name in names} for row in answer(*asked).json]
     assert answer(*asked, "--values-only").json == whole

@@ -211,9 +211,6 @@ def test_with_several_ranks_or_steps_one_must_be_named(nan_store: Path) -> None:
         choose_tensor(store, LOG, 7, None, None)
 
 
-Printed = pytest.CaptureFixture[str]
-
-
 @pytest.fixture
 def piece(made: MadeDump, store: Path) -> Tensor:
     """Rows 0 and 1 of a matrix; rank 1 has rows 2 and 3."""

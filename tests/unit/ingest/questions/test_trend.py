@@ -58,9 +58,6 @@ def test_occurrences_in_a_loop_are_lines_of_their_own(dumps: DumpLibrary, tmp_pa
     assert frame["rank"].dtype == frame["step"].dtype == np.int64
 
 
-HOSTILE = "<script>alert(1)</script>$x_{$\x1b[31m\n&\"'"
-
-
 def frame(*rows: tuple[str, str, int, int, float, float]) -> pd.DataFrame:
     """Return a trend of these names, graphs, ranks, steps, values and numbers of NaN and Inf."""
     made = pd.DataFrame(rows, columns=["name", "graph", "rank", "step", "value", "non_finite"])
