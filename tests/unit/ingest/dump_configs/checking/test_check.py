@@ -77,7 +77,7 @@ def blacklisted(entries: list[dict[str, Any]]) -> str:
 
 
 R, W = Severity.REFUSED, Severity.WARNING
-WRONG = [
+OF_ACL = [
     ('{"dump": {"dump_mode": "all"}}', R, "dump_path: is missing or empty"),
     (acl(dump_path="/a b"), R, "dump_path: '/a b' has a character"),
     (acl(dump_path="192.168.0.1:"), R, "names a host and no directory"),
@@ -108,11 +108,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "severity", "reason"), WRONG, ids=[reason for *_, reason in WRONG])
-def test_a_wrong_configuration_is_named_with_the_reason(text: str, severity: Severity, reason: str) -> None:
-    assert_named(text, severity, reason)
-
-
 def test_a_variable_of_the_environment_counts_more_than_the_path_of_a_scene(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,8 +117,7 @@ def test_a_variable_of_the_environment_counts_more_than_the_path_of_a_scene(
     assert_named(text, W, "dump_path: is ignored: ASCEND_WORK_PATH is set")
 
 
-R, W = Severity.REFUSED, Severity.WARNING
-WRONG_of_mindspore = [
+OF_MINDSPORE = [
     ('{"e2e_dump_settings": {}}', R, "common_dump_settings: is missing"),
     (mindspore(net_name=None), R, "net_name: is missing"),
     (mindspore(kernels=None), R, "kernels: is missing"),
@@ -168,15 +162,6 @@ WRONG_of_mindspore = [
 
 
 @pytest.mark.parametrize(
-    ("text", "severity", "reason"), WRONG_of_mindspore, ids=[reason for *_, reason in WRONG_of_mindspore]
-)
-def test_a_wrong_configuration_is_named_with_the_reason_of_mindspore(
-    text: str, severity: Severity, reason: str
-) -> None:
-    assert_named(text, severity, reason)
-
-
-@pytest.mark.parametrize(
     ("text", "version", "device", "reason"),
     [
         (mindspore(saved_data="statistic"), "2.10.0", "CPU", "statistics are not supported on CPU"),
@@ -196,8 +181,7 @@ def test_version_and_device_decide_in_mindspore(text: str, version: str, device:
     assert any(reason in str(finding) for finding in checked.findings), checked.findings
 
 
-R, W = Severity.REFUSED, Severity.WARNING
-WRONG_of_msprobe = [
+OF_MSPROBE = [
     ('{"task": "tensors", "dump_path": "/d"}', R, "task: 'tensors' is not one of"),
     ('{"task": "tensor", "level": "L1"}', R, "dump_path: is missing"),
     ('{"task": "tensor", "dump_path": "/d"}', W, "the section tensor is missing"),
@@ -233,15 +217,6 @@ WRONG_of_msprobe = [
 
 
 @pytest.mark.parametrize(
-    ("text", "severity", "reason"), WRONG_of_msprobe, ids=[reason for *_, reason in WRONG_of_msprobe]
-)
-def test_a_wrong_configuration_is_named_with_the_reason_of_msprobe(
-    text: str, severity: Severity, reason: str
-) -> None:
-    assert_named(text, severity, reason)
-
-
-@pytest.mark.parametrize(
     "text",
     [
         msprobe({"scope": None, "list": None, "slice": None}, rank=None, step=None, risk_level=None),
@@ -253,8 +228,7 @@ def test_what_msprobe_takes_is_not_refused(text: str) -> None:
     assert not check_text(text, "config").refused
 
 
-R, W = Severity.REFUSED, Severity.WARNING
-WRONG_of_options = [
+OF_OPTIONS = [
     (TORCHAIR.replace("True\n", "False\n", 1), W, "enable_dump: is not True"),
     (TORCHAIR.replace('"0|1"', '"1-"'), R, "dump_step: '1-' must be groups"),
     (TORCHAIR.replace("Add2", "Add|2"), R, "dump_layer: 'Add_1Mul_1 Add|2' must be names"),
@@ -273,16 +247,6 @@ WRONG_of_options = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "severity", "reason"), WRONG_of_options, ids=[reason for *_, reason in WRONG_of_options]
-)
-def test_a_wrong_configuration_is_named_with_the_reason_of_options(
-    text: str, severity: Severity, reason: str
-) -> None:
-    assert_named(text, severity, reason)
-
-
-R, W = Severity.REFUSED, Severity.WARNING
 #: The same options for all tensors.
 TOGETHER = """
 example:
@@ -290,7 +254,7 @@ example:
   layers: {layer_name_regex_pattern: .*}
   transformer_engine: {DumpTensors: {enabled: True, tensors: [activation, weight], OPTIONS}}
 """
-WRONG_of_pytorch = [
+OF_PYTORCH = [
     ("DUMPER_FILTER='step < 2' DUMPER_ENABLE=1", W, "step is not a tag that the filter knows"),
     ("DUMPER_FILTER='layer_id in' DUMPER_ENABLE=1", R, "is not an expression of Python"),
     ("export DUMPER_FILTR=x DUMPER_ENABLE=1", W, "DUMPER_FILTR: is not a key, and ignored; is DUMPER_FILTER"),
@@ -316,15 +280,6 @@ WRONG_of_pytorch = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "severity", "reason"), WRONG_of_pytorch, ids=[reason for *_, reason in WRONG_of_pytorch]
-)
-def test_a_wrong_configuration_is_named_with_the_reason_of_pytorch(
-    text: str, severity: Severity, reason: str
-) -> None:
-    assert_named(text, severity, reason)
-
-
 def test_blank_variables_count_as_not_set() -> None:
     text = "DUMPER_ENABLE=1 DUMPER_DIR= DUMPER_NON_INTRUSIVE_MODE= DUMPER_COLLECTIVE_TIMEOUT=' '"
     checked = check_text(text, "config")
@@ -336,3 +291,11 @@ def test_blank_variables_count_as_not_set() -> None:
 def test_variables_are_those_that_a_shell_would_set() -> None:
     text = "export A=1 B='x y' \\\n  C=\n# D=2\nunclosed='\nA=2 python -m server --x=1\n2E=3"
     assert variables_of(text) == {"A": "1", "B": "x y", "C": ""}
+
+
+WRONG = [*OF_ACL, *OF_MINDSPORE, *OF_MSPROBE, *OF_OPTIONS, *OF_PYTORCH]
+
+
+@pytest.mark.parametrize(("text", "severity", "reason"), WRONG, ids=[reason for *_, reason in WRONG])
+def test_a_wrong_configuration_is_named_with_the_reason(text: str, severity: Severity, reason: str) -> None:
+    assert_named(text, severity, reason)
