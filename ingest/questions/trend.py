@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -181,7 +180,7 @@ class TrendAnswer:
             {
                 "rank": lambda line: line.rank,
                 "name": lambda line: line.name,
-                **{name: _number_cell(of) for name, of in numbers.items()},
+                **{name: partial(_number, of) for name, of in numbers.items()},
                 f"step {first}" + (f" to {others[-1]}" if others else ""): _drawing,
             },
             self.lines,
@@ -217,14 +216,14 @@ class TrendAnswer:
         )
 
 
-def _number_cell(of: Callable[[Line], float | None]) -> Callable[[Line], str]:
-    return lambda line: number_text(of(line))
+def _number(of: Callable[[Line], float | None], line: Line) -> str:
+    return number_text(of(line))
 
 
 def _drawing(line: Line) -> Text:
     from rich.text import Text  # deferred: takes 0.03 s, for tables that are drawn
 
-    drawn = Text(sparkline(line.heights.tolist(), line.present.tolist(), line.bad.tolist()))
+    drawn = Text(sparkline(line))
     drawn.highlight_regex("!", "bold red")
     drawn.highlight_regex("-", "dim")
     return drawn
@@ -238,8 +237,13 @@ def lines_of(frame: pd.DataFrame) -> list[Line]:
     keys = list(zip(frame["name"], frame["net"], frame["graph"], frame["rank"], strict=True))
     step_of_row = frame["step"].to_numpy()
     value, non_finite = frame["value"].to_numpy(float), frame["non_finite"].to_numpy(float)
+    starts = [
+        row
+        for row in range(len(keys))
+        if not row or keys[row] != keys[row - 1] or step_of_row[row] <= step_of_row[row - 1]
+    ]
     lines = []
-    for begin, end in _line_bounds(keys, step_of_row):
+    for begin, end in pairwise([*starts, len(keys)]):
         places = np.searchsorted(steps, step_of_row[begin:end])
         values, present = np.full(len(steps), np.nan), np.zeros(len(steps), bool)
         bad = np.zeros(len(steps), bool)
@@ -252,62 +256,28 @@ def lines_of(frame: pd.DataFrame) -> list[Line]:
     return lines
 
 
-def _line_bounds(keys: Sequence[object], step_of_row: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the first row of each line, and the row after its last."""
-    starts = [
-        row
-        for row in range(1, len(keys))
-        if keys[row] != keys[row - 1] or step_of_row[row] <= step_of_row[row - 1]
-    ]
-    return list(zip([0, *starts], [*starts, len(keys)], strict=True))
-
-
-def sparkline(values: Sequence[float], present: Sequence[bool], bad: Sequence[bool], width: int = 60) -> str:
+def sparkline(line: Line, width: int = 60) -> str:
     """Draw values with bars from the least to the greatest of them.
 
     If there are more values than `width`, neighbours share a character: that of the greatest of them, or
     `BAD` if one of them is bad.
-
-    Args:
-        values: the values; NaN for unknown.
-        present: whether there is a value at all.
-        bad: whether elements are NaN or infinite.
-        width: the maximal number of characters.
     """
-    count = len(values)
+    count = len(line.heights)
     edges = np.linspace(0, count, min(count, max(width, 1)) + 1).astype(int)
-    low, high = _extent([value for value, shown in zip(values, present, strict=True) if shown])
-    characters = []
-    for begin, end in pairwise(edges.tolist()):
-        indexes = [index for index in range(begin, end) if present[index]]
-        is_bad = any(bad[index] or isinf(values[index]) for index in indexes)
-        characters.append(_character([values[index] for index in indexes], low, high, is_bad=is_bad))
-    return "".join(characters)
-
-
-def _extent(values: Iterable[float]) -> tuple[float, float]:
-    """Return the least and the greatest finite value; zeros if there is none."""
-    finite = list(filter(isfinite, values))
-    return (min(finite), max(finite)) if finite else (0.0, 0.0)
-
-
-def _character(values: Sequence[float], low: float, high: float, *, is_bad: bool) -> str:
-    """Return the character for neighbours of which these values are present."""
-    if not values:
-        return GAP
-    if is_bad:
-        return BAD
-    finite = list(filter(isfinite, values))
-    return _bar(max(finite), low, high) if finite else UNKNOWN
-
-
-def _bar(value: float, low: float, high: float) -> str:
+    is_finite = line.present & np.isfinite(line.heights)
+    is_bad = line.present & (line.bad | np.isinf(line.heights))
+    finite = line.heights[is_finite]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     # Halved first, because the difference of two large numbers may be infinite.
     span = high / 2 - low / 2
-    if span <= 0:
-        return BARS[3]
-    share = (value / 2 - low / 2) / span
-    return BARS[min(int(share * len(BARS)), len(BARS) - 1)]
+    characters = []
+    for begin, end in pairwise(edges.tolist()):
+        known = line.heights[begin:end][is_finite[begin:end]]
+        share = (float(known.max()) / 2 - low / 2) / span if known.size and span > 0 else 3 / len(BARS)
+        bar = BARS[min(int(share * len(BARS)), len(BARS) - 1)] if known.size else UNKNOWN
+        is_there = line.present[begin:end].any()
+        characters.append(BAD if is_bad[begin:end].any() else bar if is_there else GAP)
+    return "".join(characters)
 
 
 QUESTION = Question(
