@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ingest.questions.origin.calls import Call, CollectiveCall, RankTrace
 from ingest.reader.flow.content import CallKey, Content
@@ -22,13 +22,6 @@ Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]
 
 #: Rounds in which levels settle. More are needed only if ranks disagree on the order of collectives.
 _ROUNDS = 100
-
-
-class RankMeetings(NamedTuple):
-    """The meetings of one rank, in order of execution."""
-
-    rows: list[int]
-    meetings: list[Meeting]
 
 
 @dataclass(eq=False)
@@ -81,15 +74,14 @@ class CollectiveOrder:
         return after
 
     @cached_property
-    def _by_rank(self) -> dict[int, RankMeetings]:
-        return {rank: self._meetings_of(trace) for rank, trace in self.traces.items()}
-
-    def _meetings_of(self, trace: RankTrace) -> RankMeetings:
-        if not trace.is_ordered:
-            return RankMeetings([], [])
-        calls = [(call.row, self._meeting(key, call)) for key, call in trace.collectives.items()]
-        known = [(row, meeting) for row, meeting in calls if meeting is not None]
-        return RankMeetings([row for row, _ in known], [meeting for _, meeting in known])
+    def _by_rank(self) -> dict[int, tuple[list[int], list[Meeting]]]:
+        """By rank, the rows and the meetings of its collectives, in order of execution."""
+        by_rank = {}
+        for rank, trace in self.traces.items():
+            calls = trace.collectives.items() if trace.is_ordered else ()
+            met = [(call.row, meeting) for key, call in calls if (meeting := self._meeting(key, call))]
+            by_rank[rank] = [row for row, _ in met], [meeting for _, meeting in met]
+        return by_rank
 
     def _meeting(self, key: CallKey, call: CollectiveCall) -> Meeting | None:
         is_known = call.outputs or self.are_names_unique
