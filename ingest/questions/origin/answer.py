@@ -298,14 +298,14 @@ def _nothing_text(looked_for: str) -> str:
 def _what_and_where(answer: OriginAnswer) -> str:
     operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
     place = f"rank {answer.rank}, step {answer.step}" + (f", graph {answer.graph}" if answer.graph else "")
+    first = f"First with {answer.what}: " if answer.cause == "where" else ""
     if answer.how == "recorded":
         return f"The first overflow was recorded in {operator} on {place}"
-    if answer.cause == "where":
-        if answer.came_in is not None:
-            return f"First with {answer.what}: {answer.came_in}, on {place}; no dumped operator wrote it"
-        return f"First with {answer.what}: an output of {operator} on {place}"
     if answer.came_in is not None:
-        return f"{answer.what} came in with {answer.came_in}, on {place}; no dumped operator wrote it"
+        came = f"{answer.came_in}," if first else f"{answer.what} came in with {answer.came_in},"
+        return f"{first}{came} on {place}; no dumped operator wrote it"
+    if first:
+        return f"{first}an output of {operator} on {place}"
     if answer.how == "born":
         return f"{answer.what} was born in {operator} on {place}"
     return f"{answer.what} came through {operator} to {place}; its source is not known"

@@ -238,6 +238,9 @@ class OriginSearch:
         inputs, outputs = tensors_of(step, call, bad)
         source, fused_from = source_of(self.snapshot, step, call)
         parameter = parameter_read(root)
+        # As far as it was searched for: what holds infinity may hold NaN, too.
+        holds = root.holds or "NaN or Inf"
+        holds = "Inf" if self.cause == "inf" and holds == "NaN" else holds
         apposition = f" (Parameter {parameter})" if parameter else ""
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
@@ -246,9 +249,9 @@ class OriginSearch:
             *self._notes_on_search(),
         ]
         answer = OriginAnswer(
-            cause=self._cause_of(root),
+            cause=("nan" if root.holds in ("NaN", "") else "inf") if self.cause == "auto" else self.cause,
             how=root.how,
-            what=self.condition_text or self._held_by(root),
+            what=self.condition_text or holds,
             rank=call.rank,
             step=call.step,
             graph=call.key.graph,
@@ -286,16 +289,6 @@ class OriginSearch:
                 f"why it is bad is not known, because elements are damaged: {exc.message}. {exc.hint}"
             )
             return None
-
-    def _cause_of(self, root: Root) -> str:
-        if self.cause != "auto":
-            return self.cause
-        return "nan" if root.holds in ("NaN", "") else "inf"
-
-    def _held_by(self, root: Root) -> str:
-        """Return what was found, as far as it was searched for: what holds infinity may hold NaN, too."""
-        holds = root.holds or "NaN or Inf"
-        return "Inf" if self.cause == "inf" and holds == "NaN" else holds
 
     def _nothing(self) -> OriginAnswer:
         """Return the first overflow record, for `auto`; else an answer without an operator."""
