@@ -12,7 +12,7 @@ from ingest.reader.text import counted, value_text
 
 
 @dataclass(frozen=True, slots=True)
-class WhyRow:
+class WhyRow(Plain):
     """The elements of an input that became one element of the output."""
 
     input: int
@@ -22,11 +22,6 @@ class WhyRow:
     low: float
     """The least of them that is finite; NaN if none is."""
     high: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; None for what is not known."""
-        low, high = (None if math.isnan(value) else value for value in (self.low, self.high))
-        return {"input": self.input, "at": self.at, "low": low, "high": high}
 
 
 @dataclass(frozen=True, slots=True)
