@@ -6,7 +6,7 @@ What is wrong in a configuration is the business of `ingest.dump_configs.checkin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern
@@ -28,6 +28,9 @@ def read_mindspore(content: Mapping[str, Any]) -> AskedDump:
     e2e = section(content, "e2e_dump_settings")
     saved = common.get("saved_data", "tensor")
     mode = common.get("op_debug_mode", 0)
+    only = "operators marked by set_dump" if common.get("dump_mode") == 2 else ""
+    if mode != 0:
+        only = _EXCEPTION if mode == 4 else _OVERFLOW
     sample = e2e.get("sample_num", 100) if e2e.get("sample_mode") == 1 else 0
     return AskedDump(
         steps=parse_iterations(str(common.get("iteration", "all"))),
@@ -39,14 +42,8 @@ def read_mindspore(content: Mapping[str, Any]) -> AskedDump:
         categories=tuple(map(str, _list(common.get("statistic_category")))),
         sample=sample if isinstance(sample, int) else 0,
         directory=str(common.get("path", "")),
-        only=_only(mode) or ("operators marked by set_dump" if common.get("dump_mode") == 2 else ""),
+        only=only,
     )
-
-
-def _only(op_debug_mode: Any) -> str:
-    if op_debug_mode == 0:
-        return ""
-    return _EXCEPTION if op_debug_mode == 4 else _OVERFLOW
 
 
 def _kernels(common: Mapping[str, Any]) -> tuple[OperatorPattern, ...] | None:
@@ -102,16 +99,15 @@ def read_acl(content: Mapping[str, Any]) -> AskedDump:
 def _layers(dump: Mapping[str, Any], *, is_watcher: bool) -> tuple[OperatorPattern, ...] | None:
     """Return the operators in the models of `dump_list`; None for all, as where a model names none."""
     models = [model for model in _list(dump.get("dump_list")) if isinstance(model, dict)]
-    watched = _names(models, "watcher_nodes")
-    names = watched if is_watcher else _names(models, "layer")
+    watched, layers = (
+        [str(name) for model in models for name in _list(model.get(entry))]
+        for entry in ("watcher_nodes", "layer")
+    )
+    names = watched if is_watcher else layers
     is_whole_model = any(not model.get("layer") for model in models)
     if not names or (is_whole_model and not watched):
         return None
     return tuple(OperatorPattern(name, Match.NAME) for name in names)
-
-
-def _names(models: Iterable[Mapping[str, Any]], entry: str) -> list[str]:
-    return [str(name) for model in models for name in _list(model.get(entry))]
 
 
 def read_options(options: Mapping[str, Any], *, usual_mode: str) -> AskedDump:
@@ -153,9 +149,6 @@ def _ranges(value: Any) -> frozenset[int] | None:
         if isinstance(item, int):
             numbers.add(item)
         elif isinstance(item, str) and (match := _RANGE.fullmatch(item)):
-            numbers.update(_between(int(match[1]), int(match[2] or match[1])))
+            first, last = int(match[1]), int(match[2] or match[1])
+            numbers.update(range(first, min(last, first + _MAX_RANGE) + 1))
     return frozenset(numbers) or None
-
-
-def _between(first: int, last: int) -> Iterable[int]:
-    return range(first, min(last, first + _MAX_RANGE) + 1)

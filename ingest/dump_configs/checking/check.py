@@ -244,31 +244,20 @@ def options_of(text: str) -> tuple[str, dict[str, Any]] | None:
     of_torchair: dict[str, Any] = {}
     of_tensorflow: dict[str, Any] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            target, value = _assigned(node)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            target, value = ast.unparse(node.targets[0]), _literal(node.value)
+            if value is None or len(node.targets) > 1:
+                continue
             if match := _TENSORFLOW_TARGET.fullmatch(target):
                 of_tensorflow[match[1] or match[2]] = value
             elif match := _TORCHAIR_TARGET.fullmatch(target):
                 of_torchair[match[1]] = value
         elif isinstance(node, ast.Call) and _CONSTRUCTOR.fullmatch(ast.unparse(node.func)):
-            of_tensorflow |= _keywords(node)
+            literals = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
+            of_tensorflow |= {name: value for name, value in literals.items() if value is not None}
     if of_torchair:
         return "torchair", of_torchair
     return ("tensorflow", of_tensorflow) if of_tensorflow else None
-
-
-def _assigned(node: ast.Assign) -> tuple[str, Any]:
-    """Return the attribute that a literal is assigned to, and the literal; "" and None for anything else."""
-    if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
-        return "", None
-    value = _literal(node.value)
-    return ("", None) if value is None else (ast.unparse(node.targets[0]), value)
-
-
-def _keywords(node: ast.Call) -> dict[str, Any]:
-    """Return the keyword arguments of a call that are literals."""
-    literals = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
-    return {name: value for name, value in literals.items() if value is not None}
 
 
 def _literal(node: ast.expr) -> Any:
