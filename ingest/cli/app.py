@@ -261,9 +261,10 @@ def _explained(error: Any) -> UsageError:
     """Explain what is wrong with the command line, in the form of all other error messages."""
     message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
     message = message.partition(", unable to parse")[0].rstrip(".")
-    if mistakes := getattr(error.__cause__, "errors", list)():  # of pydantic, which refused a value
+    mistakes: list[Any] = getattr(error.__cause__, "errors", list)()
+    if mistakes:  # of pydantic, which refused a value
         message += f", got {masked_values(mistakes[0]['input'])!r:.80}"
-    command = "dump-ingest" if error.ctx is None else error.ctx.command_path
+    command = getattr(error.ctx, "command_path", "dump-ingest")
     name = command.rpartition(" ")[2]
     if name in _TAKES_DUMP and "unexpected extra argument" in message:
         advice = f"It takes one dump; the store is named with --store: {command} DUMP --store run.zarr."

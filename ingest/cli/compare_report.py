@@ -15,6 +15,7 @@ from ingest.questions.placement.decide import Certainty
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
+from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.questions.compare.growth import ErrorGrowth
@@ -38,6 +39,28 @@ def print_comparison(comparison: Comparison, *, top: int | None) -> None:
         comparison: the comparison.
         top: print this many tensors, the worst first, without equal ones; None: all, in order of execution.
     """
+    _print_counts(comparison)
+    if comparison.layout:
+        print_line("")
+        _print_layout(comparison)
+    if top is None:
+        tensors = list(comparison.tensors)
+    else:
+        tensors = [tensor for tensor in comparison.worst() if _is_worth_a_line(comparison, tensor)][:top]
+    if tensors:
+        print_line("")
+        _print_tensors(tensors)
+
+
+def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
+    """Return whether a tensor is not equal; one without a counterpart only if that is a difference."""
+    if tensor.verdict in UNMATCHED:
+        return comparison.unmatched_matter
+    return tensor.verdict not in {Verdict.IGNORED, Verdict.EQUAL}
+
+
+def _print_counts(comparison: Comparison) -> None:
+    """Print how many tensors of each step have which verdict; of many steps, only those that differ."""
     counts, steps = comparison.counts, list(comparison.steps)
     verdicts = [verdict for verdict in Verdict if counts[verdict]]
     if len(steps) > _MAX_STEPS:
@@ -55,29 +78,17 @@ def print_comparison(comparison: Comparison, *, top: int | None) -> None:
     if len(comparison.steps) > 1:
         rows.append(["all", str(len(comparison.steps)), *(str(counts[verdict]) for verdict in verdicts)])
     print_table(("rank", "step", *verdicts), rows, right=verdicts)
-    if comparison.layout:  # how many tensors ranks hold in which way
-        known = {certainty for _, certainty in comparison.layout}
-        certainties = [certainty for certainty in Certainty if certainty in known]
-        rows = [
-            [placement, *(str(comparison.layout.get((placement, word), 0)) for word in certainties)]
-            for placement in sorted({placement for placement, _ in comparison.layout})
-        ]
-        print_line("")
-        print_table(("layout", *certainties), rows, right=certainties)
-    if top is None:
-        tensors = list(comparison.tensors)
-    else:
-        tensors = [tensor for tensor in comparison.worst() if _is_worth_a_line(comparison, tensor)][:top]
-    if tensors:
-        print_line("")
-        _print_tensors(tensors)
 
 
-def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
-    """Return whether a tensor is not equal; one without a counterpart only if that is a difference."""
-    if tensor.verdict in UNMATCHED:
-        return comparison.unmatched_matter
-    return tensor.verdict not in {Verdict.IGNORED, Verdict.EQUAL}
+def _print_layout(comparison: Comparison) -> None:
+    """Print how many tensors ranks hold in which way."""
+    known = {certainty for _, certainty in comparison.layout}
+    certainties = [certainty for certainty in Certainty if certainty in known]
+    rows = [
+        [placement, *(str(comparison.layout.get((placement, word), 0)) for word in certainties)]
+        for placement in sorted({placement for placement, _ in comparison.layout})
+    ]
+    print_table(("layout", *certainties), rows, right=certainties)
 
 
 def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
@@ -121,19 +132,13 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     """
     for side, step in comparison.left_out:
         say(f"{side}: {step}", label="left out")
-    for side, keys in (("A", comparison.only_a), ("B", comparison.only_b)):
-        missing = [f"{key} is only in {side}" for key in keys[:_MAX_STEPS]]
-        more = len(keys) - _MAX_STEPS
-        for text in (*missing, *[f"{more} more steps are only in {side}"] * (more > 0)):
-            say(text, label="missing")
+    _say_missing("A", comparison.only_a)
+    _say_missing("B", comparison.only_b)
     for note in comparison.notes:
         say(note, label="note")
     listed = [tensor for tensor in comparison.tensors if _is_worth_a_line(comparison, tensor)]
     if top is not None and len(listed) > top:
-        are = "is" if len(listed) == 1 else "are"
-        how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
-        shown = f"the worst {top} shown (--top N, --all, --html FILE)"
-        say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
+        _say_shortened(listed, top)
     if (first := comparison.first) is not None:
         _say_first(first)
     verdict = comparison.verdict + _of_both_sides(comparison)
@@ -149,6 +154,20 @@ def _of_both_sides(comparison: Comparison) -> str:
     are = "is" if common == 1 else "are"
     how = "equal" if set(counts) == {Verdict.EQUAL} else "within the limits"
     return f"; the {counted(common, 'tensor')} that both sides have {are} {how}"
+
+
+def _say_missing(side: str, keys: Sequence[StepKey]) -> None:
+    for key in keys[:_MAX_STEPS]:
+        say(f"{key} is only in {side}", label="missing")
+    if len(keys) > _MAX_STEPS:
+        say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
+
+
+def _say_shortened(listed: Sequence[ComparedTensor], top: int) -> None:
+    are = "is" if len(listed) == 1 else "are"
+    how = "on one side only" if all(tensor.verdict in UNMATCHED for tensor in listed) else "not equal"
+    shown = f"the worst {top} shown (--top N, --all, --html FILE)"
+    say(f"{counted(len(listed), 'tensor')} {are} {how}, {shown}")
 
 
 def _say_first(first: FirstDifference) -> None:
@@ -209,7 +228,7 @@ def growth_between(
     from ingest.questions.compare.selection import parse_selection
 
     of_a, of_b = parse_selection(a), parse_selection(b)
-    if of_a.step is not None or of_b.step is not None:
+    if (of_a.step, of_b.step) != (None, None):
         raise UsageError("--over-steps is about all steps", hint="Write STORE or STORE@RANK.")
     if conditions.keys() - {"name"} or not isinstance(conditions.get("name", ""), str):
         raise UsageError("--over-steps chooses tensors by --name alone")
@@ -227,7 +246,7 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
         print_json(growth.rows())
         return
     order = growth.by_onset()
-    shown = order if top is None else order[:top]
+    shown = order[:top]
     if shown:
         # Evenly spaced, the first and the last among them.
         count = min(len(growth.steps), _COLUMNS)

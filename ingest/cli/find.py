@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter, getitem
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -29,6 +30,8 @@ from workers.errors import DamagedStore, UsageError
 from workers.rules.names import fits, hint_of_case, near
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ingest.reader.catalog import Catalog
     from ingest.reader.damage import Damage
 
@@ -106,20 +109,7 @@ def command(
                 "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
         matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
-        known, about = list(map(str, matches.columns)), matches.attrs
-        rows = _in_order(matches.to_dict("records"), _columns("--sort", sort, known), getitem)
-        shown = limited(rows, limit)
-        statistics = [name for name in known if name in FIELDS]
-        wanted = _columns("--columns", columns, known)
-        print_columns(
-            [{name: row[name] for name in wanted or known} for row in shown],
-            wanted or (known if json else ["rank", "step", "graph", "name", *statistics]),
-            json=json,
-        )
-        if not json:
-            say(f"{_total(len(rows), len(shown))}; as of {about['consolidated_at']}")
-        say_left_out(about["left_out"])
-        _say_undecided(about["undecided"], "without --consolidated, --undecided lists")
+        _print_consolidated(matches, sort, columns, limit=limit, json=json)
         return
     known = list(dict.fromkeys((*TENSOR_FIELDS, *FIELDS)))
     order, wanted = _columns("--sort", sort, known), _columns("--columns", columns, known)
@@ -143,6 +133,25 @@ def command(
     report_damaged(damages)
 
 
+def _print_consolidated(
+    matches: pd.DataFrame, sort: str | None, columns: str | None, *, limit: int, json: bool
+) -> None:
+    """Print what the consolidated view holds of the tensors that fulfil a condition."""
+    from workers.arrays.statistics import FIELDS  # deferred: as in `command`
+
+    known, about = list(map(str, matches.columns)), matches.attrs
+    rows = _in_order(matches.to_dict("records"), _columns("--sort", sort, known), getitem)
+    shown = limited(rows, limit)
+    wanted = _columns("--columns", columns, known)
+    told = ["rank", "step", "graph", "name", *(name for name in known if name in FIELDS)]
+    taken = [{name: row[name] for name in wanted or known} for row in shown]
+    print_columns(taken, wanted or (known if json else told), json=json)
+    if not json:
+        say(f"{_total(len(rows), len(shown))}; as of {about['consolidated_at']}")
+    say_left_out(about["left_out"])
+    _say_undecided(about["undecided"], "without --consolidated, --undecided lists")
+
+
 def _columns(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     """Return the columns of a list such as `name,max`, or `-l2_norm,name` to sort by; [] without one.
 
@@ -150,7 +159,7 @@ def _columns(option: str, text: str | None, known: Sequence[str]) -> list[str]:
         UsageError: one of them does not exist, or the list is empty.
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    for name in (name.removeprefix("-") if option == "--sort" else name for name in names):
+    for name in (name.removeprefix("-" * (option == "--sort")) for name in names):
         if name not in known:
             nearest = near(name, known)
             hint = f"Did you mean {' or '.join(nearest[:3])}?" if nearest else f"Columns: {', '.join(known)}."
@@ -237,19 +246,11 @@ def hints(store: Catalog, rank: Any, step: Any, chosen: Conditions) -> Iterator[
     from ingest.reader.tensor_filter import checked_role  # deferred: the same
     from workers.arrays.filter import Filter  # deferred: the same
 
-    known: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
-    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
-        try:
-            for tensor in opened.tensors():
-                for label, values in known.items():
-                    values[getattr(tensor, label)] = None
-        except DamagedStore:  # named already
-            continue
+    known = _labels(store, rank, step)
     where = chosen.get("where")
     used = Filter(where, COLUMNS).names if where else frozenset[str]()
     texts = [first or second for first, second in _QUOTED.findall(where or "")]
-    for label, values in known.items():
-        there = [*filter(None, values)]
+    for label, there in known.items():
         wanted = checked_role(chosen["role"]) if label == "role" and "role" in chosen else chosen.get(label)
         for text in [wanted] if isinstance(wanted, str) else texts * (label in used):
             if label == "name" and not any(map(fits(text), there)):
@@ -267,3 +268,14 @@ def hints(store: Catalog, rank: Any, step: Any, chosen: Conditions) -> Iterator[
 
 def _listed(wanted: str, there: Sequence[str]) -> str:
     return ", ".join(near(wanted, there) or there[:_SHOWN_NAMES]) or "none"
+
+
+def _labels(store: Catalog, rank: Any, step: Any) -> dict[str, list[str]]:
+    """Return the names, types, roles and so on of the tensors of a few steps, in their order."""
+    known: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
+    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
+        with suppress(DamagedStore):  # named already
+            for tensor in opened.tensors():
+                for label, values in known.items():
+                    values[getattr(tensor, label)] = None
+    return {label: list(filter(None, values)) for label, values in known.items()}

@@ -94,9 +94,7 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
             }
         )
     else:
-        of_kinds = {what: [action for action in removed if action.what == what] for what in _REMOVES}
-        if rows := [(_REMOVES[what], *_cells(actions)) for what, actions in of_kinds.items() if actions]:
-            print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
+        print_removed(removed)
         say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
         say_notes(plan)
     say_what_stays(report)
@@ -105,6 +103,13 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.left or report.broken:
         raise typer.Exit(EXIT_PARTLY)
+
+
+def print_removed(removed: Sequence[GcAction]) -> None:
+    """Print what was removed, a row for each kind."""
+    of_kinds = {what: [action for action in removed if action.what == what] for what in _REMOVES}
+    if rows := [(_REMOVES[what], *_cells(actions)) for what, actions in of_kinds.items() if actions]:
+        print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
 
 
 def _open(settings: Settings) -> Catalog:

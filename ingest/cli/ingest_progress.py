@@ -22,7 +22,7 @@ _SPEED_OVER_S = 1e9
 
 
 def progress_bar() -> Progress:
-    """Return a bar of bytes and files for stderr, which draws nothing if that is no terminal."""
+    """Return a bar of bytes and files for stderr, which draws nothing if that is not a terminal."""
     from rich import progress  # deferred: takes 0.04 s, for terminals only
 
     from ingest.cli.consoles import err  # deferred: the same

@@ -23,7 +23,7 @@ from ingest.cli.exits import (
     say_damaged,
 )
 from ingest.cli.printing import print_json, print_table, say, step_text
-from ingest.questions.missing import MissingItems
+from ingest.questions.missing import MissingItem, MissingItems
 from ingest.reader.plain import plain
 from ingest.reader.rows import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, printable
@@ -126,8 +126,7 @@ def _say_damaged(report: Report, store: str) -> None:
 
 def _print_commits(commits: Sequence[CommitSummary]) -> None:
     """Print a row for each step and one for all; of many steps, only those that are worth a look."""
-    special = [of for of in commits if of.status != "complete" or of.anomalous_tensors or of.overflows]
-    shown = commits if len(commits) <= _MAX_ROWS else special[:_MAX_ROWS]
+    shown = commits if len(commits) <= _MAX_ROWS else list(filter(_is_special, commits))[:_MAX_ROWS]
     rows = [
         _row(str(summary.key.rank), step_text(summary.key.step), summary.status, [summary])
         for summary in shown
@@ -139,6 +138,10 @@ def _print_commits(commits: Sequence[CommitSummary]) -> None:
     status = "partial" if "partial" in {summary.status for summary in commits} else "complete"
     rows.append(_row("all", str(len(steps)), status, commits))
     print_table(("rank", "step", "status", *_NUMBERS), rows, right=_NUMBERS)
+
+
+def _is_special(summary: CommitSummary) -> bool:
+    return summary.status != "complete" or bool(summary.anomalous_tensors or summary.overflows)
 
 
 def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) -> list[str]:
@@ -189,12 +192,16 @@ def _say_problems(report: Report) -> None:
             )
 
 
-def _say_notes(report: Report, store: str) -> None:
+def _say_ranks_from(report: Report) -> None:
     for source in ("device id", "process id"):
         if numbers := report.ranks_from.get(source):
             verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
             hint = " (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""
             say(f"the paths name no ranks: {_listed(numbers)} {verb}{hint}", label="note")
+
+
+def _say_notes(report: Report, store: str) -> None:
+    _say_ranks_from(report)
     counts = [(commit.tensors, commit.statistics_only, commit.overflows) for commit in report.commits]
     # All that the store has of the dump is files that were taken for no tensors.
     if counts and not any(map(any, counts)) and not report.unchanged and not _is_partial(report):
@@ -205,7 +212,8 @@ def _say_notes(report: Report, store: str) -> None:
         )
     if report.beside:
         others = ", ".join(map(str, report.beside[:_MAX_BESIDE]))
-        more = f" and {len(report.beside) - _MAX_BESIDE} more" if len(report.beside) > _MAX_BESIDE else ""
+        rest = len(report.beside) - _MAX_BESIDE
+        more = f" and {rest} more" * (rest > 0)
         say(
             f"only the dump in {report.root} was taken; beside it, tensor files are in {others}{more} "
             "(name each directory to ingest it into a store of its own)",
@@ -267,7 +275,7 @@ def _report_errors(report: Report) -> None:
     for error in (*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)):
         kinds.setdefault((error.reason, error.hint), []).append(error)
     for first, *more in kinds.values():
-        message = f"{first.message} (and {len(more)} more)" if more else first.message
+        message = first.message + f" (and {len(more)} more)" * bool(more)
         report_error(DumpIngestError(message, hint=first.hint))
     if not_taken:
         say(f"  {not_taken[0].hint}")
@@ -346,7 +354,7 @@ def say_missing(report: Report, settings: Settings) -> None:
     """
     if not report.commits or report.stopped_by is not None or not report.may_have_configuration:
         return
-    url = settings.store or ""
+    url = str(settings.store)
     try:
         store = ingest.open_store(url, **settings.store_arguments)
         items = ingest.missing(store, most_ranks=_MAX_RANKS, damages=[])
@@ -358,6 +366,10 @@ def say_missing(report: Report, settings: Settings) -> None:
     if items:
         command = f"dump-ingest ls {shlex.quote(url)} --missing"
         say(f"the dump lacks items that its configuration requests; `{command}` lists them", label="note")
+    _say_items(items)
+
+
+def _say_items(items: Sequence[MissingItem]) -> None:
     for item in items[:_MAX_ITEMS]:
         rank = "" if item.rank is None else f" on rank {item.rank}"
         what = "steps" if item.what == "step" and not item.name.isdecimal() else item.what

@@ -344,7 +344,9 @@ def _as_kind(info: Any, kind: type, value: Any) -> Any:
     """Return a value as text, or as a number in its range; None if it is not obviously one."""
     if kind is int and isinstance(value, str) and WHOLE.fullmatch(value):
         value = int(value)
-    if type(value) is not kind or isinstance(value, str):
-        return value if type(value) is kind else None
+    if type(value) is not kind:
+        return None
+    if kind is str:
+        return value
     is_within = (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
     return value if is_within else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -92,10 +92,7 @@ def command_of(question: Question) -> Callable[..., None]:
         if mode is not None:
             _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
         elif alone:
-            name = next(iter(alone))
-            needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
-            flags = f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}"
-            raise UsageError(flags.rstrip())
+            _refuse_alone(next(iter(alone)), modes)
         else:
             question.check(asked)
         opened = open_store(store, config, mesh=mesh) if has_store else None
@@ -104,10 +101,7 @@ def command_of(question: Question) -> Callable[..., None]:
         else:
             taken = {name: value for name, value in (asked | alone | chosen).items() if name in mode.takes}
             answer = mode.ask(opened, chosen[mode.name], **taken)
-        place: tuple[int, int] | None = getattr(answer, "place", None)
-        link = ""
-        if place is not None and opened is not None:
-            link = place_link(page_url(config) or "", opened.url, *place)
+        link = _link(answer, opened, config)
         is_void = print_answer(answer, limit, as_json=as_json, link=link)
         _write_files(answer, limit, paths)
         end_as(answer, is_void=is_void)
@@ -120,6 +114,18 @@ def command_of(question: Question) -> Callable[..., None]:
     )
     command.__doc__ = help_of(question)
     return command
+
+
+def _link(answer: Shown, store: Any, config: Path | None) -> str:
+    """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
+    place: tuple[int, int] | None = getattr(answer, "place", None)
+    return "" if place is None or store is None else place_link(page_url(config) or "", store.url, *place)
+
+
+def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
+    """Refuse a parameter without the mode that has it."""
+    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
+    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
 
 
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:

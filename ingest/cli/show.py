@@ -273,13 +273,18 @@ def _the_tensor(
         others = f"Similar: {similar}" if similar else "List them: dump-ingest ls STORE --tensors"
         hint = hint_of_case(name, names) or others
         raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
-    listed = [f"graph {tensor.graph}  {tensor.name}" if tensor.graph else tensor.name for tensor in matches]
-    if len(listed) > _LISTED:
-        listed[_LISTED:] = [f"{len(listed) - _LISTED} more"]
     raise UsageError(
-        "\n    ".join([f"{where} has {len(matches)} tensors{outside} that match {name!r}:", *listed]),
+        "\n    ".join(
+            [f"{where} has {len(matches)} tensors{outside} that match {name!r}:", *_listed(matches)]
+        ),
         hint="Name one of them; --graph tells graphs apart.",
     )
+
+
+def _listed(tensors: Sequence[ingest.Tensor]) -> list[str]:
+    shown = tensors[:_LISTED]
+    rows = [f"graph {tensor.graph}  {tensor.name}" if tensor.graph else tensor.name for tensor in shown]
+    return [*rows, f"{len(tensors) - _LISTED} more"] if len(tensors) > _LISTED else rows
 
 
 def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:
@@ -316,11 +321,7 @@ def _context_facts(context: ingest.Context, tensor: ingest.Tensor, *, whole_stac
     if match is not None and match.name is None:
         yield "operator", "one of " + ", ".join(match.names) + (", ..." * (not match.is_whole))
     if line is not None:
-        # If it is not exactly that of the operator.
-        remarks = [f"of the {line.of}"] if line.of != "op" else []
-        remarks += [f"operator {line.op}, matched {line.matched}"] if line.matched != "exact" else []
-        said = f"  ({'; '.join(remarks)})" if remarks else ""
-        yield "source_line", f"{line.file}:{line.line}  {line.code}{said}"
+        yield "source_line", _line_text(line)
         for frame in line.stack if whole_stack else ():
             function = f" in {frame.function}" if frame.function else ""
             yield "", f"{frame.file}:{frame.line}{function}  {frame.code}"
@@ -330,6 +331,13 @@ def _context_facts(context: ingest.Context, tensor: ingest.Tensor, *, whole_stac
         yield "fused_from", ", ".join(originals)
     for name, value in (context.kernel_args(tensor) or {}).items():
         yield "kernel_args", f"{name}: {value}"
+
+
+def _line_text(line: ingest.SourceLine) -> str:
+    """Return a source line; remarks say if it is not exactly that of the operator."""
+    remarks = [f"of the {line.of}"] if line.of != "op" else []
+    remarks += [f"operator {line.op}, matched {line.matched}"] if line.matched != "exact" else []
+    return f"{line.file}:{line.line}  {line.code}" + (f"  ({'; '.join(remarks)})" if remarks else "")
 
 
 def print_field(field: str, text: str) -> None:
@@ -398,15 +406,19 @@ def print_anatomy(anatomy: ingest.Anatomy) -> None:
         )
     if anatomy.counts:
         print_text()
-        numbers, most = ("from", "to", "elements"), max(anatomy.counts)
-        rows = [
-            (number_text(low), number_text(high), str(count))
-            for low, high, count in zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
-        ]
-        room = terminal_width() - sum(width + GAP for width in cell_widths(numbers, rows))
-        longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
-        bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
-        print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
+        _print_histogram(anatomy)
+
+
+def _print_histogram(anatomy: ingest.Anatomy) -> None:
+    numbers, most = ("from", "to", "elements"), max(anatomy.counts)
+    rows = [
+        (number_text(low), number_text(high), str(count))
+        for low, high, count in zip(anatomy.edges, anatomy.edges[1:], anatomy.counts, strict=False)
+    ]
+    room = terminal_width() - sum(width + GAP for width in cell_widths(numbers, rows))
+    longest = min(max(room, _MIN_BAR), _BAR) if is_terminal() else _BAR
+    bars = ["█" * math.ceil(count / most * longest) for count in anatomy.counts]
+    print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
 
 
 def preview(tensor: ingest.Tensor) -> str:

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from ingest.steps.explain import StepRow
 
 
+_COLUMNS: dict[str, Callable[[StepRow], str]] = {
+    "rank": lambda row: str(row.rank),
+    "step": lambda row: step_text(row.step),
+    "phase": lambda row: row.phase,
+    "files": lambda row: str(row.files),
+    "why": lambda row: row.reason,
+}
+
+
 def print_steps(
     rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None, *, json: bool
 ) -> None:
@@ -25,13 +34,7 @@ def print_steps(
         json: whether as JSON.
     """
     chosen = [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
-    columns: dict[str, Callable[[StepRow], str]] = {
-        "rank": lambda row: str(row.rank),
-        "step": lambda row: step_text(row.step),
-        "phase": lambda row: row.phase,
-        "files": lambda row: str(row.files),
-        "why": lambda row: row.reason,
-    }
+    columns = dict(_COLUMNS)
     if any(row.source for row in chosen):
         columns["dump files"] = lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
     numbers = {row.step for row in rows if row.step is not None}

@@ -6,7 +6,7 @@ What is wrong in a configuration is the business of `ingest.dump_configs.checkin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern
@@ -99,15 +99,16 @@ def read_acl(content: Mapping[str, Any]) -> AskedDump:
 def _layers(dump: Mapping[str, Any], *, is_watcher: bool) -> tuple[OperatorPattern, ...] | None:
     """Return the operators in the models of `dump_list`; None for all, as where a model names none."""
     models = [model for model in _list(dump.get("dump_list")) if isinstance(model, dict)]
-    watched, layers = (
-        [str(name) for model in models for name in _list(model.get(entry))]
-        for entry in ("watcher_nodes", "layer")
-    )
-    names = watched if is_watcher else layers
+    watched = _names(models, "watcher_nodes")
+    names = watched if is_watcher else _names(models, "layer")
     is_whole_model = any(not model.get("layer") for model in models)
     if not names or (is_whole_model and not watched):
         return None
     return tuple(OperatorPattern(name, Match.NAME) for name in names)
+
+
+def _names(models: Iterable[Mapping[str, Any]], entry: str) -> list[str]:
+    return [str(name) for model in models for name in _list(model.get(entry))]
 
 
 def read_options(options: Mapping[str, Any], *, usual_mode: str) -> AskedDump:

@@ -21,10 +21,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ingest.dump_configs.model import DumpRequest, WrittenConfig, flatten
+from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
 from ingest.dump_configs.reading import section
 from workers.errors import UsageError
 
@@ -238,14 +238,14 @@ def _kernels(request: DumpRequest, notes: list[str]) -> list[str]:
             f"MindSpore {request.version} takes no regular expressions, and no graph in the dump has the "
             f"names: all operators of the types {types} are dumped."
         )
-    entries = []
-    for operator in request.operators:
-        is_spelt = bool(operator.full_name) and flatten(operator.full_name) == flatten(operator.op_name)
-        if has_regex and not is_spelt:
-            entries.append(f"name-regex({_NOT_PLAIN.sub('.', operator.op_name)})")
-        else:
-            entries.append(operator.full_name or operator.op_type)
-    return list(dict.fromkeys(entries))
+    return list(dict.fromkeys(_kernel(operator, has_regex=has_regex) for operator in request.operators))
+
+
+def _kernel(operator: RequestedOperator, *, has_regex: bool) -> str:
+    is_spelt = bool(operator.full_name) and flatten(operator.full_name) == flatten(operator.op_name)
+    if has_regex and not is_spelt:
+        return f"name-regex({_NOT_PLAIN.sub('.', operator.op_name)})"
+    return operator.full_name or operator.op_type
 
 
 def _devices(request: DumpRequest, notes: list[str]) -> list[int]:
@@ -277,9 +277,7 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
             f"msProbe cannot be told to dump {names[0]}",
             hint="It dumps gradients of parameters and what debugger.save is given in any case. Name a call.",
         )
-    modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
-    # Modules, functions, or both.
-    level = "L1" if not modules else "L0" if modules == len(calls) else "mix"
+    level = _level_of(calls)
     notes = ["At level mix, the calls inside of the chosen modules are dumped, too."] * (level == "mix")
     # A job of one process has no ranks for msProbe, and dumps nothing if one is named.
     ranks = [] if len(request.job_ranks) < 2 else list(request.ranks)
@@ -303,6 +301,12 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
         request.steps,
         tuple(notes),
     )
+
+
+def _level_of(calls: Sequence[str]) -> str:
+    """Return the level at which msProbe dumps modules, functions, or both."""
+    modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
+    return "L1" if not modules else "L0" if modules == len(calls) else "mix"
 
 
 #: Tags of a tensor of SGLang, at the end of its name in a store.

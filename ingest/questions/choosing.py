@@ -103,15 +103,18 @@ def empty_choice_error(choice: TensorFilter, keys: Sequence[TensorKey]) -> Usage
         value = fields.get(label)
         known: list[str] = list(dict.fromkeys(getattr(key, label) for key in keys))
         if isinstance(value, str) and value not in known:
-            same = [text for text in known if text.lower() == value.lower()]
-            nearest = near(value, known)
-            hint = f"Near: {', '.join(nearest)}" if nearest else f"There are: {', '.join(known[:10])}"
-            hint = f"Did you mean {' or '.join(same)}? Case matters." if same else hint
-            return UsageError(f"no tensor has the {label} {value!r}", hint=hint)
+            return UsageError(f"no tensor has the {label} {value!r}", hint=_label_hint(value, known))
     return UsageError(
         f"no tensor fulfils {choice}",
         hint="`dump-ingest find STORE` with fewer conditions lists what is there.",
     )
+
+
+def _label_hint(value: str, known: Sequence[str]) -> str:
+    if same := [text for text in known if text.lower() == value.lower()]:
+        return f"Did you mean {' or '.join(same)}? Case matters."
+    nearest = near(value, known)
+    return f"Near: {', '.join(nearest)}" if nearest else f"There are: {', '.join(known[:10])}"
 
 
 def keys_of(steps: Iterable[Step]) -> list[TensorKey]:

@@ -271,7 +271,7 @@ def _add(places: _Places, axis: _Axis, channels: Channels, key: StepKey, kinds: 
         UsageError: too many positions are odd.
     """
     odd = zip(KINDS, (channels.outlying, channels.dead, channels.saturated), strict=True)
-    for kind, position in ((kind, place) for kind, of in odd if kind in kinds for place in of.tolist()):
+    for kind, position in ((way, at) for way, of in odd for at in of.tolist() * (way in kinds)):
         place = places.setdefault((axis, kind, position), _Place())
         place.steps.add(key.step or 0)
         place.ranks.add(key.rank)

@@ -346,11 +346,7 @@ def _losses(tensor: SketchedTensor, target: NumberFormat, scale: float) -> Forma
 def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
     losing = [row for row in members if any(row.badness)]
     last = (row.headroom_bits for row in members if row.step == members[-1].step)
-    # By step, on any rank; none if all are zero.
-    largest: dict[int, float] = {}
-    for row in members:
-        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
-    known = {step: math.log2(value) for step, value in largest.items() if value}
+    known = _magnitudes(members)
     has_fixed_scale = how == NONE and target.block <= 0  # one that follows the tensor never overflows
     bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
     return TensorPrecision(
@@ -361,6 +357,14 @@ def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) ->
         bits_per_step=bits_per_step,
         overflows_at=overflows_at if has_fixed_scale else None,
     )
+
+
+def _magnitudes(members: Iterable[FormatLosses]) -> dict[int, float]:
+    """Return by step the base-2 logarithm of the largest magnitude on any rank; none if all are zero."""
+    largest: dict[int, float] = {}
+    for row in members:
+        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
+    return {step: math.log2(value) for step, value in largest.items() if value}
 
 
 QUESTION = Question(

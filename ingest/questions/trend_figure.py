@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -96,12 +96,7 @@ def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statis
             if is_many
             else _of_few(lines, texts, ranks, len(steps))
         )
-        handles: dict[str, Any] = {}
-        for line, (label, look) in zip(lines, looks, strict=True):
-            axes.plot(steps, np.where(line.present, line.heights, np.nan), **look)
-            if label and label not in handles:
-                plain = {name: value for name, value in look.items() if not name.startswith("marker")}
-                (handles[label],) = axes.plot([], [], **plain)
+        handles = _draw(axes, steps, lines, looks)
         if handles:
             about = "numbers on a line: its rank" if len(ranks) > 1 else ""
             _add_legend(axes, handles, title=texts[names[0]] if len(names) == 1 else about)
@@ -111,6 +106,17 @@ def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statis
     axes.xaxis.get_major_locator().set_params(integer=True)
     as_plain_text(axes.set_title(shortened_title(title), fontsize=10, loc="left"))
     return figure
+
+
+def _draw(axes: Any, steps: Sequence[int], lines: Sequence[Line], looks: Iterable[_Look]) -> dict[str, Any]:
+    """Draw each line in its look; return what stands for each label in the legend."""
+    handles: dict[str, Any] = {}
+    for line, (label, look) in zip(lines, looks, strict=True):
+        axes.plot(steps, np.where(line.present, line.heights, np.nan), **look)
+        if label and label not in handles:
+            plain = {name: value for name, value in look.items() if not name.startswith("marker")}
+            (handles[label],) = axes.plot([], [], **plain)
+    return handles
 
 
 def _of_few(
@@ -202,8 +208,7 @@ def _mark_bad(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) ->
         axes.plot(steps[known], line.heights[known], "x", color=_BAD_COLOR)
     before: set[int] = set()
     for place, step in enumerate(steps.tolist()):
-        of_step = (line.rank for line in lines if line.bad[place] and line.present[place])
-        ranks = {int(rank) for rank in of_step if rank.lstrip("-").isdigit()}
+        ranks = {int(line.rank) for line in lines if line.bad[place] and line.present[place]}
         if ranks:
             axes.plot([step], [0.02], "x", color=_BAD_COLOR, transform=axes.get_xaxis_transform())
         if ranks and ranks != before:

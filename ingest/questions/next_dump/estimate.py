@@ -17,7 +17,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from ingest.disk.space import space_at
+from ingest.disk.space import DiskSpace, space_at
 from ingest.dump_configs.checking.check import CheckedConfig
 from ingest.dump_configs.model import AskedDump
 from ingest.questions.next_dump.suspicion import OperatorId
@@ -251,10 +251,7 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     amount = _amount(asked, sizes, ranks, step)
     whole, took = sizes.of(None, [near.rank], [step]), sizes.time_of_step(near.rank, step)
     part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
-    # Where the dump goes, if that is a directory of this host.
-    space = space_at(_existing(Path(asked.directory))) if asked.directory.startswith("/") else None
-    names = [(op_type, op_name) for _, op_type, op_name, _ in sizes.of_step(sizes.ranks[0], step)]
-    unknown = (of.text for of in asked.operators or () if not any(of.matches(*name) for name in names))
+    space = _space_of(asked.directory)
     return DumpCost(
         files=amount.files,
         nbytes=amount.nbytes,
@@ -262,9 +259,21 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
         ranks=len(ranks),
         seconds=None if took.seconds is None else took.seconds * part,
         free_nbytes=None if space is None else space.free_nbytes,
-        unknown=tuple(unknown),
+        unknown=tuple(_unknown(asked, sizes.of_step(sizes.ranks[0], step))),
         seconds_unknown=took.unknown,
     )
+
+
+def _space_of(directory: str) -> DiskSpace | None:
+    """Return the room where the dump goes; None if that is not a directory of this host."""
+    return space_at(_existing(Path(directory))) if directory.startswith("/") else None
+
+
+def _unknown(asked: AskedDump, amounts: Amounts) -> Iterator[str]:
+    names = [(op_type, op_name) for _, op_type, op_name, _ in amounts]
+    for pattern in asked.operators or ():
+        if not any(pattern.matches(*name) for name in names):
+            yield pattern.text
 
 
 def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:

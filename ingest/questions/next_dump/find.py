@@ -122,9 +122,7 @@ def _lines(answer: NextDump) -> Iterator[str]:
         yield f"    {suspect.operator.op_type} ({suspect.operator.op_name}): {suspect.why}"
     if len(answer.suspects) > _NAMED:
         yield f"    {len(answer.suspects) - _NAMED} more"
-    known = estimate.seconds
-    why = f": {estimate.seconds_unknown}" if estimate.seconds_unknown else ""
-    seconds = f"time not known{why}" if known is None else _time(known)
+    seconds = _time(estimate.seconds, estimate.seconds_unknown)
     share = f", {estimate.share:.2%} of a full dump" if estimate.full_nbytes else ""
     yield f"  about {counted(estimate.files, 'file')}, {human_bytes(estimate.nbytes)}{share}; {seconds}"
     if estimate.run_nbytes:
@@ -142,7 +140,9 @@ def _lines(answer: NextDump) -> Iterator[str]:
             yield from (f"  {text}" for text in texts)
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None, unknown: str) -> str:
+    if seconds is None:
+        return f"time not known: {unknown}" if unknown else "time not known"
     if seconds < 1:
         return "less than 1 s"
     return f"about {seconds:.0f} s" if seconds < 600 else f"about {seconds / 60:.0f} min"
@@ -171,14 +171,17 @@ def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> 
             "which elements of the inputs made it, and their values: of "
             f"{without} of these tensors, the store has statistics alone"
         )
-    # Of the culprit, the store may have only inputs, or only outputs.
-    culprit = suspects[0].operator
+    yield from _from_operands(rows, suspects[0].operator)
+    yield from _from_absent_steps(suspicion, known)
+
+
+def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
+    """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
     if of_culprit and not any(is_output(row.io) for row in of_culprit):
         yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
-    yield from _from_absent_steps(suspicion, known)
 
 
 def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Iterator[str]:

@@ -128,6 +128,14 @@ def _named(operators: Sequence[_Named]) -> list[_Named]:
     return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
+def _nothing_differs(store: Catalog, answer: Divergence) -> UsageError:
+    what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
+    return UsageError(
+        f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
+        hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+    )
+
+
 def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
@@ -136,14 +144,9 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
     if not culprits:
-        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
-        raise UsageError(
-            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
-            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
-        )
-    steps = [each.step if isinstance(each, BrokenOperator) else each.first_step for each in culprits]
-    first = min(steps)
-    culprits = [culprit for culprit, step in zip(culprits, steps, strict=True) if step == first]
+        raise _nothing_differs(store, answer)
+    first = min(map(_first_step, culprits))
+    culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
     suspects = list(chain.from_iterable(_of_culprit(store, culprit) for culprit in culprits))
     differences = (difference for difference in answer.differences if difference.first_step == first)
     suspects += (
@@ -156,6 +159,10 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about, notes)
 
 
+def _first_step(culprit: BrokenOperator | Odd) -> int:
+    return culprit.step if isinstance(culprit, BrokenOperator) else culprit.first_step
+
+
 def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspect]:
     """Yield a broken operator; or that of the tensor with which ranks differ first, and its sources."""
     if isinstance(culprit, BrokenOperator):
@@ -163,6 +170,11 @@ def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspe
         return
     flow = flow_of(store.step(culprit.ranks[0], culprit.first_step))
     yield from _with_sources(flow, _calls(flow, culprit.first.key), f"{culprit.first.name} differs first")
+
+
+def _calls_with(flow: StepFlow, tensors: Iterable[Tensor]) -> list[FlowCall]:
+    """Return the calls of the operators that have these tensors, each once."""
+    return list({id(call): call for tensor in tensors for call in _calls(flow, tensor)}.values())
 
 
 def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
@@ -192,8 +204,7 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]
         flow = flow_of(store.step(last.rank, last.step))
-        calls = {id(call): call for tensor in chosen for call in _calls(flow, tensor)}
-        suspects += _with_sources(flow, [*calls.values()], f"its name fits {pattern}")
+        suspects += _with_sources(flow, _calls_with(flow, chosen), f"its name fits {pattern}")
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"

@@ -230,17 +230,24 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     io, slot = step.tables.label("io"), step.tables.number("slot")
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
-    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
     return Call(
         rank=step.key.rank,
         step=int(step.key.step or 0),
         key=key,
         row=min(outputs or rows),
         inputs=len(inputs),
-        missing_slots=tuple(number for number in range(max(slots, default=0)) if number not in slots),
-        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
-        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
+        missing_slots=_missing({int(slot[row]) for row in inputs if io[row] == "input"}),
+        bad_inputs=_operands(step, inputs, bad),
+        bad_outputs=_operands(step, outputs, bad),
     )
+
+
+def _missing(slots: set[int]) -> tuple[int, ...]:
+    return tuple(number for number in range(max(slots, default=0)) if number not in slots)
+
+
+def _operands(step: Step, rows: list[int], chosen: Mask) -> tuple[CallOperand, ...]:
+    return tuple(_operand(step, row) for row in rows if chosen[row])
 
 
 def _operand(step: Step, row: int) -> CallOperand:

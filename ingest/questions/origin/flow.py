@@ -85,6 +85,10 @@ class Flow:
         for call in crossing.targets:
             self.arriving[call].append(crossing)
 
+    def crossings_of(self, calls: Iterable[Call]) -> list[Crossing]:
+        """Return the collectives into which these calls put something bad, each once."""
+        return list(dict.fromkeys(crossing for call in calls for crossing in self.leaving.get(call, ())))
+
     def has_source(self, call: Call) -> bool:
         """Return whether something bad came to a call from another one."""
         return bool(self.before.get(call) or self.arriving.get(call))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingest.questions.origin.calls import Call
-from ingest.questions.origin.flow import Crossing
+from ingest.questions.origin.flow import Crossing, Flow
 from ingest.questions.origin.roots import Root
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.plain import Plain
@@ -93,27 +93,35 @@ def graph_of(root: Root) -> SpreadGraph:
     the ranks, because edges for each pair of ranks would be thousands.
     """
     flow, reached = root.flow, root.reached
-    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
+    crossings = flow.crossings_of(reached)
     members: list[Call | Crossing] = [*reached, *crossings]
     ids = {each: number for number, each in enumerate(members)}
-    nodes, edges = [], []
-    for each, number in ids.items():
-        key, is_call = each.key, isinstance(each, Call)
-        kind = PASSAGE if not is_call else PARAMETER if is_parameter(key.op_type) else OPERATOR
-        rank = each.rank if isinstance(each, Call) else None
-        place = (root.call.step, key.graph, key.op_type, key.op_name, key.occurrence)
-        nodes.append(SpreadNode(number, kind, rank, *place))
-    for call in reached:
-        for edge in flow.before.get(call, ()):
-            operand = edge.operand
-            name, holds = (None, "") if operand is None else (call.name_of(operand), operand.holds)
-            if edge.source in ids:
-                edges.append(SpreadEdge(ids[edge.source], ids[call], name, holds, edge.is_assumed))
+    nodes = [_node(number, each, root.call.step) for each, number in ids.items()]
+    edges = list(_edges_between(reached, flow, ids))
     for crossing in crossings:
         into = [(ids[call], ids[crossing]) for call in crossing.sources if call in ids]
         out_of = [(ids[crossing], ids[call]) for call in crossing.targets if call in ids]
         edges += [SpreadEdge(begin, end, None, "", crossing.is_assumed) for begin, end in into + out_of]
     return SpreadGraph(tuple(nodes), tuple(edges))
+
+
+def _edges_between(
+    calls: Sequence[Call], flow: Flow, ids: Mapping[Call | Crossing, int]
+) -> Iterator[SpreadEdge]:
+    """Yield the edges on single ranks, with the tensor that brought something bad if that is known."""
+    for call in calls:
+        for edge in flow.before.get(call, ()):
+            operand = edge.operand
+            name, holds = (None, "") if operand is None else (call.name_of(operand), operand.holds)
+            if edge.source in ids:
+                yield SpreadEdge(ids[edge.source], ids[call], name, holds, edge.is_assumed)
+
+
+def _node(number: int, each: Call | Crossing, step: int) -> SpreadNode:
+    key, rank, kind = each.key, None, PASSAGE
+    if isinstance(each, Call):
+        rank, kind = each.rank, PARAMETER if is_parameter(key.op_type) else OPERATOR
+    return SpreadNode(number, kind, rank, step, key.graph, key.op_type, key.op_name, key.occurrence)
 
 
 def _escaped(text: str) -> str:

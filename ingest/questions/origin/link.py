@@ -120,6 +120,14 @@ def _is_own_write(call: Call, operand: CallOperand) -> bool:
     return is_output and writes_in_place(call.op_type)
 
 
+def _assume_source(flow: Flow, call: Call, earlier: Call | None) -> None:
+    if is_collective(call.op_type) and call.bad_outputs:
+        assume_sources(flow, call)
+    elif earlier is not None:
+        flow.add_edge(Edge(earlier, call, None, is_assumed=True))
+        flow.unexplained.pop(call, None)
+
+
 def _assume_edges(flow: Flow, trace: RankTrace) -> None:
     """Assume that something bad came from an earlier call if the dump cannot show what a call read.
 
@@ -132,11 +140,7 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
     for call in trace.calls:
         if is_parameter(call.op_type):
             continue
-        is_hidden = not call.inputs or not trace.has_outputs
-        if not flow.has_source(call) and is_collective(call.op_type) and call.bad_outputs:
-            assume_sources(flow, call)
-        elif not flow.has_source(call) and is_hidden and latest is not None:
-            flow.add_edge(Edge(latest, call, None, is_assumed=True))
-            flow.unexplained.pop(call, None)
+        if not flow.has_source(call):
+            _assume_source(flow, call, latest if not call.inputs or not trace.has_outputs else None)
         if any(operand.holds != "-Inf" for operand in (*call.bad_inputs, *call.bad_outputs)):
             latest = call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.questions.origin.calls import operator_before
+from ingest.questions.origin.calls import Call, operator_before
 from ingest.questions.origin.roots import BORN, CAME_IN, Root, Weight, masks_of, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import describe_root, list_in_words, sentence
@@ -102,9 +102,14 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     if before is not None:
         if is_in_doubt and not suspects.may_hold(before):
             yield f"Step {earlier} of this rank has nothing of the kind, not in parameters either."
-    elif suspects.cause != "where" and earlier is not None:
+    elif suspects.cause != "where":
+        yield from _on_missing_step(call, earlier, is_in_doubt=is_in_doubt)
+
+
+def _on_missing_step(call: Call, earlier: int | None, *, is_in_doubt: bool) -> Iterator[str]:
+    if earlier is not None:
         yield f"Rank {call.rank} has no step {earlier} in the answer: it may have begun there."
-    elif suspects.cause != "where" and is_in_doubt:
+    elif is_in_doubt:
         yield f"Step {call.step} is the first of the answer: it may have begun before."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,12 +54,6 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
     call = _call(step, fields)
     inputs, outputs = tensors_of(step, call, bad_numbers(step)) if call else ((), ())
     source, fused_from = source_of(snapshot, step, call) if call else (None, ())
-    later = [
-        OriginLater(number, ranks)
-        for number in snapshot.steps
-        if number > (step.key.step or 0)
-        and (ranks := tuple(rank for rank, of in snapshot.of_step(number).items() if _has_records(of)))
-    ]
     return OriginAnswer(
         cause="overflow",
         how="recorded",
@@ -73,7 +68,7 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
         source=source,
         inputs=inputs,
         outputs=outputs,
-        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(later)),
+        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(_later(snapshot, step.key.step or 0))),
         alternatives=tuple(map(_alternative, records[1:]))[:_ALTERNATIVES],
         notes=tuple(_notes(records, call)),
         left_out=left_out,
@@ -89,6 +84,14 @@ def _notes(records: list[_Record], call: Call | None) -> list[str]:
     if len({record.step.key.rank for record in records}) > 1:
         notes.append("Records of different ranks are in no order: see the alternatives.")
     return notes
+
+
+def _later(snapshot: Snapshot, first: int) -> Iterator[OriginLater]:
+    """Yield the later steps with overflow records."""
+    for step in snapshot.steps:
+        ranks = tuple(rank for rank, opened in snapshot.of_step(step).items() if _has_records(opened))
+        if ranks and step > first:
+            yield OriginLater(step, ranks)
 
 
 def _has_records(step: Step) -> bool:

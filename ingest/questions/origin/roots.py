@@ -195,15 +195,18 @@ def roots_of(flow: Flow) -> list[Root]:
     has_collectives = any(trace.collectives for trace in flow.traces.values())
     own = [root for root in roots if root.how == BORN and root.call.inputs and root.call not in flow.twins]
     births = set() if has_collectives else {root.call.rank for root in own}
-    marked = []
-    for root in roots:
-        is_hidden = (root.how != BORN or not root.call.inputs) and root.trace.is_ordered
-        follows = is_hidden and first_rows.get(root.call.rank, root.row) < root.row
-        is_weak = root.call in flow.twins or follows
-        is_foreign = not is_weak and root.how == BORN and not root.call.inputs
-        is_foreign = is_foreign and bool(births - {root.call.rank})
-        marked.append(replace(root, is_weak=is_weak or is_foreign, from_other_rank=is_foreign))
+    marked = [_marked(root, first_rows.get(root.call.rank, root.row), births) for root in roots]
     return sorted(marked, key=lambda root: root.order)
+
+
+def _marked(root: Root, first_row: int, births: set[int]) -> Root:
+    """Mark a root as weak that may follow from something bad before it on its rank, or from another rank."""
+    has_inputs = root.how == BORN and bool(root.call.inputs)
+    follows = not has_inputs and root.trace.is_ordered and first_row < root.row
+    is_weak = follows or root.call in root.flow.twins
+    is_hidden_birth = root.how == BORN and not has_inputs and not is_weak
+    is_foreign = is_hidden_birth and bool(births - {root.call.rank})
+    return replace(root, is_weak=is_weak or is_foreign, from_other_rank=is_foreign)
 
 
 def _has_other_than_infinity(call: Call) -> bool:

@@ -274,16 +274,11 @@ class OriginSearch:
 
     def _why(self, step: Step, root: Root, bad: Mask, notes: list[str]) -> WhyAnswer | None:
         """Return why a root is bad, if elements tell; add a note if they are damaged."""
-        op_type, infinity = root.call.op_type, self.cause == "inf"
-        tensors = [Tensor(step, row) for row in rows_of(step, root.call.key)]
-        inputs = [tensor for tensor in tensors if is_input(tensor.io)]
-        outputs = [each for each in tensors if is_output(each.io) and not is_input(each.io) and bad[each.row]]
-        # An output with NaN before one with infinity: that may be a mask.
-        outputs.sort(key=lambda tensor: not tensor.statistics.nan_count > 0)
-        if root.operand is not None:
-            inputs, outputs = [], [Tensor(step, root.operand.row)]
+        inputs, outputs = _explained_by(step, root, bad)
         try:
-            return explain(op_type, inputs, outputs[0], infinity=infinity) if outputs else None
+            if not outputs:
+                return None
+            return explain(root.call.op_type, inputs, outputs[0], infinity=self.cause == "inf")
         except DamagedStore as exc:
             notes.append(
                 f"why it is bad is not known, because elements are damaged: {exc.message}. {exc.hint}"
@@ -305,3 +300,14 @@ class OriginSearch:
     def left_out(self) -> tuple[LeftOut, ...]:
         """The steps that the search is not about, as far as it has come."""
         return (*self.snapshot.left_out, *self._suspects.damaged)
+
+
+def _explained_by(step: Step, root: Root, bad: Mask) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the inputs of the operator of a root, and what of its outputs is bad; or the input that was."""
+    if root.operand is not None:
+        return [], [Tensor(step, root.operand.row)]
+    tensors = [Tensor(step, row) for row in rows_of(step, root.call.key)]
+    inputs = [tensor for tensor in tensors if is_input(tensor.io)]
+    outputs = [each for each in tensors if each not in inputs and is_output(each.io) and bad[each.row]]
+    # An output with NaN before one with infinity: that may be a mask.
+    return inputs, sorted(outputs, key=lambda tensor: not tensor.statistics.nan_count > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ingest.questions.origin.answer import OriginCollective, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call
@@ -58,7 +58,7 @@ def _collectives(root: Root) -> list[OriginCollective]:
     reached = dict.fromkeys(root.reached)
     merged: dict[tuple[CallKey, frozenset[int]], tuple[set[int], set[int], bool]] = {}
     flow = root.flow
-    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
+    crossings = flow.crossings_of(reached)
     # In order; those without one, nearest first.
     for crossing in sorted(crossings, key=lambda each: min(map(flow.order.level_of, each.targets))):
         giving_ranks = {call.rank for call in crossing.sources}
@@ -85,15 +85,18 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         chosen = certain[:_CARRIED_RANKS] if certain == ranks else ranks
         flow = link_calls(step, suspects.trace(step, chosen))
         roots = roots_of(flow)
-        # Those that hold more than harmless infinity.
-        matter = [each for each in roots if each.weight is not Weight.HARMLESS]
-        holding = {call.rank for each in matter for call in each.reached}
+        holding = _ranks_that_matter(roots)
         suspects.mark_harmless(step, flow.traces.keys() - holding)
         if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
             yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
         if worrying := suspects.worrying_ranks(step):
             yield OriginLater(step, tuple(worrying))
+
+
+def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
+    """Return the ranks that hold more than harmless infinity."""
+    return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
 
 
 def _carried(
