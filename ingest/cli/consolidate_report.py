@@ -10,7 +10,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted
 
 if TYPE_CHECKING:
-    from ingest.consolidating.consolidator import CubeState
+    from workers.store.consolidated.cubes import CubeState
 
 _LISTS = ("appended", "rewritten", "waiting", "damaged")
 
