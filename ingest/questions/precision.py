@@ -77,17 +77,19 @@ class FormatLosses(Plain):
     @property
     def badness(self) -> tuple[float, float]:
         """The shares of overflow and underflow at worst, to compare by."""
-        return self.share("overflow", "high"), self.share("underflow", "high")
+        return self.share(self.overflow.high), self.share(self.underflow.high)
 
-    def share(self, loss: str, side: str) -> float:
-        """Return how much of all elements certainly (`low`) or at worst (`high`) overflows or underflows."""
-        count: float = getattr(getattr(self, loss), side)
+    def share(self, count: float) -> float:
+        """Return a count as a share of all elements."""
         return count / self.elements if self.elements else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with losses as shares."""
-        sides = [(loss, side) for loss in ("overflow", "underflow") for side in ("low", "high")]
-        shares = {f"{loss}_{side}": self.share(loss, side) for loss, side in sides}
+        shares = {
+            f"{loss}_{side}": self.share(getattr(getattr(self, loss), side))
+            for loss in ("overflow", "underflow")
+            for side in ("low", "high")
+        }
         return {**Plain.to_dict(self), **shares, "exactness": self.exactness}
 
 
@@ -158,8 +160,8 @@ class PrecisionAnswer(Answer):
         return Table(
             {
                 "format": lambda tensor: tensor.worst.format,
-                "overflow": lambda tensor: _share_text(tensor.worst, "overflow"),
-                "underflow": lambda tensor: _share_text(tensor.worst, "underflow"),
+                "overflow": lambda tensor: _share_text(tensor.worst, tensor.worst.overflow),
+                "underflow": lambda tensor: _share_text(tensor.worst, tensor.worst.underflow),
                 "rank": lambda tensor: str(tensor.worst.rank),
                 "step": lambda tensor: str(tensor.worst.step),
                 "headroom": lambda tensor: _bits_text(tensor.headroom_bits),
@@ -183,9 +185,9 @@ class PrecisionAnswer(Answer):
         yield from without_histogram(self.without)
 
 
-def _share_text(worst: FormatLosses, loss: str) -> str:
+def _share_text(worst: FormatLosses, lost: Bounds) -> str:
     """Return a share as a percentage: exact, an upper bound, or a range."""
-    low, high = worst.share(loss, "low"), worst.share(loss, "high")
+    low, high = worst.share(lost.low), worst.share(lost.high)
     if low == high:
         return f"{100 * high:.3g}%" if high else "0"
     return f"{f'{100 * low:.3g}%..' if low else '<'}{100 * high:.3g}%"
