@@ -86,9 +86,8 @@ def test_errors_say_what_to_do(nan_log: Path) -> None:
     assert issubclass(ingest.DamagedStore, ingest.DumpIngestError)
 
 
-@pytest.mark.parametrize("name", api.__all__)
-def test_names_of_the_package_are_those_of_the_module(name: str) -> None:
-    assert getattr(ingest, name) is getattr(api, name)
+def test_names_of_the_package_are_those_of_the_module() -> None:
+    assert [name for name in api.__all__ if getattr(ingest, name) is not getattr(api, name)] == []
 
 
 def test_both_list_the_same_names() -> None:

@@ -298,11 +298,11 @@ def widened(directory: bytes) -> bytes:
     return made
 
 
-@pytest.mark.parametrize("length", range(len(FILE)))
-def test_short_file_may_still_grow(length: int) -> None:
+def test_short_file_may_still_grow() -> None:
     """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file in the making."""
-    with pytest.raises(Truncated):
-        header_of(FILE[:length])
+    for length in range(len(FILE)):
+        with pytest.raises(Truncated):
+            header_of(FILE[:length])
 
 
 def test_compressed_storage_is_refused() -> None:
