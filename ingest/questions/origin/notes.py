@@ -30,12 +30,12 @@ class PassedBy:
     _places: dict[tuple[Weight, str], tuple[set[int], set[int]]] = field(default_factory=dict)
     """The ranks and the steps with a root, by its weight and description."""
 
-    def add(self, roots: Iterable[Root]) -> None:
-        """Record that the search passed by these roots."""
+    def add(self, roots: Iterable[Root], step: int | None = None) -> None:
+        """Record that the search passed by these roots, or by the same ones in another step."""
         for root in roots:
             ranks, steps = self._places.setdefault((root.weight, describe_root(root)), (set(), set()))
             ranks.add(root.call.rank)
-            steps.add(root.flow.step)
+            steps.add(root.flow.step if step is None else step)
 
     def notes(self) -> Iterator[str]:
         """Yield a note for each weight, which lists the roots."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
+#: Rank, call, `io` and slot of tensors, and what they hold.
+_Pattern: TypeAlias = frozenset[tuple[int, CallKey, str, int, str]]
 CAUSES = ("auto", "nan", "inf", "overflow")
 
 
@@ -126,6 +128,8 @@ class OriginSearch:
     _passed_by: PassedBy = field(default_factory=PassedBy)
     _fallback: Sequence[Root] = ()
     """The first roots that may matter, in case that none certainly does."""
+    _alike: dict[_Pattern, Sequence[Root]] = field(default_factory=dict)
+    """The roots of steps that turned out to be harmless, by what they hold."""
     _unknown: int = 0
     """The number of tensors in the steps that were read which may or may not be bad."""
 
@@ -136,8 +140,9 @@ class OriginSearch:
     def answer(self) -> OriginAnswer:
         """Search step by step."""
         for step in self._suspects.steps():
-            flow = self._link(step)
-            roots = roots_of(flow)
+            if (linked := self._linked(step)) is None:
+                continue
+            flow, roots = linked
             real = self._real_roots(roots)
             if real and not self._is_skipped_overflow(step, real):
                 self._passed_by.add(root for root in roots if root.weight is not Weight.REAL)
@@ -154,10 +159,9 @@ class OriginSearch:
         """
         last = -1
         for step in self._suspects.steps():
-            if step <= last:
+            if step <= last or (linked := self._linked(step)) is None:
                 continue
-            flow = self._link(step)
-            roots = roots_of(flow)
+            flow, roots = linked
             real = self._real_roots(roots)
             if not real:
                 self._pass_by(flow, roots, real)
@@ -172,7 +176,7 @@ class OriginSearch:
         steps = self.snapshot.steps
         for step in steps[steps.index(first) + 1 :]:
             is_worrying = self._suspects.ranks(step) and (
-                self._suspects.worrying_ranks(step) or self._real_roots(roots_of(self._link(step)))
+                self._suspects.worrying_ranks(step) or self._real_roots(self._link(step)[1])
             )
             if not is_worrying:
                 return
@@ -191,6 +195,8 @@ class OriginSearch:
         # The same amount of infinity that operators made may matter in the next step.
         if not candidates:
             self._suspects.mark_harmless(flow.step, flow.traces)
+            if pattern := self._pattern(flow.step):
+                self._alike[pattern] = roots
 
     def _is_bad(self, step: Step) -> Mask:
         if self.condition is not None:
@@ -205,20 +211,40 @@ class OriginSearch:
         self._harmless |= {root.call.key for root in roots if root.weight is Weight.HARMLESS}
         return real_roots(roots, self._harmless)
 
-    def _link(self, step: int) -> Flow:
-        """Return the flow of a step on the ranks with something bad, and on all others if they tell more."""
+    def _linked(self, step: int) -> tuple[Flow, list[Root]] | None:
+        """Return the flow of a step and its roots; None if the same tensors are bad as in a harmless one."""
+        alike = self._alike.get(self._pattern(step))
+        if not alike:
+            return self._link(step)
+        self._passed_by.add(alike, step)
+        return None
+
+    def _pattern(self, step: int) -> _Pattern:
+        """Return which tensors of a step hold what; nothing if some of them are not known."""
+        traces = self._suspects.trace(step, self._suspects.ranks(step)).values()
+        if self.condition is not None or any(trace.unknown for trace in traces):
+            return frozenset()
+        return frozenset(
+            (call.rank, call.key, operand.io, operand.slot, operand.holds)
+            for trace in traces
+            for call in trace.calls
+            for operand in (*call.bad_inputs, *call.bad_outputs)
+        )
+
+    def _link(self, step: int) -> tuple[Flow, list[Root]]:
+        """Return the flow of the ranks with something bad, and of all if they tell more; and its roots."""
         traces = self._suspects.trace(step, self._suspects.ranks(step))
         flow = link_calls(step, traces)
+        roots = roots_of(flow)
         self._unknown += sum(trace.unknown for trace in traces.values())
         # Another rank may have put something bad into a collective although all its dumped tensors are clean.
-        has_lone_collective = any(
-            root.how != CAME_IN and is_collective(root.call.op_type) for root in roots_of(flow)
-        )
+        has_lone_collective = any(root.how != CAME_IN and is_collective(root.call.op_type) for root in roots)
         others = [rank for rank in self.snapshot.of_step(step) if rank not in traces]
         if has_lone_collective and others:
             traces = dict(sorted({**traces, **self._suspects.trace(step, others)}.items()))
             flow = link_calls(step, traces)
-        return flow
+            roots = roots_of(flow)
+        return flow, roots
 
     def _is_skipped_overflow(self, step: int, real: Sequence[Root]) -> bool:
         """Return whether gradients overflowed and loss scaling skipped the step: the next one is clean."""
