@@ -91,11 +91,15 @@ def command(
         else:
             for line in "\n\n".join(map(str, shown)).splitlines():
                 print_wrapped(line)
+    _say_rest(answer, "finding" if findings or rule else "incident", total, len(shown))
+
+
+def _say_rest(answer: Any, noun: str, total: int, shown: int) -> None:
+    """Say how many there are, what was not evaluated, and what is damaged; end the command then."""
     left_out = getattr(answer, "left_out", ())
     say_left_out(left_out)
     severities = ", ".join(f"{count} {name}" for name, count in answer.by_severity.items())
-    rest = f"; the first {len(shown)} shown" if len(shown) < total else ""
-    noun = "finding" if findings or rule else "incident"
+    rest = f"; the first {shown} shown" if shown < total else ""
     say(f"{counted(total, noun)}{': ' if severities else ''}{severities}{rest}")
     reasons = [*answer.not_evaluated, *(answer.damaged if noun == "incident" else ())]
     more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []

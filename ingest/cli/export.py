@@ -108,11 +108,8 @@ def command(
             raise UsageError(
                 "--parquet writes all tensors of the chosen ranks and steps", hint="Omit the rest."
             )
-        tables = ingest.export_tables(opened, target, rank, step, overwrite=overwrite, damages=damages)
-        if json:
-            print_json([{"path": str(path), "rows": count} for path, count in tables.items()])
-        for path, count in tables.items():
-            say(f"{path}: {counted(count, 'row')}")
+        written = ingest.export_tables(opened, target, rank, step, overwrite=overwrite, damages=damages)
+        _say_tables(written, json=json)
     elif is_whole:
         if rank is not None:
             raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
@@ -128,6 +125,13 @@ def command(
     report_damaged(damages)
     if code:
         raise typer.Exit(code)
+
+
+def _say_tables(tables: Mapping[Path, int], *, json: bool) -> None:
+    if json:
+        print_json([{"path": str(path), "rows": count} for path, count in tables.items()])
+    for path, count in tables.items():
+        say(f"{path}: {counted(count, 'row')}")
 
 
 def _chosen_rows(
@@ -186,6 +190,11 @@ def _export_files(
                 for file in files
             ]
         )
+    return _say_files(files, removed, target)
+
+
+def _say_files(files: Sequence[Exported], removed: Mapping[StepKey, str], target: str) -> int:
+    """Say how many files were written, and why others were not; return the exit code for that."""
     written = [file for file in files if not file.problem]
     say(f"{counted(len(written), 'file')}, {human_bytes(sum(file.nbytes for file in written))} in {target}")
     damaged = [file for file in files if file.problem and file.problem != removed[file.key]]
@@ -212,6 +221,11 @@ def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
     nbytes = human_bytes(sum(whole.nbytes for whole in written))
     say(f"{counted(len(written), 'tensor')}, {nbytes} in {files} in {target}")
     failed = [whole for whole in exported if whole.problem]
+    return _say_failed(failed) if failed else 0
+
+
+def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> int:
+    """Say which whole tensors were not written, by step and reason; return the exit code for that."""
     by_reason: dict[tuple[int, str], list[str]] = {}
     for whole in failed:
         by_reason.setdefault((whole.step, whole.problem), []).append(whole.name)
@@ -219,10 +233,8 @@ def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
         shown = ", ".join(names[:_MAX_SAID]) + ", ..." * (len(names) > _MAX_SAID)
         which = f"{counted(len(names), 'tensor')} of step {step} ({shown})"
         say(f"{which}: {problem}", label="not exported", style="bold red")
-    if any(not whole.is_damaged for whole in failed):
+    if not all(whole.is_damaged for whole in failed):
         say("  Name the layout with --placement or --layout-map; `dump-ingest layout` shows what is known.")
-    if not failed:
-        return 0
     return EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY
 
 

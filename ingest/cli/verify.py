@@ -54,7 +54,7 @@ def command(
             damages += verify_copies(opened.objects)
             notes = uncommitted(opened.objects)
     if json:
-        print_json([_json_row(damage) for damage in damages])
+        print_json(list(map(_json_row, damages)))
     else:
         for damage in damages:
             print_text(printable(str(damage)))

@@ -22,6 +22,19 @@ _COLUMNS: dict[str, Callable[[StepRow], str]] = {
 }
 
 
+_SOURCE: dict[str, Callable[[StepRow], str]] = {
+    "dump files": lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
+}
+
+
+def _contents(rows: Sequence[StepRow]) -> str:
+    if not rows:
+        return ""
+    ranks = format_ranges({row.rank for row in rows})
+    steps = format_ranges({row.step for row in rows if row.step is not None})
+    return f", which has ranks {ranks} and steps {steps}"
+
+
 def print_steps(
     rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None, *, json: bool
 ) -> None:
@@ -34,14 +47,8 @@ def print_steps(
         json: whether as JSON.
     """
     chosen = [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
-    columns = dict(_COLUMNS)
-    if any(row.source for row in chosen):
-        columns["dump files"] = lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
-    numbers = {row.step for row in rows if row.step is not None}
-    there = (
-        f", which has ranks {format_ranges({row.rank for row in rows})} and steps {format_ranges(numbers)}"
-    )
-    none = f"no such step in the dump{there if rows else ''}"
+    columns = _COLUMNS | (_SOURCE if any(row.source for row in chosen) else {})
+    none = f"no such step in the dump{_contents(rows)}"
     print_rows(chosen, columns, as_json=json, none=none, right=("files",))
     if chosen and not json:
         phases = Counter(row.phase for row in chosen)
