@@ -149,9 +149,15 @@ def inspect(
 
 def _inspect_file(dump: str, file: SourceFile, where: str, named: TensorFile | None) -> Inspection:
     try:
+        if named is not None and 0 < file.size <= _WHOLE_BYTES:
+            # All of a small file, the tensor and what stands behind it, arrives in one system call.
+            content = bytearray(file.size)
+            if OpenFile.read_at_once(dump, file, (content,), 0, file.size):
+                return _inspect_tensors(bytes(content), None, file, named)
         with OpenFile(dump, file, where) as opened:
             if named is not None:
-                return _inspect_tensors(opened, file, named)
+                head = opened.read_at(0, _WHOLE_BYTES if file.size <= _WHOLE_BYTES else HEAD_BYTES)
+                return _inspect_tensors(head, opened, file, named)
             return Inspection(overflow=overflow.parse_json(opened.read_at(0, file.size)))
     except (AccessDenied, SourceChanged):
         raise
@@ -175,9 +181,8 @@ _POISON = {
 }
 
 
-def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
-    # The tensor of a small file, and what stands behind it, arrive in one system call.
-    head = opened.read_at(0, _WHOLE_BYTES if file.size <= _WHOLE_BYTES else HEAD_BYTES)
+def _inspect_tensors(head: bytes, opened: OpenFile | None, file: SourceFile, named: TensorFile) -> Inspection:
+    """Inspect a file that begins with `head`; all of it if it is not opened."""
     try:
         if named.container is Container.NPY and not _is_overflow(named):
             length = npy.header_length(head)
@@ -219,9 +224,9 @@ def _is_overflow(named: TensorFile) -> bool:
     return named.name is not None and named.name.op_type == OVERFLOW_OP_TYPE
 
 
-def _reader(opened: OpenFile, head: bytes, file_size: int) -> ReadAt:
+def _reader(opened: OpenFile | None, head: bytes, file_size: int) -> ReadAt:
     """Return a function that reads parts of a file that begins with `head`; its end is read only once."""
-    if len(head) == file_size:
+    if opened is None or len(head) == file_size:
         return lambda offset, nbytes: head[offset : offset + nbytes]
     tail_begin = max(file_size - HEAD_BYTES, len(head))
     tail = b""

@@ -32,9 +32,7 @@ def _kill_if_marked(content: bytes, mark: bytes) -> None:
 
 def _make_deadly(decoder: ModuleType) -> None:
     reader = importlib.import_module("workers.dump.source").OpenFile
-    unpack, first_piece = decoder.unpack, reader.first_piece
-
-    add_small = decoder.Summaries.add_small
+    unpack, first_piece, read_at_once = decoder.unpack, reader.first_piece, reader.read_at_once
 
     def decode(piece: memoryview) -> None:
         head = bytes(piece[:256])
@@ -52,9 +50,12 @@ def _make_deadly(decoder: ModuleType) -> None:
         decode(piece)
         return unpack(piece, *rest)
 
-    def deadly_add_small(summaries: Any, place: int, piece: memoryview, *rest: Any) -> None:
-        decode(piece)
-        add_small(summaries, place, piece, *rest)
+    def deadly_read_at_once(root: object, file: Any, buffers: Any, position: int, nbytes: int) -> bool:
+        is_read: bool = read_at_once(root, file, buffers, position, nbytes)
+        if len(buffers) > 1:  # the payload is the second one
+            _kill_if_marked(bytes(buffers[1][:256]), KILLS_READER)
+            decode(buffers[1])
+        return is_read
 
     def deadly_first_piece(*args: Any) -> memoryview:
         piece: memoryview = first_piece(*args)
@@ -62,7 +63,7 @@ def _make_deadly(decoder: ModuleType) -> None:
         return piece
 
     decoder.unpack = deadly_unpack  # type: ignore[attr-defined]
-    decoder.Summaries.add_small = deadly_add_small
+    reader.read_at_once = deadly_read_at_once
     reader.first_piece = deadly_first_piece
 
 

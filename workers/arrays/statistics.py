@@ -270,7 +270,7 @@ def takes_many(dtype: np.dtype[Any]) -> bool:
 
 def summarise_many(
     values: Array, sizes: Sequence[int]
-) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.int64]]]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return what `RunningStatistics` does of many small tensors, in a tenth of the time.
 
     Args:
@@ -278,7 +278,7 @@ def summarise_many(
         sizes: how many elements each has, at least one.
 
     Returns:
-        The rows, (tensor, len(FIELDS)); and the histogram of each tensor.
+        The rows, (tensor, len(FIELDS)); the rows of all histograms; and how many of them each tensor has.
     """
     native = _COMPILED[values.dtype]
     if values.dtype == np.float16:
@@ -286,8 +286,8 @@ def summarise_many(
         kernels.widen_half(values, wide)
     else:
         wide = values.astype(native, copy=False)
-    states, histograms = accumulate_many(wide, sizes)
-    return _rows_of(states), histograms
+    states, bins, bins_of_each = accumulate_many(wide, sizes)
+    return _rows_of(states), bins, bins_of_each
 
 
 def _rows_of(states: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

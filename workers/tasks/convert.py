@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,10 +17,9 @@ import numpy as np
 from workers import events
 from workers.arrays import device_format
 from workers.arrays.digest import DIGEST_BYTES, digest, new_digest
-from workers.arrays.digest import digest as digest_of
-from workers.dump.source import DISK_ERRORS, OpenFile
+from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import UnreadableFile
-from workers.model import MIB
+from workers.model import MIB, SourceFile
 from workers.store import metadata
 from workers.store.backends.deadline import supervised
 from workers.store.model import RowKind
@@ -54,14 +54,19 @@ from workers.tasks.model import (
 PART_NBYTES: Final = MIB
 
 
+#: Payloads of up to this many bytes are read in one call, one behind the other, and wait to be summarised and
+#: packed together.
+_SMALL_NBYTES = 64 * 1024
+#: How many bytes wait at most.
+_WAITING_NBYTES = 4 * _SMALL_NBYTES
+
+
 class PayloadBuffer:
     """Memory that payloads are read into: each in the place of the one before it."""
 
     def __init__(self, nbytes: int) -> None:
         """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
-        self._envelope: bytearray | None = None
-        """The envelope of the payload that is held, if it was read with it."""
 
     def __len__(self) -> int:
         """Return its size in bytes."""
@@ -69,31 +74,14 @@ class PayloadBuffer:
 
     def hold(self, entry: Entry, nbytes: int, file: OpenFile) -> tuple[bytes, list[memoryview]]:
         """Read a payload of `nbytes` that fits; return its digest, and its parts, one after the other."""
-        header = entry.header
-        offset, lead = (header.offset, header.lead) if header else (0, b"")
-        if nbytes <= PART_NBYTES and entry.envelope_digest is not None:
-            part = self._memory[:nbytes]
-            self._envelope = file.envelope(offset, nbytes, entry.envelope_digest, part)
-            return digest(part), [part]
-        if nbytes <= PART_NBYTES:
-            part = file.first_piece(self._memory, offset, nbytes, lead)
-            return digest(part), [part]
+        offset, lead = (entry.header.offset, entry.header.lead) if entry.header else (0, b"")
         running, parts = new_digest(), []
-        for at in range(0, nbytes, PART_NBYTES):
+        for at in range(0, max(nbytes, 1), PART_NBYTES):
             part = self._memory[at : min(at + PART_NBYTES, nbytes)]
             file.first_piece(part, offset + at, len(part), b"" if at else lead)
             running.update(part)
             parts.append(part)
         return running.digest(), parts
-
-    def envelope(self, entry: Entry, file: OpenFile) -> Envelope | None:
-        """Return the envelope of the payload that was read last; None if its header has it."""
-        if entry.envelope_digest is None:
-            return None
-        content, self._envelope = self._envelope, None
-        if content is None:
-            content = file.envelope(entry.offset, entry.nbytes, entry.envelope_digest)
-        return Envelope(content, entry.offset)
 
     def pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         """Yield a payload of any size in parts, each valid until the next."""
@@ -173,6 +161,10 @@ class _OfHeader(NamedTuple):
 
     meaning: object
     small_dtype: np.dtype[Any] | None
+    is_small: bool
+    """Whether the payload is read by `_Conversion._read_small`."""
+    offset: int
+    lead: bytes
 
 
 class _Conversion:
@@ -194,6 +186,11 @@ class _Conversion:
         self._place = {row: place for place, row in enumerate(job.entries)}
         self._nbytes = [entry.nbytes for entry in job.entries.values()]
         self._buffer = PayloadBuffer(min(PIECE_BYTES, max(*self._nbytes, 1)))
+        self._small = memoryview(bytearray(_WAITING_NBYTES))
+        self._waiting, self._waiting_start, self._waiting_dtype = 0, 0, np.dtype(np.uint8)
+        """How many bytes of `_small` wait, for which place in the packed array, and of which type."""
+        self._waiting_sizes: dict[int, int] = {}
+        """By place, how many elements."""
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
@@ -242,53 +239,130 @@ class _Conversion:
     def _convert_rows(self, segment: Segment, packer: _AnyPacker) -> None:
         # By meaning: equal bytes of different types, which share an array, have different statistics.
         seen: dict[object, dict[bytes, int]] = {}
-        places = [self._place[row] for row in segment.rows]
-        sizes = Counter(self._nbytes[place] for place in places)
-        root, where = self._job.root, str(self._job.key)
+        rows = [(self._place[row], row, self._job.entries[row]) for row in segment.rows]
+        sizes = Counter(self._nbytes[place] for place, _, _ in rows)
         bases: dict[tuple[str, int], int] = {}
-        entries = [self._job.entries[row] for row in segment.rows]
-        has_view = [entry.view is not None for entry in entries]
-        has_views = any(has_view)
-        order: Iterable[int] = range(len(entries))
+        has_views = any(entry.view is not None for _, _, entry in rows)
         if has_views:
             # Views come last: then it is known where the payloads are that they are a part of.
-            order = sorted(order, key=has_view.__getitem__)
-        for number in order:
-            row, place, entry = segment.rows[number], places[number], entries[number]
+            rows.sort(key=lambda row: row[2].view is not None)
+        for place, row, entry in rows:
             nbytes = self._nbytes[place]
+            self._bytes_read += nbytes
             if self._begin is not None:
                 self._begin(row)
             if isinstance(packer, PoolPacker):
-                packer.make_room(nbytes)
+                if packer.room < self._waiting + nbytes:
+                    self._settle(packer)
+                    packer.make_room(nbytes)
                 self._arrays[place] = packer.number
-            try:
-                with OpenFile(root, entry.source, where) as file:
-                    self._bytes_read += nbytes
-                    if has_view[number] and entry.view is not None:
+            known = self._of_header(entry)
+            if not (known.is_small and self._convert_small(place, entry, known, packer, seen)):
+                self._settle(packer)
+                with self._opened(entry.source) as file:
+                    if entry.view is not None:
                         base = bases.get((entry.source.path, entry.view.base), -1)
                         self._convert_view(place, entry, file, packer, seen, base=base)
                     elif to_convert(entry):
                         self._convert_from_device(place, entry, file, packer, seen)
                     else:
-                        same_meaning = seen.setdefault(self._of_header(entry).meaning, {})
+                        same_meaning = seen.setdefault(known.meaning, {})
                         is_unique = sizes[nbytes] == 1
                         self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
-                        if has_views:
-                            bases[entry.source.path, entry.offset] = self._offsets[place]
                     file.check_unchanged()
-            except OSError as exc:
-                if exc.errno not in DISK_ERRORS:
-                    raise
-                message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
-                raise UnreadableFile(message, path=entry.source.path) from exc
+            if has_views and entry.view is None and not to_convert(entry):
+                bases[entry.source.path, entry.offset] = self._offsets[place]
+        self._settle(packer)
+
+    @contextmanager
+    def _opened(self, source: SourceFile) -> Iterator[OpenFile]:
+        where = str(self._job.key)
+        try:
+            with OpenFile(self._job.root, source, where) as file:
+                yield file
+        except OSError as exc:
+            if exc.errno not in DISK_ERRORS:
+                raise
+            message = f"{where}: {source.path} cannot be read: {exc.strerror}"
+            raise UnreadableFile(message, path=source.path) from exc
 
     def _of_header(self, entry: Entry) -> _OfHeader:
         """Return what follows from the header of an entry, which it shares with thousands of others."""
         key = id(entry.header), entry.kind
         known = self._of_headers.get(key)
         if known is None:
-            known = self._of_headers[key] = _OfHeader(meaning(entry), small_dtype(entry))
+            header = entry.header
+            # Where each file is suspected to kill the process, nothing is put off.
+            is_small = header is not None and header.nbytes <= _SMALL_NBYTES and self._begin is None
+            is_plain = header is not None and header.device is None and header.view is None
+            lead = header.lead if header else b""
+            known = _OfHeader(meaning(entry), small_dtype(entry), is_small and is_plain, entry.offset, lead)
+            self._of_headers[key] = known
         return known
+
+    def _convert_small(
+        self,
+        place: int,
+        entry: Entry,
+        known: _OfHeader,
+        packer: _AnyPacker,
+        seen: dict[object, dict[bytes, int]],
+    ) -> bool:
+        """Convert a small payload; return False, and do nothing, if it could not be read at once.
+
+        Many that have a `small_dtype` are summarised and packed together.
+        """
+        nbytes = self._nbytes[place]
+        if self._waiting + nbytes > len(self._small) or known.small_dtype is not self._waiting_dtype:
+            self._settle(packer)
+        part = self._small[self._waiting : self._waiting + nbytes]
+        if not self._read_small(place, entry, known, part):
+            return False
+        content, same_meaning, summary = digest(part), seen.setdefault(known.meaning, {}), None
+        if not self._waiting:
+            self._waiting_start = packer.position
+        start = self._waiting_start
+        if known.small_dtype is not None:
+            start += self._waiting // known.small_dtype.itemsize
+        if content not in same_meaning:
+            if known.small_dtype is not None:
+                self._waiting_dtype = known.small_dtype
+                self._waiting_sizes[place] = nbytes // known.small_dtype.itemsize
+                self._waiting += nbytes
+            else:
+                entry_statistics = self._statistics_of(entry)
+                if nbytes:
+                    entry_statistics.add(part)
+                    packer.append(part)
+                summary = entry_statistics.summary()
+        self._record(place, entry, content, same_meaning, start=start, summary=summary)
+        return True
+
+    def _read_small(self, place: int, entry: Entry, known: _OfHeader, part: memoryview) -> bool:
+        """Read a payload and its envelope; return False if they cannot be read at once, or have changed."""
+        root, source = self._job.root, entry.source
+        if entry.envelope_digest is None:
+            lead_n = len(known.lead)
+            lead = bytearray(lead_n)
+            is_read = OpenFile.read_at_once(
+                root, source, (lead, part), known.offset - lead_n, lead_n + len(part)
+            )
+            return is_read and lead == known.lead
+        envelope = bytearray(source.size - len(part))
+        view = memoryview(envelope)
+        buffers = view[: known.offset], part, view[known.offset :]
+        is_read = OpenFile.read_at_once(root, source, buffers, 0, source.size)
+        self._envelopes[place] = Envelope(envelope, known.offset)
+        return is_read and envelope_digest(envelope) == entry.envelope_digest
+
+    def _settle(self, packer: _AnyPacker) -> None:
+        """Summarise and pack the payloads that wait."""
+        if self._waiting_sizes:
+            waiting = self._small[: self._waiting]
+            places, sizes = list(self._waiting_sizes), list(self._waiting_sizes.values())
+            self._summaries.keep_many(places, np.frombuffer(waiting, self._waiting_dtype), sizes)
+            packer.append(waiting)
+            self._waiting, self._waiting_sizes = 0, {}
 
     def _convert(
         self,
@@ -313,28 +387,22 @@ class _Conversion:
         start = packer.position
         nbytes = self._nbytes[place]
         if nbytes <= len(self._buffer) and (nbytes <= PART_NBYTES or not is_unique):
-            digest, summary = self._convert_held(place, entry, file, packer, seen)
+            content, summary = self._convert_held(place, entry, file, packer, seen)
         else:
-            digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
-        self._envelopes[place] = self._buffer.envelope(entry, file)
+            content, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
+        if entry.envelope_digest is not None:
+            envelope = file.envelope(entry.offset, entry.nbytes, entry.envelope_digest)
+            self._envelopes[place] = Envelope(envelope, entry.offset)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
-        self._record(place, entry, digest, seen, start=start, summary=summary)
+        self._record(place, entry, content, seen, start=start, summary=summary)
 
     def _convert_held(
         self, place: int, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
     ) -> tuple[bytes, Summary | None]:
-        """Convert a payload that fits into memory; return its digest, and statistics if they are its own.
-
-        A copy has those of its original, and small tensors get theirs together.
-        """
-        digest, parts = self._buffer.hold(entry, self._nbytes[place], file)
-        if digest in seen:
-            return digest, None
-        # Where each file is suspected to kill the process, nothing is put off.
-        if self._begin is None and (dtype := self._of_header(entry).small_dtype) is not None:
-            self._summaries.add_small(place, parts[0], dtype)
-            packer.append(parts[0])
-            return digest, None
+        """Convert a payload that fits into memory; return its digest, and statistics if it is no copy."""
+        content, parts = self._buffer.hold(entry, self._nbytes[place], file)
+        if content in seen:
+            return content, None
         entry_statistics = self._statistics_of(entry)
         for number, part in enumerate(parts, 1):
             if len(part):
@@ -343,7 +411,7 @@ class _Conversion:
                     entry_statistics.settle()
                 packer.append(part)
         entry_statistics.update_slabs(lambda ranges: self._buffer.ranges(entry, file, ranges))
-        return digest, entry_statistics.summary()
+        return content, entry_statistics.summary()
 
     def _convert_in_pieces(
         self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int], *, is_unique: bool
@@ -356,15 +424,15 @@ class _Conversion:
             if is_unique:
                 entry_statistics.add(piece)
                 packer.append(piece)
-        digest = running.digest()
-        if digest in seen:
-            return digest, None
+        content = running.digest()
+        if content in seen:
+            return content, None
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._buffer.pieces(entry, file) if not is_unique else ():
             entry_statistics.add(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._buffer.ranges(entry, file, ranges))
-        return digest, entry_statistics.summary()
+        return content, entry_statistics.summary()
 
     def _convert_from_device(
         self,
@@ -386,17 +454,17 @@ class _Conversion:
         reversible = device_format.padding_is_zero(payload, host)
         stored = payload if self._job.keep_device_layout or not reversible else host
         stored_bytes = stored.reshape(-1).view(np.uint8).data
-        digest = digest_of(stored_bytes)
+        content = digest(stored_bytes)
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
         entry_statistics = self._statistics_of(entry)
         start = packer.position
-        if digest not in same_meaning:
+        if content not in same_meaning:
             entry_statistics.update_host(host)
             entry_statistics.update_stored(stored_bytes)
             packer.append(stored_bytes)
-        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
+        self._record(place, entry, content, same_meaning, start=start, summary=entry_statistics.summary())
 
     def _convert_view(
         self,
@@ -428,13 +496,13 @@ class _Conversion:
             self._duplicate_bytes += entry.nbytes
             return
         elements = elements_in(file, header.offset, view, header.shape, header.element)
-        digest = digest_of(elements)
+        content = digest(elements)
         same_meaning = seen.setdefault(header.element.name, {})
         start = packer.position
-        if digest not in same_meaning:
+        if content not in same_meaning:
             entry_statistics.add(elements)
             packer.append(elements)
-        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
+        self._record(place, entry, content, same_meaning, start=start, summary=entry_statistics.summary())
 
     def _statistics_of(self, entry: Entry) -> EntryStatistics:
         job = self._job
@@ -444,16 +512,16 @@ class _Conversion:
         self,
         place: int,
         entry: Entry,
-        digest: bytes,
+        content: bytes,
         seen: dict[bytes, int],
         *,
         start: int,
         summary: Summary | None,
     ) -> None:
-        """Record the result of an entry. A copy has the offset and the statistics of the original."""
-        self._digests[place] = digest
-        if digest in seen:
-            twin = seen[digest]
+        """Record the result of an entry, whose digest is `content`; a copy has that of the original."""
+        self._digests[place] = content
+        if content in seen:
+            twin = seen[content]
             self._offsets[place] = self._offsets[twin]
             self._arrays[place] = self._arrays[twin]
             self._summaries.share(place, twin)
@@ -461,7 +529,7 @@ class _Conversion:
                 self._duplicates += 1
                 self._duplicate_bytes += entry.nbytes
         else:
-            seen[digest] = place
+            seen[content] = place
             self._offsets[place] = start
             if summary is not None:
                 self._summaries.keep(place, summary)

@@ -21,6 +21,7 @@ from workers.errors import SourceChanged
 from workers.model import MIB
 from workers.store.model import RowKind
 from workers.store.sketches import block_digests, histograms
+from workers.store.sketches.entry_table import EntryTable
 from workers.store.sketches.marginals import StepMarginals
 from workers.tasks.model import Entry
 
@@ -28,9 +29,6 @@ from workers.tasks.model import Entry
 #: stays in device layout, because an export could not convert it back in bounded memory. Its statistics come
 #: from reading it a second time, slab by slab.
 MAX_CONVERTED_BYTES = 256 * MIB
-
-#: The elements of small tensors that wait for their statistics, in bytes.
-_WAITING_NBYTES = 256 * 1024
 
 
 def to_convert(entry: Entry) -> bool:
@@ -51,7 +49,7 @@ def is_counted(entry: Entry) -> bool:
 
 
 def small_dtype(entry: Entry) -> np.dtype[Any] | None:
-    """Return the type of a tensor that `Summaries.add_small` takes; None for any other."""
+    """Return the type of a tensor that `Summaries.keep_many` takes; None for any other."""
     header = entry.header
     if header is None or header.device or header.view or not is_counted(entry):
         return None
@@ -94,57 +92,57 @@ class Summaries:
     def __init__(self, entries: int, *, sketches: bool) -> None:
         self._sketches = sketches
         self._statistics = np.full((entries, len(statistics.FIELDS)), np.nan)
-        self._histograms: dict[int, npt.NDArray[np.int64]] = {}
-        self._blocks: dict[int, npt.NDArray[np.int64]] = {}
+        self._bins, self._blocks = _Gathered(), _Gathered()
         self._marginals: dict[int, MarginalTable] = {}
         self._twins: dict[int, int] = {}
         """By place of a copy, the place of its original."""
-        self._waiting, self._waiting_dtype = bytearray(), np.dtype(np.uint8)
-        self._waiting_sizes: dict[int, int] = {}
 
     def keep(self, place: int, summary: Summary) -> None:
         """Keep what was found out about an entry."""
         self._statistics[place] = summary.statistics
         if len(summary.histogram):
-            self._histograms[place] = summary.histogram
+            self._bins.add([place], [len(summary.histogram)], summary.histogram)
         if len(summary.blocks) > 1:
-            self._blocks[place] = summary.blocks
+            self._blocks.add([place], [len(summary.blocks)], summary.blocks)
         if summary.marginals.axes:
             self._marginals[place] = summary.marginals
+
+    def keep_many(self, places: list[int], values: npt.NDArray[Any], sizes: Sequence[int]) -> None:
+        """Summarise tensors that have a `small_dtype`; see `summarise_many`."""
+        self._statistics[places], bins, counts = statistics.summarise_many(values, sizes)
+        if self._sketches:
+            self._bins.add(places, counts.tolist(), bins)
 
     def share(self, place: int, twin: int) -> None:
         """Give a copy the statistics of the original, whose sketches are its own, too."""
         self._twins[place] = twin
 
-    def add_small(self, place: int, payload: memoryview, dtype: np.dtype[Any]) -> None:
-        """Copy the elements of a tensor that has a `small_dtype`: many of them are summarised at once."""
-        if self._waiting_dtype != dtype or len(self._waiting) + len(payload) > _WAITING_NBYTES:
-            self._settle()
-        self._waiting_dtype = dtype
-        self._waiting += payload
-        self._waiting_sizes[place] = len(payload) // dtype.itemsize
-
-    def _settle(self) -> None:
-        """Summarise the tensors that wait."""
-        if not self._waiting_sizes:
-            return
-        places, sizes = list(self._waiting_sizes), list(self._waiting_sizes.values())
-        values = np.frombuffer(self._waiting, self._waiting_dtype)
-        self._statistics[places], bins = statistics.summarise_many(values, sizes)
-        if self._sketches:
-            self._histograms |= {place: part for place, part in zip(places, bins, strict=True) if len(part)}
-        self._waiting, self._waiting_sizes = bytearray(), {}
-
     def columns(self, rows: Sequence[int]) -> dict[str, Any]:
         """Return the columns of a receipt, by name; `rows` are the rows of the index, by place."""
-        self._settle()
         self._statistics[list(self._twins)] = self._statistics[list(self._twins.values())]
         return {
             "statistics": self._statistics,
-            "histograms": histograms.TABLE.gathered(rows, self._histograms),
-            "block_digests": block_digests.TABLE.gathered(rows, self._blocks),
+            "histograms": self._bins.entries(histograms.TABLE, rows),
+            "block_digests": self._blocks.entries(block_digests.TABLE, rows),
             "marginals": StepMarginals.of_places(rows, self._marginals),
         }
+
+
+class _Gathered:
+    """Entries of a table, by places in a job."""
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._counts: list[int] = []
+        self._parts: list[npt.NDArray[np.int64]] = []
+
+    def add(self, places: list[int], counts: list[int], part: npt.NDArray[np.int64]) -> None:
+        self._places += places
+        self._counts += counts
+        self._parts.append(part)
+
+    def entries(self, table: EntryTable, rows: Sequence[int]) -> npt.NDArray[np.int64]:
+        return table.gathered([rows[place] for place in self._places], self._counts, self._parts)
 
 
 class EntryStatistics:

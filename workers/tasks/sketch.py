@@ -130,8 +130,12 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (marginals.
     made = Sketches(len(bins))
     all_rows = range(len(table.labels))
     encoded = [
-        entry_table.encode(entry_table.joined([entry_table.gathered(all_rows, of_places)]))
-        for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
+        entry_table.encode(
+            entry_table.joined(
+                [entry_table.gathered(list(of_rows), [*map(len, of_rows.values())], list(of_rows.values()))]
+            )
+        )
+        for entry_table, of_rows in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
     ]
     for arrays, rows_in_scope in scopes.items():
         in_scope = {row: of_axes[row] for row in rows_in_scope & of_axes.keys()}

@@ -74,9 +74,14 @@ class PoolPacker:
         """The place that the array of the next payload will have in `arrays`."""
         return len(self.arrays)
 
+    @property
+    def room(self) -> int:
+        """How many bytes this array still takes."""
+        return self._spec.shard_nbytes - self._held.nbytes
+
     def make_room(self, nbytes: int) -> None:
         """Begin another array if the next payload does not fit into this one."""
-        if self._held.nbytes and self._held.nbytes + nbytes > self._spec.shard_nbytes:
+        if self._held.nbytes and nbytes > self.room:
             self._finish()
 
     def append(self, payload: memoryview) -> None:

@@ -47,18 +47,16 @@ class EntryTable:
         return np.zeros((0, len(self.fields)), np.int64)
 
     def gathered(
-        self, rows: Sequence[int], of_places: Mapping[int, npt.NDArray[np.int64]]
+        self, rows: Sequence[int], counts: Sequence[int], parts: Sequence[npt.NDArray[np.int64]]
     ) -> npt.NDArray[np.int64]:
         """Return the entries of several rows, (entry, len(fields)).
 
         Args:
             rows: rows of the index.
-            of_places: by place in `rows`, its entries without the row, (entry, len(own_fields)).
+            counts: how many entries each has.
+            parts: the entries without the row, one after the other, each (entry, len(own_fields)).
         """
-        if not of_places:
-            return self.empty()
-        numbers = np.repeat([rows[place] for place in of_places], [len(part) for part in of_places.values()])
-        return np.column_stack([numbers, np.concatenate(list(of_places.values()))])
+        return np.column_stack([np.repeat(rows, counts), np.concatenate(parts)]) if parts else self.empty()
 
     def joined(self, parts: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
         """Return the entries of all parts, by row."""

@@ -97,12 +97,12 @@ def test_overflow_record_in_json_is_read_and_other_json_is_not(made: MadeDump) -
 
 
 def failing(error: OSError, path: Path) -> object:
-    def fail(self: OpenFile, root: Path | str, source: SourceFile, where: str) -> None:
-        if source.path.endswith(path.name):
+    def fail(opened: str, flags: int) -> int:
+        if opened.endswith(path.name):
             raise error
-        initialise(self, root, source, where)
+        return open_(opened, flags)
 
-    initialise = OpenFile.__init__
+    open_ = os.open
     return fail
 
 
@@ -112,7 +112,7 @@ def test_disk_that_does_not_return_a_file_quarantines_this_file(
 ) -> None:
     """Whether the device fails, or the file system finds that what it returned is damaged."""
     bad, good = made.add(np.zeros(2)), made.add(np.zeros(2), tensor_name(slot=1))
-    monkeypatch.setattr(OpenFile, "__init__", failing(OSError(code, os.strerror(code)), bad))
+    monkeypatch.setattr("os.open", failing(OSError(code, os.strerror(code)), bad))
     result = inspected(made)
     assert result.unreadable == [str(bad.relative_to(made.root))]
     assert result.inspections[str(good.relative_to(made.root))].readable
@@ -122,6 +122,6 @@ def test_trouble_that_passes_stops_the_step_for_now(made: MadeDump, monkeypatch:
     """Too many open files, or a stale handle, say nothing about the file."""
     bad = made.add(np.zeros(2))
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    monkeypatch.setattr(OpenFile, "__init__", failing(error, bad))
+    monkeypatch.setattr("os.open", failing(error, bad))
     with pytest.raises(SourceChanged, match=r"rank 0 step 0: .* cannot be read now: Too many open files"):
         inspected(made)

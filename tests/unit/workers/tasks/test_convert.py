@@ -27,7 +27,6 @@ from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks import convert as convert_module
 from workers.tasks.convert import PART_NBYTES, PayloadBuffer, convert
-from workers.tasks.envelopes import Envelope
 from workers.tasks.model import Entry
 
 DESCRS: list[Any] = [
@@ -253,9 +252,8 @@ def test_an_envelope_is_read_with_its_payload(tmp_path: Path, nbytes: int) -> No
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         known, parts = buffer.hold(entry, nbytes, file)
         assert (known, b"".join(parts)) == (digest(payload), payload)
-        for _ in range(2):
-            assert buffer.envelope(entry, file) == Envelope(bytearray(LEAD + b"tail"), len(LEAD))
-        assert buffer.envelope(entry._replace(envelope_digest=None), file) is None
+        expected = envelope_digest(LEAD + b"tail")
+        assert file.envelope(len(LEAD), nbytes, expected) == LEAD + b"tail"
 
 
 @pytest.mark.parametrize("nbytes", [0, 10, 2 * PART_NBYTES])
@@ -276,7 +274,8 @@ def test_a_change_in_an_envelope_is_noticed_whatever_its_size_and_time(
 
     def read(file: OpenFile) -> None:
         buffer.hold(entry, nbytes, file)
-        buffer.envelope(entry, file)
+        assert entry.envelope_digest is not None
+        file.envelope(entry.offset, nbytes, entry.envelope_digest)
 
     with OpenFile(tmp_path, entry.source, "step 0") as file:
         path.write_bytes(change(path.read_bytes()))

@@ -119,7 +119,7 @@ def index() -> Tables:
 
 
 def entries_of(rows: dict[int, list[list[int]]]) -> np.ndarray:
-    return histograms.TABLE.gathered(list(rows), {i: np.array(bins) for i, bins in enumerate(rows.values())})
+    return histograms.TABLE.gathered(list(rows), [*map(len, rows.values())], [*map(np.array, rows.values())])
 
 
 def test_bounds_follow_from_the_bins(index: Tables) -> None:

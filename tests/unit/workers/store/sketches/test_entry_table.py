@@ -27,9 +27,9 @@ def test_entries_come_back_by_row() -> None:
     assert {row: part.tolist() for row, part in own.items()} == {2: [[5, 6], [3, 4]], 7: [[1, 2]]}
 
 
-def test_entries_of_places_get_the_rows_of_the_places() -> None:
-    of_places = {1: np.array([[1, 2], [3, 4]]), 0: np.array([[5, 6]])}
-    assert TABLE.gathered([10, 20], of_places).tolist() == [[20, 1, 2], [20, 3, 4], [10, 5, 6]]
+def test_entries_are_gathered_with_their_rows() -> None:
+    parts = [np.array([[1, 2], [3, 4]]), np.array([[5, 6]])]
+    assert TABLE.gathered([20, 10], [2, 1], parts).tolist() == [[20, 1, 2], [20, 3, 4], [10, 5, 6]]
 
 
 def test_a_later_version_may_have_more_fields_in_another_order() -> None:

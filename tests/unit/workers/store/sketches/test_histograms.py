@@ -34,8 +34,8 @@ def test_what_is_encoded_is_decoded() -> None:
 
 
 def test_parts_are_joined_by_row() -> None:
-    first = histograms.TABLE.gathered([7, 5], {1: np.array([[0, 1, 0]]), 0: np.array([[2, 1, 0]])})
-    joined = histograms.TABLE.joined([first, histograms.TABLE.gathered([6], {0: np.array([[1, 0, 3]])})])
+    first = histograms.TABLE.gathered([5, 7], [1, 1], [np.array([[0, 1, 0], [2, 1, 0]])])
+    joined = histograms.TABLE.joined([first, histograms.TABLE.gathered([6], [1], [np.array([[1, 0, 3]])])])
     assert joined.tolist() == [[5, 0, 1, 0], [6, 1, 0, 3], [7, 2, 1, 0]]
 
 
