@@ -135,13 +135,14 @@ def plan_step(
             root=origin.root,
             store=store,
             segments=segments,
-            entries={},
+            entries={row: entries[row] for segment in segments for row in segment.rows},
+            nbytes=nbytes,
             keep_device_layout=grid.keep_device_layout,
             without_tensors=bool(leave_out_tensors),
             sketches=sketches,
             marginals=marginals,
-        ).of(entries)
-        for number, segments in enumerate(
+        )
+        for number, (segments, nbytes) in enumerate(
             _segments(rows, payloads, arrays, _turned(pooled, listing.key.rank), grid)
         )
     )
@@ -173,6 +174,7 @@ class _Payload(NamedTuple):
     read_nbytes: int
     """Bytes of the file to read: the payload, and the header before it."""
     element: ElementType | None
+    is_view: bool
 
 
 def _payloads(entries: Sequence[Entry]) -> list[_Payload]:
@@ -185,7 +187,8 @@ def _payloads(entries: Sequence[Entry]) -> list[_Payload]:
         payload = of_header.get((id(header), entry.kind)) if header else None
         if payload is None:
             element = header.element if header else None
-            payload = _Payload(entry.array, entry.nbytes, entry.read_nbytes, element)
+            is_view = entry.view is not None
+            payload = _Payload(entry.array, entry.nbytes, entry.read_nbytes, element, is_view)
             if header:
                 of_header[id(header), entry.kind] = payload
         payloads.append(payload)
@@ -221,8 +224,8 @@ def _segments(
     arrays: dict[str, ArraySpec],
     pooled: Sequence[PoolGroup],
     grid: Grid,
-) -> list[tuple[Segment, ...]]:
-    """Return the segments of each job."""
+) -> list[tuple[tuple[Segment, ...], int]]:
+    """Return the segments of each job, and how many bytes it reads."""
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
     in_pool = frozenset(row for group in pooled for row in group.rows)
@@ -230,7 +233,8 @@ def _segments(
         _CopyGroup(group.spec.path, list(group.rows), sum(payloads[n].read_nbytes for n in group.rows), group)
         for group in pooled
     ]
-    for groups in _packed([*pooled_groups, *_groups(rows, payloads, in_pool)], grid.job_nbytes):
+    others = _groups(rows, payloads, in_pool, grid.job_nbytes)
+    for groups in _packed([*pooled_groups, *others], grid.job_nbytes):
         members: dict[str, list[int]] = {}
         segments = []
         for group in groups:
@@ -243,7 +247,7 @@ def _segments(
             segments.append(Segment(arrays[path], next_shard[path], in_order))
             # As if there were no copies; shards that are not needed are never written.
             next_shard[path] += arrays[path].shards_for(sum(payloads[row].nbytes for row in in_order))
-        jobs.append(tuple(segments))
+        jobs.append((tuple(segments), sum(group.nbytes for group in groups)))
     return jobs
 
 
@@ -259,18 +263,17 @@ def _turned(pooled: Sequence[PoolGroup], rank: int) -> list[PoolGroup]:
 
 
 def _groups(
-    rows: Sequence[PlannedRow], payloads: Sequence[_Payload], in_pool: Collection[int]
+    rows: Sequence[PlannedRow], payloads: Sequence[_Payload], in_pool: Collection[int], job_nbytes: int
 ) -> list[_CopyGroup]:
-    groups: dict[tuple[str, int, int], _CopyGroup] = {}
-    views = []
+    """Group the rows that do not go into the pool: all of an array together if one job can read all rows."""
+    views = [number for number, payload in enumerate(payloads) if payload.is_view]
+    is_one = sum(payload.read_nbytes for payload in payloads) <= job_nbytes
+    groups: dict[tuple[object, ...], _CopyGroup] = {}
     for number, (row, payload) in enumerate(zip(rows, payloads, strict=True)):
-        entry = row.entry
-        if entry.view is not None:
-            views.append(number)
-        elif entry.readable and payload.array and number not in in_pool:
+        if payload.array and not payload.is_view and number not in in_pool and row.entry.readable:
             # Only tensors have a sample: nothing else can be recognised as a copy.
             sample = -number if row.sample is None else row.sample
-            key = payload.array, payload.nbytes, sample
+            key = (payload.array,) if is_one else (payload.array, payload.nbytes, sample)
             group = groups.get(key) or groups.setdefault(key, _CopyGroup(payload.array, [], 0))
             group.rows.append(number)
             group.nbytes += payload.read_nbytes
@@ -297,7 +300,7 @@ def _with_views(
             group = _CopyGroup(entry.array, [], 0)
             groups.append(group)
         group.rows.append(number)
-        group.nbytes += entry.nbytes
+        group.nbytes += entry.read_nbytes
     return groups
 
 

@@ -274,11 +274,12 @@ def empty_digests(rows: int) -> npt.NDArray[np.uint8]:
 
 def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
     """Return the shapes as a table, -1 beyond the last axis."""
-    width = max((len(shape) for shape in shapes), default=0)
-    table = np.full((len(shapes), max(width, 1)), -1, np.int64)
-    for row, shape in enumerate(shapes):
+    distinct = list(dict.fromkeys(shapes))  # thousands of tensors share a few
+    table = np.full((len(distinct), max((*map(len, distinct), 1))), -1, np.int64)
+    for row, shape in enumerate(distinct):
         table[row, : len(shape)] = shape
-    return table
+    places = {shape: row for row, shape in enumerate(distinct)}
+    return table[[places[shape] for shape in shapes]] if shapes else table
 
 
 #: The last character of latin-1.

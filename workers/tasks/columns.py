@@ -84,11 +84,6 @@ class Headers(Sequence[TensorHeader | None]):
         lead, tail = self._envelopes[place]
         return alike and alike._replace(lead=lead, tail=tail)
 
-    @property
-    def alike(self) -> list[TensorHeader | None]:
-        """The header of each row without lead, tail and record."""
-        return self._of(self._of(self._alike, self._which), self._place)
-
     def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
         """Return a value derived from the header of each row, without its lead, tail and record, (row,)."""
         values = np.empty(len(self._alike), object)

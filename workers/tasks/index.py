@@ -35,7 +35,7 @@ from workers.store import tables
 from workers.store.model import RowKind
 from workers.store.tables import LABELS, NUMBERS, Tables, with_disagreement
 from workers.tasks.columns import EntryColumns, Headers
-from workers.tasks.model import Receipt, array_of, payload_nbytes
+from workers.tasks.model import Receipt
 
 #: Relative error of a sum on a device: four times the rounding of one addition in the narrow types. All
 #: others are summed in float32, whose many small errors add up.
@@ -101,6 +101,8 @@ def _finite(statistics: Statistics) -> float:
 _Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 #: The columns of the statistics that are counts.
 _COUNTS = [FIELDS.index(name) for name in COUNT_FIELDS]
+#: Kinds of rows whose payload is not that of their header.
+_WITHOUT_TENSOR = RowKind.STATISTICS, RowKind.PART
 #: The largest count that float64 holds exactly.
 _LARGEST_COUNT = 2.0**53
 
@@ -115,10 +117,11 @@ def build_tables(
         reported: by row, the statistics that the dump itself reports.
         receipts: the receipts of all jobs.
     """
-    kinds, headers = entries.column("kind"), entries.headers
-    alike = headers.alike
-    n = len(entries)
-    source_nbytes = np.fromiter(map(payload_nbytes, kinds, alike, entries.column("source.size")), np.int64, n)
+    kinds, headers, n = entries.column("kind"), entries.headers, len(entries)
+    is_statistics, is_part = (np.array([kind is other for kind in kinds], bool) for other in _WITHOUT_TENSOR)
+    of_headers = headers.column(_from_header(lambda header: header.nbytes, -1)).astype(np.int64)
+    source_nbytes = np.where(of_headers < 0, np.array(entries.column("source.size"), np.int64), of_headers)
+    source_nbytes[is_statistics] = 0
     offsets, nbytes = np.full(n, -1, np.int64), source_nbytes.copy()
     in_device_layout = np.zeros(n, np.bool_)
     # A view has a payload in the store and none in its file.
@@ -130,10 +133,9 @@ def build_tables(
         in_device_layout[receipt.rows] = receipt.in_device_layout
         digest[receipt.rows] = receipt.digests
         statistics[receipt.rows] = receipt.statistics
-    shapes = [
-        header.shape if header else _shape_without_header(reported, row, kinds[row], file_nbytes)
-        for row, (header, file_nbytes) in enumerate(zip(alike, source_nbytes.tolist(), strict=True))
-    ]
+    shapes = headers.column(_from_header(lambda header: header.shape, None)).tolist()
+    for row in [row for row, shape in enumerate(shapes) if shape is None]:
+        shapes[row] = reported[row].shape if is_statistics[row] else (int(source_nbytes[row]),)
     numbers: dict[str, _Column] = _numbers(entries, headers) | {
         "offset": offsets,
         "size": nbytes // headers.column(_stored_itemsize).astype(np.int64),
@@ -141,7 +143,8 @@ def build_tables(
         "source_nbytes": source_nbytes,
         "ndim": [len(shape) for shape in shapes],
     }
-    arrays = list(map(array_of, kinds, alike))
+    arrays = headers.column(_from_header(lambda header: f"tensors/{header.element.array}", "files"))
+    arrays[is_part], arrays[is_statistics] = "files", ""
     for pooled in (pooled for receipt in receipts for pooled in receipt.pooled):
         for row in pooled.rows:
             arrays[row] = pooled.path
@@ -176,12 +179,6 @@ def _from_device(derived: Callable[[DeviceLayout], object], missing: object) -> 
 
 _is_view = _from_header(lambda header: header.view is not None, missing=False)
 _stored_itemsize = _from_header(lambda header: header.element.stored_itemsize, 1)
-
-
-def _shape_without_header(
-    reported: Mapping[int, ReportedStatistics], row: int, kind: RowKind, nbytes: int
-) -> tuple[int, ...]:
-    return reported[row].shape if kind is RowKind.STATISTICS else (nbytes,)
 
 
 def _layouts(headers: Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -138,7 +138,8 @@ def _only(job: ShardJob, path: str) -> ShardJob:
         for segment in job.segments
         if (rows := tuple(row for row in segment.rows if row in entries))
     )
-    return replace(job, segments=segments).of(entries)
+    nbytes = sum(entry.read_nbytes for entry in entries.values())
+    return replace(job, segments=segments, entries=entries, nbytes=nbytes)
 
 
 def _needed(nbytes: int) -> int:

@@ -47,7 +47,10 @@ class Entry(NamedTuple):
     @property
     def array(self) -> str:
         """The packed array that holds the payload, relative to the generation; "" for none."""
-        return array_of(self.kind, self.header)
+        if self.kind is RowKind.STATISTICS:
+            return ""
+        header = None if self.kind is RowKind.PART else self.header
+        return f"tensors/{header.element.array}" if header else "files"
 
     @property
     def offset(self) -> int:
@@ -57,7 +60,9 @@ class Entry(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Payload bytes in the file."""
-        return payload_nbytes(self.kind, self.header, self.source.size)
+        if self.kind is RowKind.STATISTICS:
+            return 0
+        return self.header.nbytes if self.header else self.source.size
 
     @property
     def read_nbytes(self) -> int:
@@ -71,20 +76,6 @@ class Entry(NamedTuple):
     def view(self) -> StridedView | None:
         """How its elements are picked from the file, if they are not a part of it of their own."""
         return self.header.view if self.header else None
-
-
-def array_of(kind: RowKind, header: TensorHeader | None) -> str:
-    """Return the packed array that holds a payload, relative to the generation; "" for none."""
-    if kind is RowKind.STATISTICS:
-        return ""
-    return f"tensors/{header.element.array}" if header and kind is not RowKind.PART else "files"
-
-
-def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int) -> int:
-    """Return how many payload bytes a row has in its file."""
-    if kind is RowKind.STATISTICS:
-        return 0
-    return header.nbytes if header else file_nbytes
 
 
 def _no_entries() -> npt.NDArray[np.int64]:
@@ -117,7 +108,7 @@ class ShardJob:
     entries: dict[int, Entry]
     """By row, in the order of `rows`."""
     nbytes: int = 0
-    """Bytes that will be read; `of` sums them up."""
+    """Bytes that will be read."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
@@ -131,11 +122,6 @@ class ShardJob:
     def rows(self) -> tuple[int, ...]:
         """Rows of the index, segment by segment."""
         return tuple(row for segment in self.segments for row in segment.rows)
-
-    def of(self, entries: Sequence[Entry] | Mapping[int, Entry]) -> ShardJob:
-        """Return the job with its part of the entries of a step."""
-        own = {row: entries[row] for row in self.rows}
-        return replace(self, entries=own, nbytes=sum(entry.read_nbytes for entry in own.values()))
 
 
 @dataclass(frozen=True, slots=True)

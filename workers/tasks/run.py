@@ -92,7 +92,8 @@ def _by_columns(plan: StepPlan) -> StepPlan:
 def _with_jobs(plan: StepPlan) -> StepPlan:
     """Return a plan with the entries of its jobs restored."""
     entries = tuple(plan.entries)
-    return replace(plan, jobs=tuple(job.of(entries) for job in plan.jobs))
+    jobs = (replace(job, entries={row: entries[row] for row in job.rows}) for job in plan.jobs)
+    return replace(plan, jobs=tuple(jobs))
 
 
 def run_convert(packed: bytes) -> Receipt:
