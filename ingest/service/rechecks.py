@@ -15,6 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeAlias
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
 from ingest.dispatch.window import TaskMonitor, TaskWindow, batches
@@ -32,6 +34,8 @@ from workers.tasks.read_back import RecheckJob
 #: Source bytes and files of one task, about: what a conversion may have to wait for.
 _JOB_NBYTES = 64 * MIB
 _JOB_FILES = 1000
+#: What one task reads: a small step alone would take longer to hand over, and to open, than to read.
+_Batch: TypeAlias = tuple[RecheckJob, ...]
 #: Tasks in flight, if somebody waits for the end; else one.
 _AT_ONCE = 8
 #: Dask runs tasks of a higher priority first; conversions have 0, read-backs -10.
@@ -61,7 +65,7 @@ class Rechecks:
     """Steps that were not read in this round."""
     _jobs: deque[RecheckJob] = field(default_factory=deque)
     """What is still to be read of a step."""
-    _window: TaskWindow[RecheckJob] = field(init=False)
+    _window: TaskWindow[_Batch] = field(init=False)
     _client: TaskClient | None = None
     _next_at: float = 0.0
     _rounds: int = 0
@@ -69,7 +73,7 @@ class Rechecks:
     """When the last round began."""
 
     def __post_init__(self) -> None:
-        self._window = TaskWindow(_AT_ONCE, describe=lambda job: str(job.key), monitor=self.monitor)
+        self._window = TaskWindow(_AT_ONCE, describe=lambda batch: str(batch[0].key), monitor=self.monitor)
 
     @property
     def is_once(self) -> bool:
@@ -99,7 +103,10 @@ class Rechecks:
             return []
         events = [
             event
-            for job, result in self._window.ended(self._client)
+            for batch, results in self._window.ended(self._client)
+            for job, result in zip(
+                batch, results if isinstance(results, list) else [results] * len(batch), strict=True
+            )
             if (event := self._collect(job, result)) is not None
         ]
         try:
@@ -113,42 +120,50 @@ class Rechecks:
     def _submit_what_is_due(self) -> None:
         at_once = _AT_ONCE if self.is_once else 1
         while self.clock() >= self._next_at and len(self._window.jobs) < at_once:
-            job = self._next_job()
-            if job is None:
+            batch = self._next_batch()
+            if not batch:
                 break
             try:
-                self._submit(job)
+                self._submit(batch)
             except ClusterError:
-                self._jobs.appendleft(job)
+                self._jobs.extendleft(reversed(batch))
                 raise
 
-    def _submit(self, job: RecheckJob) -> None:
+    def _submit(self, batch: _Batch) -> None:
         client = self.connect()
         if client is not self._client:
-            self._jobs.extend(self._window.clear())  # lost with their client
+            self._jobs.extend(chain.from_iterable(self._window.clear()))  # lost with their client
             self._client = client
         future = submit(
             client,
             tasks.run_recheck,
-            tasks.pack_recheck(job),
-            key=f"recheck-{job.fingerprint[:15]}-{time.time_ns()}",
+            tasks.pack_recheck(batch),
+            key=f"recheck-{batch[0].fingerprint[:15]}-{time.time_ns()}",
             priority=_PRIORITY,
             resources=shares_of(self.resources),
         )
-        self._window.add(future, job, job.nbytes)
-        self._next_at = self.clock() + (0.0 if self.is_once else job.nbytes / self.rate)
+        nbytes = sum(job.nbytes for job in batch)
+        self._window.add(future, batch, nbytes)
+        self._next_at = self.clock() + (0.0 if self.is_once else nbytes / self.rate)
 
-    def _next_job(self) -> RecheckJob | None:
-        """Return the next job; None if there is nothing to read."""
+    def _next_batch(self) -> _Batch:
+        """Return the next jobs; none if there is nothing to read."""
         for state in () if self.is_once or self._jobs else self.table:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]
-                return self._jobs_of(state, doubtful)[0]
-        while not self._jobs and self._has_turn():
-            state = self._turn.popleft()
-            if _may_be_read(state):
-                self._jobs.extend(self._jobs_of(state, _files(state)))
-        return self._jobs.popleft() if self._jobs else None
+                return (self._jobs_of(state, doubtful)[0],)
+        batch: list[RecheckJob] = []
+        nbytes = files = 0
+        while self._jobs or self._has_turn():
+            if not self._jobs:
+                state = self._turn.popleft()
+                self._jobs.extend(self._jobs_of(state, _files(state)) if _may_be_read(state) else ())
+                continue
+            nbytes, files = nbytes + self._jobs[0].nbytes, files + len(self._jobs[0].files)
+            if batch and (nbytes > _JOB_NBYTES or files > _JOB_FILES):
+                break
+            batch.append(self._jobs.popleft())
+        return tuple(batch)
 
     def _has_turn(self) -> bool:
         """Return whether a step is left in this round; begin another one if not."""

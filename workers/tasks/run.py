@@ -70,9 +70,9 @@ def pack_read_back(job: ReadBackJob) -> bytes:
     return _pack(job)
 
 
-def pack_recheck(job: RecheckJob) -> bytes:
+def pack_recheck(jobs: Sequence[RecheckJob]) -> bytes:
     """Return the argument of `run_recheck`."""
-    return _pack(job)
+    return _pack(jobs)
 
 
 def _pack(value: object) -> bytes:
@@ -132,10 +132,16 @@ def run_read_back(packed: bytes) -> ReadBack:
     return read_back(job)
 
 
-def run_recheck(packed: bytes) -> tuple[str, ...]:
-    """Run `workers.tasks.read_back.recheck`."""
-    job: RecheckJob = _unpack(packed)
-    return recheck(job)
+def run_recheck(packed: bytes) -> list[tuple[str, ...] | DumpIngestError]:
+    """Run `workers.tasks.read_back.recheck` for several jobs; return what each returned or raised."""
+    return [_recheck(job) for job in _unpack(packed)]
+
+
+def _recheck(job: RecheckJob) -> tuple[str, ...] | DumpIngestError:
+    try:
+        return recheck(job)
+    except Exception as exc:  # noqa: BLE001  (the other steps of the task are not affected)
+        return as_error(str(job.key), exc)
 
 
 def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:

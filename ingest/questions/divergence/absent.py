@@ -24,7 +24,9 @@ _COMMON = 0.5
 def ranks_elsewhere(snapshot: Snapshot) -> set[int]:
     """Return the ranks of which the store has steps, but none that a snapshot of all ranks is about."""
     within = {*snapshot.ranks, *(left_out.key.rank for left_out in snapshot.left_out)}
-    return {key.rank for key in snapshot.store.listed()} - within
+    # The steps of ranks within are not listed: rules ask this for each step of a run.
+    others = set(snapshot.store.listed_ranks) - within
+    return {key.rank for key in snapshot.store.listed(others)} if others else set()
 
 
 def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Missing]:

@@ -116,7 +116,7 @@ def test_file_that_is_replaced_after_it_was_read_again_stays_in_doubt(
     look(running)
     assert state.listing is not None
     (job,) = rechecks._jobs_of(state, list(state.listing.files))
-    rechecks._submit(job)  # reads the files at once
+    rechecks._submit((job,))  # reads the files at once
     replace_content(target, 8.0)
     running.scan()
     assert rechecks.poll(is_idle=False) == []
