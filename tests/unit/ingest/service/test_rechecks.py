@@ -99,7 +99,7 @@ def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
     rechecks._next_at = 0.0
     assert rechecks.poll(is_idle=True) == []  # reads the file
     connect, rechecks.connect = rechecks.connect, refusing
-    rechecks._next_at = 0.0
+    rechecks._next_at, rechecks._round_at = 0.0, -math.inf
     assert [event.key for event in rechecks.poll(is_idle=True)] == [KEY]
     with pytest.raises(ClusterError):
         rechecks.poll(is_idle=True)
