@@ -27,7 +27,7 @@ PARTS = {
     "bits": "faults in what operators wrote, at every bit position, and which of them `audit` finds",
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
-    "reading": "reading back",
+    "reading": "reading back, against the requests alone and zarr-python, from disk and Ceph",
     "pooling": "what data-parallel ranks store, with the pool of a step and without",
     "replicas": "what eight ranks with much in common store, ingested by one command",
     "comparing": "two ranks against each other, against numpy file by file",
