@@ -58,7 +58,7 @@ def _at_speed(
 ) -> Iterator[Measure]:
     """Yield each question against its requests, and against zarr-python."""
     objects = open_objects(resolve(url))
-    for question, (ask, ranges) in _questions(url).items():
+    for question, (ask, ranges) in _questions(url, _ROWS // 10 if setting.quick else _ROWS).items():
         noted = _Noted(objects)
         ask(Catalog(noted))
         times = in_turns(
@@ -103,8 +103,8 @@ class _Noted(WrapperObjects):
                 pass
 
 
-def _questions(url: str) -> dict[str, tuple[Callable[[Catalog], object], _Ranges]]:
-    """Return what is read of a store, each with the places of the elements."""
+def _questions(url: str, count: int) -> dict[str, tuple[Callable[[Catalog], object], _Ranges]]:
+    """Return what is read of a store, `count` rows among it, each with the places of the elements."""
     steps = [step for step in open_store(url).select() if step.step is not None]
     first = steps[0]
     sizes = first.tables.number("nbytes")
@@ -119,7 +119,7 @@ def _questions(url: str) -> dict[str, tuple[Callable[[Catalog], object], _Ranges
         (row, shape) for row, shape in zip(rows, shapes, strict=True) if len(shape) > 1 and 0 not in shape
     ]
     picked = []
-    for place in random.integers(0, len(chosen), _ROWS).tolist():
+    for place in random.integers(0, len(chosen), count).tolist():
         row, shape = chosen[place]
         length = int(np.prod(shape[1:]))
         begin = int(random.integers(0, shape[0])) * length
@@ -143,23 +143,24 @@ def _questions(url: str) -> dict[str, tuple[Callable[[Catalog], object], _Ranges
             lambda catalog: step_of(catalog, first).read(largest),
             [_range(first, largest)],
         ),
-        "a step": (read_step, [_range(first, row) for row in _distinct(first, rows)]),
+        "a step": (read_step, _whole_arrays(first, rows)),
         f"a tensor of {len(steps)} steps": (
             lambda catalog: [step_of(catalog, step).read(row) for step, row in of_steps],
             [_range(step, row) for step, row in of_steps],
         ),
-        f"{_ROWS} rows of tensors": (
+        f"{count} rows of tensors": (
             read_rows,
             [_range(first, row, begin, end) for row, begin, end in picked],
         ),
     }
 
 
-def _distinct(step: Step, rows: list[int]) -> list[int]:
-    """Return rows with elements of their own, of equal ones the first."""
-    array, offset = step.tables.label("array"), step.tables.number("offset")
-    places = {(array[row], offset[row]): row for row in reversed(rows) if step.tables.number("size")[row]}
-    return sorted(places.values(), key=lambda row: (array[row], offset[row]))
+def _whole_arrays(step: Step, rows: list[int]) -> _Ranges:
+    """Return the arrays that hold these rows, each as a whole."""
+    ends: dict[str, int] = {}
+    for array, _, end in (_range(step, row) for row in rows):
+        ends[array] = max(ends.get(array, 0), end)
+    return [(array, 0, end) for array, end in ends.items() if end]
 
 
 def _range(step: Step, row: int, begin: int = 0, end: int | None = None) -> tuple[str, int, int]:
