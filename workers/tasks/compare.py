@@ -68,18 +68,6 @@ class PairComparison:
     """Whether the problem is damage in a store."""
 
 
-def pack_pairs(pairs: Sequence[Pair]) -> bytes:
-    """Return the argument of `run_compare`."""
-    return pickle.dumps(list(pairs), protocol=5)
-
-
-def run_compare(packed: bytes) -> list[PairComparison]:
-    """Run `compare_pairs`."""
-    # Whoever reaches a Dask scheduler can run code on its workers, so unpickling adds no danger.
-    pairs: list[Pair] = pickle.loads(packed)  # noqa: S301
-    return compare_pairs(pairs)
-
-
 def compare_pairs(pairs: Sequence[Pair]) -> list[PairComparison]:
     """Compare pairs. Each payload byte is read once; of large files whose digest is unknown, twice.
 

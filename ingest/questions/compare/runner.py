@@ -17,8 +17,6 @@ from workers.tasks.compare import (
     PairComparison,
     compare_pairs,
     pack,
-    pack_pairs,
-    run_compare,
     run_packed,
 )
 
@@ -142,7 +140,7 @@ class ClusterRunner:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        yield from self._run(run_compare, map(pack_pairs, batches))
+        return self.map(compare_pairs, batches)
 
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
