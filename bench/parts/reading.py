@@ -41,15 +41,17 @@ _Ranges: TypeAlias = list[tuple[str, int, int]]
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield times on the disk, and in Ceph where it is installed."""
     yield from _of_commands(setting)
-    with setting.target() as dump, workers() as client:
+    with setting.target() as dump:
         build(PROFILE, dump, steps=2 if setting.quick else _STEPS)
         with setting.target() as store:
-            ingest(client, dump, store)
+            with workers() as client:
+                ingest(client, dump, store)
             yield from _at_speed(setting, str(store), "disk", {})
         if all(map(shutil.which, PROGRAMS)):
             with object_storage() as (ceph, _):
                 bucket = ceph.make_bucket("bench")
-                ingest(client, dump, bucket.url)
+                with workers() as client:  # they have the credentials of this server
+                    ingest(client, dump, bucket.url)
                 yield from _at_speed(setting, bucket.url, "Ceph", bucket.storage_options)
 
 
@@ -70,7 +72,9 @@ def _at_speed(
             },
         )
         requests = f"its {len(noted.requests)} requests"
-        yield Measure(f"{question}, {where}", requests, "s", times["ours"], times["requests"], floor=0.9)
+        # From the page cache, they take no time to speak of.
+        least = 0.9 if storage_options else None
+        yield Measure(f"{question}, {where}", requests, "s", times["ours"], times["requests"], floor=least)
         yield Measure(f"{question}, {where}", "zarr-python", "s", times["ours"], times["zarr"], floor=1.0)
 
 

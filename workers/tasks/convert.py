@@ -399,7 +399,7 @@ class _Conversion:
     def _convert_held(
         self, place: int, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
     ) -> tuple[bytes, Summary | None]:
-        """Convert a payload that fits into memory; return its digest, and statistics if it is no copy."""
+        """Convert a payload that fits into memory; return its digest, and statistics unless it is a copy."""
         content, parts = self._buffer.hold(entry, self._nbytes[place], file)
         if content in seen:
             return content, None
