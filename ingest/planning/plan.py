@@ -266,7 +266,6 @@ def _groups(
     rows: Sequence[PlannedRow], payloads: Sequence[_Payload], in_pool: Collection[int], job_nbytes: int
 ) -> list[_CopyGroup]:
     """Group the rows that do not go into the pool: all of an array together if one job can read all rows."""
-    views = [number for number, payload in enumerate(payloads) if payload.is_view]
     is_one = sum(payload.read_nbytes for payload in payloads) <= job_nbytes
     groups: dict[tuple[object, ...], _CopyGroup] = {}
     for number, (row, payload) in enumerate(zip(rows, payloads, strict=True)):
@@ -274,19 +273,21 @@ def _groups(
             # Only tensors have a sample: nothing else can be recognised as a copy.
             sample = -number if row.sample is None else row.sample
             key = (payload.array,) if is_one else (payload.array, payload.nbytes, sample)
-            group = groups.get(key) or groups.setdefault(key, _CopyGroup(payload.array, [], 0))
-            group.rows.append(number)
-            group.nbytes += payload.read_nbytes
-    return _with_views(list(groups.values()), rows, views)
+            if key not in groups:
+                groups[key] = _CopyGroup(payload.array, [], 0)
+            groups[key].rows.append(number)
+            groups[key].nbytes += payload.read_nbytes
+    return _with_views(list(groups.values()), rows, payloads)
 
 
 def _with_views(
-    groups: list[_CopyGroup], rows: Sequence[PlannedRow], views: Sequence[int]
+    groups: list[_CopyGroup], rows: Sequence[PlannedRow], payloads: Sequence[_Payload]
 ) -> list[_CopyGroup]:
     """Return the groups with the views: those that are a part of a payload go where that goes."""
+    views = [number for number, payload in enumerate(payloads) if payload.is_view]
     if not views:
         return groups
-    payloads = {
+    homes = {
         (rows[number].entry.source.path, rows[number].entry.offset, group.array): group
         for group in groups
         for number in group.rows
@@ -295,7 +296,7 @@ def _with_views(
     for number in views:
         entry = rows[number].entry
         base = entry.view.base if entry.view else -1
-        group = payloads.get((entry.source.path, base, entry.array))
+        group = homes.get((entry.source.path, base, entry.array))
         if group is None:
             group = _CopyGroup(entry.array, [], 0)
             groups.append(group)

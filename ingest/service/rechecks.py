@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -152,18 +152,21 @@ class Rechecks:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]
                 return (self._jobs_of(state, doubtful)[0],)
-        batch: list[RecheckJob] = []
+        return tuple(self._small_enough())
+
+    def _small_enough(self) -> Iterator[RecheckJob]:
+        """Take what is next from the steps whose turn it is, as much as one task reads."""
         nbytes = files = 0
         while self._jobs or self._has_turn():
             if not self._jobs:
                 state = self._turn.popleft()
                 self._jobs.extend(self._jobs_of(state, _files(state)) if _may_be_read(state) else ())
                 continue
+            is_first = not files
             nbytes, files = nbytes + self._jobs[0].nbytes, files + len(self._jobs[0].files)
-            if batch and (nbytes > _JOB_NBYTES or files > _JOB_FILES):
-                break
-            batch.append(self._jobs.popleft())
-        return tuple(batch)
+            if not is_first and (nbytes > _JOB_NBYTES or files > _JOB_FILES):
+                return
+            yield self._jobs.popleft()
 
     def _has_turn(self) -> bool:
         """Return whether a step is left in this round; begin another one if not."""
