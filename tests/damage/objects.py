@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,8 +97,3 @@ def _preference(key: str) -> tuple[bool, bool, bool, str]:
 def _number(axis: str, key: str) -> str:
     match = re.search(rf"\b{axis}_(\d+)", key)
     return match[1] if match else ""
-
-
-def keys_below(root: Path) -> Sequence[str]:
-    """Return the keys of all objects of a store."""
-    return [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -89,8 +90,24 @@ def test_it_says_what_it_was_made_from(podman: Podman, image: str) -> None:
     assert set(config["ExposedPorts"]) == {f"{port}/tcp" for port in (8786, 8787, 8790, 8791, 9108, 9109)}
     assert config["User"] == "10001:10001"
     assert document["Healthcheck"]["Test"] == ["CMD", "dump-ingest-health"]
-    packages = podman("run", "--rm", "--entrypoint=cat", image, "/opt/dump-ingest/share/sbom.cdx.json")
-    assert json.loads(packages)["metadata"]["component"]["version"] == labels["version"]
+    told = podman("run", "--rm", "--entrypoint=cat", image, "/opt/dump-ingest/share/sbom.cdx.json")
+    bill = json.loads(told)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    assert bill["metadata"]["component"]["name"] == "dump-ingest"
+    assert bill["metadata"]["component"]["version"] == labels["version"]
+    listed = {(package["name"], package["version"]) for package in bill["components"]}
+    text = (DEPLOY.parent / "requirements" / "runtime.txt").read_text()
+    assert listed <= set(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
+    assert {"distributed", "numpy", "zarr"} <= {name for name, _ in listed}
+    references = {package["bom-ref"] for package in bill["components"]} | {"dump-ingest"}
+    assert {name for entry in bill["dependencies"] for name in entry["dependsOn"]} <= references
+
+
+def test_kernels_are_loaded_and_not_compiled(podman: Podman, image: str) -> None:
+    load = "import sys; from workers.arrays.compiled import kernels; kernels.warm_up()"
+    code = f"{load}; print('numba' in sys.modules)"
+    said = podman("run", "--rm", *SHUT_OFF, "--entrypoint=python", image, "-c", code)
+    assert said.split() == ["False"]
 
 
 def test_it_takes_a_dump_in_read_only_and_as_a_user_without_a_name(
