@@ -34,6 +34,7 @@ from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
+from ingest.questions.rollout.by_token import TokenComparison, compare_tokens
 from ingest.questions.rollout.weights import ArrivedWeights, compare_weights
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import trend
@@ -136,6 +137,7 @@ __all__ = [
     "Tensor",
     "Tensors",
     "TensorsRemoved",
+    "TokenComparison",
     "Trampled",
     "TrampledTensors",
     "UnshardedTensor",
@@ -148,6 +150,7 @@ __all__ = [
     "broken_links",
     "check_dump_config",
     "compare",
+    "compare_tokens",
     "compare_weights",
     "consolidate",
     "context_of",

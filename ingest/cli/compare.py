@@ -100,6 +100,15 @@ def command(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with all figures.", show_default=False)
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="token",
+            help="A is a trainer, B the engine that samples: match rows by token ids, modules by weights.",
+            show_default=False,
+        ),
+    ] = None,
     include_partial: PartialOption = False,
     ignore_unmatched: Annotated[
         bool,
@@ -142,6 +151,7 @@ def command(
     [bold]dump-ingest compare new.zarr@0 old.zarr@0 --over-steps[/]
     [bold]dump-ingest compare run.zarr /data/dump[/]              a store and its dump
     [bold]dump-ingest compare tp4.zarr tp1.zarr[/]                four ranks against one
+    [bold]dump-ingest compare train.zarr rollout.zarr --by token[/]
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_report import growth_between, print_comparison, print_growth, say_summary
@@ -152,6 +162,11 @@ def command(
     if a.rstrip("/") == b.rstrip("/"):
         say(f"A and B are both {a}", label="note")
     shown = None if all_tensors else top
+    if by is not None:
+        given: dict[str, object] = {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
+        given |= {"--html": html, "--suggest-map": suggest_map, "--stat": stat, "--over-steps": over_steps}
+        _by_token((a, b), by, given | chosen, top=shown, as_json=json)
+        return
     files = {"--html": html, "--suggest-map": suggest_map}
     if over_steps:
         unused = files | {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
@@ -199,6 +214,26 @@ def command(
         print_comparison(comparison, top=shown)
     say_summary(comparison, top=None if json else shown)
     raise typer.Exit(_exit_code(comparison))
+
+
+def _by_token(
+    sides: tuple[str, str], by: str, given: dict[str, object], *, top: int | None, as_json: bool
+) -> None:
+    """Compare a trainer with an engine token by token, and end as questions do.
+
+    Raises:
+        UsageError: it is asked for something else, or with options that it does not take.
+    """
+    from ingest.cli.question import end_as, print_answer  # deferred: they import numpy
+    from ingest.questions.rollout.by_token import compare_tokens
+
+    if by != "token":
+        raise UsageError(f"--by {by}: rows can be matched by token alone", hint="Write --by token.")
+    for option in (option for option, value in given.items() if value):
+        raise UsageError(f"{option} has no effect with --by token", hint="Leave one of the two out.")
+    answer = compare_tokens(*sides)
+    print_answer(answer, top or 0, as_json=as_json, every="--all")
+    end_as(answer)
 
 
 def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | None) -> None:

@@ -181,10 +181,10 @@ def say_left_out(left_out: Iterable[object]) -> None:
         say(str(step), label="left out")
 
 
-def say_rest(total: int, shown: int, what: str) -> None:
-    """Print to stderr how many rows there are if `--limit` has cut them off."""
+def say_rest(total: int, shown: int, what: str, every: str = "--limit 0") -> None:
+    """Print to stderr how many rows there are if some were cut off, and the option that prints all."""
     if shown < total:
-        say(f"{total} {what}, the first {shown} shown (--limit 0: all)")
+        say(f"{total} {what}, the first {shown} shown ({every}: all)")
 
 
 def is_terminal() -> bool:

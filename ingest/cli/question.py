@@ -152,7 +152,9 @@ def help_of(question: Question) -> str:
     return "\n\n".join([words, "\n".join(f"[bold]dump-ingest {each}[/]" for each in question.examples)])
 
 
-def print_answer(answer: Shown, limit: int = 0, *, as_json: bool, link: str = "") -> bool:
+def print_answer(
+    answer: Shown, limit: int = 0, *, as_json: bool, link: str = "", every: str = "--limit 0"
+) -> bool:
     """Print an answer as JSON, or as people read it; say on stderr what else there is to it.
 
     Args:
@@ -160,6 +162,7 @@ def print_answer(answer: Shown, limit: int = 0, *, as_json: bool, link: str = ""
         limit: how many rows are printed; 0: all.
         as_json: whether to print JSON.
         link: where the page shows it, if it does.
+        every: the option of the command that prints all rows.
 
     Returns:
         Whether it says why there is no answer.
@@ -174,21 +177,21 @@ def print_answer(answer: Shown, limit: int = 0, *, as_json: bool, link: str = ""
             if not as_json or part.label in (LEFT_OUT, ERROR):
                 say(part.text, label=part.label, style="bold red" if part.label == ERROR else "yellow")
         elif not as_json:
-            _print_part(part, limit)
+            _print_part(part, limit, every)
     if link and not as_json:
         say(f"page: {link}")
     return is_void
 
 
-def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int) -> None:
+def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int, every: str) -> None:
     if isinstance(part, Table):
         print_table(list(part.columns), part.cells(limit), right=part.right, spare=part.spare)
-        say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s")
+        say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s", every)
     elif isinstance(part, Texts):
         shown = limited(part.texts, limit)
         for line in (line for text in shown for line in text.split("\n")):
             print_wrapped(line)
-        say_rest(len(part.texts), len(shown), f"{part.noun}s")
+        say_rest(len(part.texts), len(shown), f"{part.noun}s", every)
     elif isinstance(part, Drawing):
         print_drawing(part, limit)
     else:

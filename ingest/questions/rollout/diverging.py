@@ -1,0 +1,493 @@
+"""The first module that did something else to the same tokens, beyond what rounding explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ingest.identities.definition import Array, wide
+from ingest.identities.difference import shape_of_difference
+from ingest.identities.limits import unit_roundoff
+from ingest.questions.rollout.attention import AttentionForm, Recomputed, likelier_form, other_forms
+from ingest.questions.rollout.linked import Lanes, ModuleLink, SequencePair, module_links
+from ingest.questions.rollout.recomputed import Explanation, SequenceView, cut
+from ingest.questions.rollout.sequences import Prefixes, Stream
+from ingest.questions.rollout.stretches import EQUAL as ARRIVED
+from ingest.questions.rollout.weights import ArrivedWeights
+from ingest.reader.plain import Plain
+
+#: Pairs of sequences at which a module is recomputed: those that differ most.
+_RECOMPUTED = 3
+#: Pairs of sequences that are looked at besides those that differ most.
+_SEEN = 4
+#: Tokens that a divergence names.
+_NAMED = 8
+SIDES = TRAINER, ROLLOUT = "trainer", "rollout"
+VERDICTS = DIVERGES, OPEN, EXPLAINED, EQUAL = "diverges", "open", "explained", "equal"
+
+
+@dataclass(frozen=True, slots=True)
+class DivergentToken(Plain):
+    """A token at which a module did something else."""
+
+    sequence: int
+    """The number of the sequence in the trainer."""
+    position: int
+    token: int
+    times: float
+    """The largest difference of its row in units of the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDivergence(Plain):
+    """The first module that did something else to the same tokens."""
+
+    also = ("text",)
+
+    module: str
+    """Of the trainer."""
+    rollout_module: str
+    at: str
+    """`input`: what lies before the module; `output`: the module itself."""
+    side: str
+    """The side whose values do not follow by the rule of the other one."""
+    how: str
+    """What is different about it, in words; "" if that is open."""
+    rule: str
+    """What the other side does, in words."""
+    where: str
+    """At which positions and columns."""
+    elements: int
+    """How many are beyond the limit."""
+    size: int
+    times: float
+    """The largest difference in units of the limit."""
+    tokens: tuple[DivergentToken, ...]
+    """The first of them."""
+
+    @property
+    def text(self) -> str:
+        """Say it in a sentence or two."""
+        what = "what it reads" if self.at == "input" else "what it writes"
+        also = f" ({self.rollout_module})" if self.module != self.rollout_module else ""
+        how = f": {self.how}" if self.how else ""
+        return (
+            f"{self.module}{also}, {what}: the {self.side} is not the same{how}. With {self.rule}, "
+            f"{self.elements} of {self.size} elements would be off by up to {self.times:.3g} times the "
+            f"limit, at {self.where}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedModule(Plain):
+    """What one pair of modules made of the same tokens."""
+
+    module: str
+    rollout_module: str
+    units: float
+    """The root mean square of the differences, as a share of that of the trainer's rows, in units of roundoff
+    of the coarser type."""
+    largest: float
+    """The same of the row that differs most."""
+    position: int
+    """The position of that row."""
+    verdict: str
+    """`equal`: as far as the types can show. `explained`: each side follows from what it read. `diverges`.
+    `open`: no rule is known, or what it needs was not recorded."""
+
+
+class _ModulePlace(NamedTuple):
+    """A pair of modules at a pair of sequences."""
+
+    link: ModuleLink
+    pair: SequencePair
+    views: tuple[SequenceView, SequenceView]
+    streams: tuple[Stream, Stream]
+    """What the modules wrote."""
+
+
+class ModuleWalk:
+    """Goes through the modules in the order in which the trainer runs them."""
+
+    def __init__(
+        self,
+        lanes: tuple[Lanes, Lanes],
+        weights: ArrivedWeights,
+        pairs: Sequence[SequencePair],
+        prefixes: Prefixes,
+    ) -> None:
+        """Pair the modules."""
+        self.lanes, self._pairs, self._prefixes = lanes, pairs, prefixes
+        self._arrived = {each.name for each in weights.tensors if each.verdict == ARRIVED}
+        self.links = module_links(*lanes, weights.tensors)
+        self._shares: list[tuple[float, int]] = []
+        """Of the last module, and their positions."""
+        self._forms: list[AttentionForm] = []
+        self._views: dict[tuple[int, int, int], SequenceView] = {}
+        self.divergence: TokenDivergence | None = None
+
+    @property
+    def unpaired(self) -> tuple[str, ...]:
+        """The modules with weights that have no counterpart."""
+        return tuple(
+            dict.fromkeys(
+                f"{module} of the {name}"
+                for side, name in enumerate(SIDES)
+                for lane in self.lanes[side].values()
+                for module in lane.outputs
+                if f"{module}.weight" in lane.parameters
+                and not any(link.modules[side] == module for link in self.links)
+            )
+        )
+
+    def modules(self) -> Iterator[ComparedModule]:
+        """Yield what each pair of modules made of the same tokens; notes the first divergence."""
+        order = dict.fromkeys(module for lane in self.lanes[0].values() for module in lane.outputs)
+        for module in order:
+            links = [each for each in self.links if each.modules[0] == module]
+            if links and (found := self._module(links)) is not None:
+                yield found
+
+    def growth(self) -> tuple[tuple[int, float], ...]:
+        """Return by first position, 0 and the powers of 2, how far rows of the last module are apart."""
+        found: dict[int, list[float]] = {}
+        for share, position in sorted(self._shares, key=lambda each: each[1]):
+            found.setdefault(1 << position.bit_length() >> 1, []).append(share * share)
+        return tuple((first, math.sqrt(sum(each) / len(each))) for first, each in found.items())
+
+    def _module(self, links: Sequence[ModuleLink]) -> ComparedModule | None:
+        """Measure how far the outputs of a module are apart, and judge those that differ most."""
+        if self._is_copied(links[0]):
+            return None
+        measured = [*self._measured(links)]
+        if not measured:
+            return None
+        unit = max(unit_roundoff(each.dtype) for _, _, *rows in measured for each in rows) or 2.0**-24
+        self._shares, squares = [], np.zeros(2)
+        differing: list[tuple[float, int, ModuleLink, SequencePair]] = []
+        for link, pair, a, b in measured:
+            off, size, is_apart = _apart(a, b)
+            squares += off.sum(), size.sum()
+            shares = np.sqrt(off / np.where(size > 0, size, 1.0)) / unit
+            self._shares += [(share, position) for position, share in enumerate(shares.tolist())]
+            if is_apart:
+                differing.append((float(shares.max()), len(differing), link, pair))
+        share = math.sqrt(squares[0] / max(squares[1], 1e-300)) / unit
+        verdict = self._verdict(sorted(differing)[::-1])
+        return ComparedModule(*links[0].modules, share, *max(self._shares), verdict)
+
+    def _measured(
+        self, links: Sequence[ModuleLink]
+    ) -> Iterator[tuple[ModuleLink, SequencePair, Array, Array]]:
+        """Yield the rows of a module that both sides have in common, by link and pair of sequences."""
+        for link, pair in product(links, self._pairs):
+            if pair.ranks == link.ranks and (rows := self._rows(link, pair)) is not None:
+                yield link, pair, *rows
+
+    def _verdict(self, differing: Sequence[tuple[float, int, ModuleLink, SequencePair]]) -> str:
+        """Judge a module at the pairs at which it differs, the worst first; notes the first divergence."""
+        if not differing or self.divergence is not None:
+            return OPEN if differing else EQUAL
+        others = [each for each in differing[1:] if self._is_seen(each[-1])]
+        for each in [differing[0], *others][:_RECOMPUTED]:
+            told = self._judged(*each[2:])
+            if isinstance(told, TokenDivergence):
+                self.divergence = told
+                return DIVERGES
+            if told == OPEN:
+                return OPEN
+        return EXPLAINED
+
+    def _is_copied(self, link: ModuleLink) -> bool:
+        """Return whether modules return what one in them returned, on both sides."""
+        pair = next((each for each in self._pairs if each.ranks == link.ranks), None)
+        views = () if pair is None else (self._view(0, pair), self._view(1, pair))
+        outputs = [view.lane.outputs[name] for view, name in zip(views, link.modules, strict=False)]
+        return bool(views) and all(
+            view.roots.get(output, output) != output for view, output in zip(views, outputs, strict=True)
+        )
+
+    def _rows(self, link: ModuleLink, pair: SequencePair) -> tuple[Array, Array] | None:
+        """Return the rows of the outputs that both sides have in common, in the columns of a link."""
+        found = []
+        for side, sequence in enumerate(pair.sequences):
+            lane = self.lanes[side][pair.ranks[side]]
+            values = lane.values(lane.outputs[link.modules[side]], sequence.places[: pair.length])
+            if values is not None:
+                found.append(link.columns(values, side))
+        return (found[0], found[1]) if len(found) == 2 and found[0].shape == found[1].shape else None
+
+    def _judged(self, link: ModuleLink, pair: SequencePair) -> TokenDivergence | str:
+        """Return a divergence, or whether what the modules read and wrote is `explained` or `open`."""
+        views = self._view(0, pair), self._view(1, pair)
+        streams = (
+            views[0].lane.outputs[link.modules[0]],
+            views[1].lane.outputs[link.modules[1]],
+        )
+        place = _ModulePlace(link, pair, views, streams)
+        if views[0].weight(streams[0]) is None:
+            return self._judged_read(place)
+        read = self._judged_read(place)
+        written = read if isinstance(read, TokenDivergence) else self._judged_written(place)
+        return written if isinstance(written, TokenDivergence) or read == EXPLAINED else OPEN
+
+    def _is_seen(self, pair: SequencePair) -> bool:
+        """Return whether a pair was looked at before, or may be: each reads the streams again."""
+        return len(self._views) < 2 * _SEEN or (0, pair.ranks[0], pair.sequences[0].number) in self._views
+
+    def _view(self, side: int, pair: SequencePair) -> SequenceView:
+        key = side, pair.ranks[side], pair.sequences[side].number
+        if key not in self._views:
+            lane = self.lanes[side][pair.ranks[side]]
+            self._views[key] = SequenceView(lane, pair.sequences[side], self._forms)
+        return self._views[key]
+
+    # What lies between modules
+
+    def _judged_read(self, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge what modules read: the rule that one side shows has to hold on the other side."""
+        told = self._judged_by(0, place)
+        is_told = told == EXPLAINED or (isinstance(told, TokenDivergence) and told.how)
+        other = told if is_told else self._judged_by(1, place)
+        return other if told == OPEN or other == EXPLAINED else told
+
+    def _judged_by(self, side: int, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge what the other side read by the rule of one side."""
+        rule = self._rule(side, place)
+        out = place.views[1 - side].read(place.streams[1 - side])
+        if rule is None or out is None or (parts := self._counterparts(side, rule, place)) is None:
+            return OPEN
+        made = rule.applied(parts, out)
+        if made is None or made.value.shape != out.shape:
+            return OPEN
+        own = self._likelier(side, rule, place, parts)
+        if own is None and made.times(out) <= 1:
+            return EXPLAINED
+        return self._failed(side, place, (rule, parts, own), (made, out))
+
+    def _failed(
+        self,
+        side: int,
+        place: _ModulePlace,
+        shown: tuple[Explanation, list[Array], AttentionForm | None],
+        failing: tuple[Recomputed, Array],
+    ) -> TokenDivergence | str:
+        """Describe that the rule of one side does not hold on the other, unless one of that holds on both."""
+        (rule, parts, own), (made, out) = shown, failing
+        if own is None and rule.form is not None:
+            own = next(other_forms(rule.form, cut(parts, out.shape[1]), out), None)
+            if own is not None and self._is_form_of(own, rule, place.views[side], place.streams[side]):
+                return EXPLAINED
+        at = "input" if place.views[0].weight(place.streams[0]) is not None else "output"
+        if lacking := self._only_here(1 - side, place):
+            # What one side has and the other does not run is the mistake of the rollout.
+            how = f"only the {SIDES[1 - side]} runs {lacking}"
+            text = rule.text if side == 0 else f"{rule.text} in the {TRAINER}"
+            return self._divergence(place, at, 1, how, (text, made, out))
+        how = self._other_rule(side, place, rule, own)
+        return self._divergence(place, at, 1 - side, how, (rule.text, made, out))
+
+    def _other_rule(
+        self, side: int, place: _ModulePlace, rule: Explanation, own: AttentionForm | None
+    ) -> str:
+        """Return in words what the other side does instead of the rule of one side; "" if it is not known."""
+        if rule.form is not None:
+            return f"{own.text}, and not {rule.form.text}" if own is not None else ""
+        other = self._rule(1 - side, place)
+        return "" if other is None else other.text
+
+    def _likelier(
+        self, side: int, rule: Explanation, place: _ModulePlace, parts: Sequence[Array]
+    ) -> AttentionForm | None:
+        """Return the form that the other side more likely has, where its type is too narrow for limits."""
+        outs = [view.read(stream) for view, stream in zip(place.views, place.streams, strict=True)]
+        mine, theirs = outs[side], outs[1 - side]
+        own = [values for each in rule.sources if (values := place.views[side].values(each)) is not None]
+        if rule.form is None or mine is None or theirs is None or unit_roundoff(theirs.dtype) <= 2.0**-24:
+            return None
+        three = cut(parts, theirs.shape[1]), cut(own, mine.shape[1])
+        if three[0] is None or three[1] is None:
+            return None
+        return likelier_form(rule.form, [(three[0], theirs), (three[1], mine)])
+
+    def _only_here(self, side: int, place: _ModulePlace) -> str:
+        """Return the modules without a counterpart from which a module of a side read."""
+        view = place.views[side]
+        linked = {link.modules[side] for link in self.links}
+        leaves = {leaf for each in view.read_by(place.streams[side]) for leaf in view.leaves(each, ())}
+        return ", ".join(
+            name
+            for name, stream in view.lane.outputs.items()
+            if stream in leaves and name not in linked and f"{name}.weight" in view.lane.parameters
+        )
+
+    def _rule(self, side: int, place: _ModulePlace) -> Explanation | None:
+        """Return from which outputs of paired modules it follows what a module of a side read."""
+        view, stream = place.views[side], place.streams[side]
+        stops = frozenset(
+            view.roots[output]
+            for link in self.links
+            if (output := view.lane.outputs.get(link.modules[side])) in view.roots
+            and (output != stream or view.weight(stream) is not None)
+        )
+        total: dict[Stream, float] = {}
+        for each in view.read_by(stream):
+            for leaf, factor in view.leaves(each, stops).items():
+                total[leaf] = total.get(leaf, 0.0) + factor
+        if len(total) == 1 and not total.keys() <= stops:
+            return view.explained(next(iter(total)))
+        return Explanation("sum", tuple(total), tuple(total.values())) if total else None
+
+    def _counterparts(self, side: int, rule: Explanation, place: _ModulePlace) -> list[Array] | None:
+        """Return what the other side has instead of the sources of a rule; None if it lacks one."""
+        own, other = place.views[side], place.views[1 - side]
+        parts = []
+        for source in rule.sources:
+            of_source = next(
+                (
+                    links
+                    for name, stream in own.lane.outputs.items()
+                    if own.roots.get(stream) == source
+                    and (links := self._links_of(side, name, place.pair.ranks))
+                ),
+                [],
+            )
+            found = [
+                link.columns(values, 1 - side)
+                for link in of_source
+                if (values := other.values(other.lane.outputs[link.modules[1 - side]])) is not None
+            ]
+            if not found or len(found) < len(of_source):
+                return None
+            parts.append(found[0] if not of_source[0].length else np.concatenate(found, axis=1))
+        return parts
+
+    def _links_of(self, side: int, module: str, ranks: tuple[int, int]) -> list[ModuleLink]:
+        """Return the links of a module of a side, in the order of its columns."""
+        found = [each for each in self.links if (each.modules[side], each.ranks) == (module, ranks)]
+        return sorted(found, key=lambda each: each.firsts[side])
+
+    @staticmethod
+    def _is_form_of(form: AttentionForm, rule: Explanation, view: SequenceView, stream: Stream) -> bool:
+        """Return whether the form of the other side explains this one, too: then both are the same."""
+        out = view.read(stream)
+        parts = [values for each in rule.sources if (values := view.values(each)) is not None]
+        made = None if out is None else form.applied(cut(parts, out.shape[1]))
+        return made is not None and out is not None and made.times(out) <= 1
+
+    # Modules with weights
+
+    def _judged_written(self, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge what modules made of what they read: attributes that hold on one side hold on the other."""
+        sides = [*zip(place.views, place.streams, strict=True)]
+        outs = [view.values(stream) for view, stream in sides]
+        made = [view.of_module(stream) for view, stream in sides]
+        holding = [_holding(of_side, out) for of_side, out in zip(made, outs, strict=True)]
+        if holding[0] & holding[1]:
+            return self._judged_weights(place)
+        failing = 1 if holding[0] else 0
+        rule, out = min(holding[1 - failing], default=None), outs[failing]
+        best = [each for each in made[failing] if each.told == rule]
+        if rule is None or out is None or not best or self._is_part(place):
+            return OPEN
+        how = f"{min(holding[failing])}, and not {rule}" if holding[failing] else ""
+        nearest = _nearest(best, out)
+        return self._divergence(place, "output", failing, how, (rule or "its weights", nearest, out))
+
+    def _is_part(self, place: _ModulePlace) -> bool:
+        """Return whether a product on several ranks may be a part of a sum."""
+        held = place.views[1].lane.parameters.get(f"{place.link.modules[1]}.weight")
+        ranks = [
+            {each.ranks[side] for each in self.links if each.modules[side] == place.link.modules[side]}
+            for side in (0, 1)
+        ]
+        is_product = held is not None and len(held.shape) > 1
+        return is_product and not place.link.length and max(map(len, ranks)) > 1
+
+    def _judged_weights(self, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge whether both modules used the same weights, if those of the rollout did not arrive."""
+        out, theirs = place.views[1].values(place.streams[1]), place.views[0].weight(place.streams[0])
+        if f"{place.link.modules[1]}.weight" in self._arrived:
+            return EXPLAINED
+        made = place.views[1].of_module(place.streams[1], theirs) if theirs is not None else []
+        if out is None or not made:
+            return OPEN
+        best = min(made, key=lambda each: each.times(out))
+        if best.times(out) <= 1:
+            return EXPLAINED
+        return self._divergence(place, "output", 1, "other weights", ("the trainer's weights", best, out))
+
+    def _divergence(
+        self, place: _ModulePlace, at: str, failing: int, how: str, shown: tuple[str, Recomputed, Array]
+    ) -> TokenDivergence:
+        """Describe a divergence.
+
+        Args:
+            place: where it is.
+            at: `input` or `output`.
+            failing: the side whose values do not follow.
+            how: what the side does instead, if that is known.
+            shown: the rule of the other side, what it makes, and what is there.
+        """
+        rule, made, out = shown
+        times = made.beyond(out)
+        bad = times > 1
+        rows = np.flatnonzero(bad.any(axis=1))
+        prefixes = place.pair.sequences[failing].prefixes
+        tokens = tuple(
+            DivergentToken(
+                place.pair.sequences[0].number,
+                int(row),
+                self._prefixes.token[prefixes[row]],
+                float(times[row].max()),
+            )
+            for row in rows[:_NAMED]
+        )
+        should = np.where(bad, made.value, wide(out)).astype(out.dtype)
+        shape = shape_of_difference(should, out)
+        if not how and shape.how != "other":
+            how = shape.how if shape.value is None else f"{shape.how} {shape.value:.6g}"
+        columns = np.flatnonzero(bad.any(axis=0))
+        where = f"positions {_places(rows, len(out))}" if len(rows) else "all positions together"
+        if 0 < len(columns) < bad.shape[1]:
+            where += f", columns {_places(columns, bad.shape[1])}"
+        return TokenDivergence(
+            *place.link.modules,
+            at,
+            SIDES[failing],
+            how,
+            rule,
+            where,
+            elements=int(bad.sum()),
+            size=bad.size,
+            times=float(times.max()),
+            tokens=tokens,
+        )
+
+
+def _apart(a: Array, b: Array) -> tuple[Array, Array, bool]:
+    """Return by row the mean squares of the difference and of `a`; and whether types do not explain it."""
+    x, y = wide(a), wide(b)
+    limits = unit_roundoff(a.dtype) * np.abs(x) + unit_roundoff(b.dtype) * np.abs(y)
+    return ((x - y) ** 2).mean(axis=1), (x**2).mean(axis=1), bool((np.abs(x - y) > limits).any())
+
+
+def _holding(made: Sequence[Recomputed], out: Array | None) -> set[str]:
+    """Return the attributes with which rows are what they should be."""
+    return {each.told for each in made if out is not None and each.times(out) <= 1}
+
+
+def _nearest(made: Sequence[Recomputed], out: Array) -> Recomputed:
+    return min(made, key=lambda each: each.times(out))
+
+
+def _places(numbers: Array, length: int) -> str:
+    """Return numbers as a range."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    many = "" if len(numbers) == last - first + 1 else f" ({len(numbers)} of them)"
+    return f"{first} on{many}" if first and last == length - 1 else f"{first} to {last}{many}"

@@ -1,0 +1,381 @@
+"""What rows of a side follow from, by its own values: recomputed in float64, within what rounding allows.
+
+Between modules, programs add, multiply and attend without telling. What they did is found from the values: a
+stream is the same as an earlier one, a sum, a gated product, or the attention of three. The rule that one
+side shows is applied to the values of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, permutations, product
+
+import numpy as np
+
+from ingest.identities.definition import Array, CallOperands, wide
+from ingest.identities.limits import FEW, sum_error, unit_roundoff, working_roundoff
+from ingest.identities.operators import DEFINITIONS
+from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turning, form_of, turning_of
+from ingest.questions.rollout.parameters import HeldParameter
+from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
+from ingest.reader.flow.operator_kinds import is_input, is_output
+from workers.arrays.digest import digest
+
+#: Earlier streams among which it is looked for what a stream consists of, and rows that are tried first.
+_EARLIER, _TRIED = 12, 6
+#: Streams of a sequence that are kept in memory.
+_KEPT = 64
+#: Rows of a sequence at which attention is recomputed: its scores are their square.
+MOST_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """What a stream follows from, by a rule that can be applied to the same streams of another side."""
+
+    kind: str
+    sources: tuple[Stream, ...]
+    factors: tuple[float, ...] = ()
+    """Of a sum; none: 1 each."""
+    act: str = ""
+    swapped: bool = False
+    """Whether the second half of one source is the gate."""
+    form: AttentionForm | None = None
+
+    @property
+    def text(self) -> str:
+        """Say it in a few words."""
+        names = " + ".join(
+            each.module if factor == 1 else f"{factor:.6g} times {each.module}"
+            for each, factor in zip(self.sources, self.factors or [1.0] * len(self.sources), strict=True)
+        )
+        kind = "" if self.kind in ("sum", "copy") else f"{self.kind} of "
+        return " ".join(filter(None, (self.act, kind + names)))
+
+    def applied(self, parts: Sequence[Array], out: Array) -> Recomputed | None:
+        """Return what the rule makes of sources; None if they do not fit."""
+        unit = max(unit_roundoff(out.dtype), 2.0**-24)
+        if self.kind == "attention" and self.form is not None:
+            return self.form.applied(cut(parts, out.shape[1]))
+        if any(each.shape != parts[0].shape for each in parts):
+            return None
+        if self.kind == "gated product":
+            return self._gated(parts, unit)
+        if self.kind == "function":
+            return _acted(parts[0], self.act)
+        factors = self.factors or (1.0,) * len(parts)
+        return _total([wide(each) * factor for each, factor in zip(parts, factors, strict=True)], unit)
+
+    def _gated(self, parts: Sequence[Array], unit: float) -> Recomputed | None:
+        halves = [*parts] if len(parts) == 2 else np.array_split(parts[0], 2, axis=1)
+        gate, up = halves[::-1] if self.swapped else halves
+        return _product(gate, up, self.act, unit) if gate.shape == up.shape else None
+
+
+class SequenceView:
+    """One sequence on one rank of one side, and what its rows follow from."""
+
+    def __init__(self, lane: Lane, sequence: TokenSequence, forms: list[AttentionForm]) -> None:
+        """Read nothing yet; `forms` takes the forms of attention that are found, and tells those known."""
+        self.lane, self._forms = lane, forms
+        self.places = sequence.places[:MOST_ROWS]
+        self._order = {stream: number for number, stream in enumerate(lane.streams)}
+        self._values: dict[Stream, Array | None] = {}
+        self._explained: dict[Stream, Explanation | None] = {}
+
+    def values(self, stream: Stream) -> Array | None:
+        """Return the rows of a stream, (token, element); None if not all were recorded."""
+        if stream not in self._values:
+            if len(self._values) >= _KEPT:
+                self._values.pop(next(iter(self._values)))
+            self._values[stream] = self.lane.values(stream, self.places)
+        return self._values[stream]
+
+    @cached_property
+    def roots(self) -> dict[Stream, Stream]:
+        """By stream the first one with the same values, up to the type."""
+        first: dict[bytes, Stream] = {}
+        roots: dict[Stream, Stream] = {}
+        for stream in self.lane.streams:
+            values = self.values(stream)
+            if values is None or values.dtype.kind in "biu":
+                continue
+            with np.errstate(all="ignore"):
+                content = digest(values.astype(np.float32).view(np.uint8).data) + str(values.shape).encode()
+            roots[stream] = first.setdefault(content, stream)
+        return roots
+
+    @cached_property
+    def turnings(self) -> list[Turning]:
+        """The rotations whose cosines and sines were recorded."""
+        found: dict[bytes, Turning] = {}
+        for stream in self.lane.streams:
+            if stream.slot == 0 and is_output(stream.io):
+                cos, sin = self.values(stream), self.values(stream._replace(slot=1))
+                if cos is not None and sin is not None and cos.dtype.kind not in "biu":
+                    turning = turning_of(cos, sin)
+                    if turning is not None:
+                        found.setdefault(cos.tobytes(), turning)
+        return [*found.values()]
+
+    def inputs(self, stream: Stream) -> list[Stream]:
+        """Return what the call read that wrote a stream."""
+        return [
+            each
+            for each in self.lane.streams
+            if (each.op_type, each.module, each.turn) == (stream.op_type, stream.module, stream.turn)
+            and is_input(each.io)
+        ]
+
+    def read_by(self, stream: Stream) -> list[Stream]:
+        """Return the floating-point inputs of one shape of the call that wrote a stream.
+
+        Of a module without weights, that is the stream itself: what is between other modules.
+        """
+        if self.weight(stream) is None:
+            return [stream]
+        floats = [each for each in self.inputs(stream) if each in self.roots]
+        return [each for each in floats if self.lane.width(each) == self.lane.width(floats[0])]
+
+    def read(self, stream: Stream) -> Array | None:
+        """Return what the call read that wrote a stream: the sum, if it is several of one shape."""
+        parts = [self._known(each) for each in self.read_by(stream)]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return np.asarray(np.sum([wide(each) for each in parts], axis=0).astype(parts[0].dtype))
+
+    def earlier(self, stream: Stream, width: int | None = None) -> list[Stream]:
+        """Return different streams before one, the nearest first."""
+        place = self._order[stream]
+        found = {
+            self.roots[each]
+            for each in self.lane.streams[:place]
+            if each in self.roots and self.lane.width(each) == (width or self.lane.width(each))
+        }
+        return sorted(found - {self.roots.get(stream)}, key=self._order.__getitem__, reverse=True)
+
+    def explained(self, stream: Stream) -> Explanation | None:
+        """Return what a stream follows from besides the weights of a module."""
+        if stream not in self._explained:
+            self._explained[stream] = self._explain(stream)
+        return self._explained[stream]
+
+    def _explain(self, stream: Stream) -> Explanation | None:
+        out = self.values(stream)
+        if out is None or out.dtype.kind in "biu":
+            return None
+        if (root := self.roots[stream]) != stream:
+            return Explanation("copy", (root,))
+        for search in (self._sum, self._gated, self._scaled, self._attention):
+            if (found := search(stream, out)) is not None:
+                return found
+        return None
+
+    def leaves(self, stream: Stream, stops: Container[Stream]) -> dict[Stream, float]:
+        """Return the streams of which a stream is the sum, with their factors.
+
+        Args:
+            stream: one of the lane, of floating-point numbers.
+            stops: those that are not taken apart.
+        """
+        root = self.roots[stream]
+        found = None if root in stops else self.explained(root)
+        if found is None or found.kind != "sum":
+            return {root: 1.0}
+        total: dict[Stream, float] = {}
+        for source, share in zip(found.sources, found.factors or [1.0] * len(found.sources), strict=True):
+            for leaf, factor in self.leaves(source, stops).items():
+                total[leaf] = total.get(leaf, 0.0) + share * factor
+        return total
+
+    def of_module(self, stream: Stream, weight: Array | None = None) -> list[Recomputed]:
+        """Return what the module that wrote a stream would write with its own weight, or another one."""
+        out = self.values(stream)
+        weight = self.weight(stream) if weight is None else weight
+        if out is None or weight is None or stream.slot:
+            return []
+        inputs = [x for each in self.inputs(stream) if (x := self.values(each)) is not None]
+        floats = [x for x in inputs if x.dtype.kind not in "biu"]
+        held = self.lane.parameters.get(f"{stream.module}.bias")
+        return _made(inputs, floats, (weight, None if held is None else held.read()), out)
+
+    def weight(self, stream: Stream) -> Array | None:
+        """Return the weight of the module that wrote a stream, which may be that of another one."""
+        held = self.lane.parameters.get(f"{stream.module}.weight") or self._tied(stream)
+        return None if held is None else held.read()
+
+    def _tied(self, stream: Stream) -> HeldParameter | None:
+        """Return the matrix of another module by which the last module multiplies."""
+        out = self.values(stream)
+        for source in self.inputs(stream) if "Linear" in stream.op_type else ():
+            x = self.values(source)
+            for held in self.lane.parameters.values():
+                if out is not None and x is not None and held.shape == (out.shape[1], x.shape[1]):
+                    few = out[:_TRIED]
+                    if any(each.times(few) <= 1 for each in products(x[:_TRIED], held.read(), None, few)):
+                        return held
+        return None
+
+    def _sum(self, stream: Stream, out: Array) -> Explanation | None:
+        near = self.earlier(stream, out.shape[1])[:_EARLIER]
+        for count in (2, 3):
+            for chosen in combinations(near if count == 2 else near[: _EARLIER // 2], count):
+                if self._holds(found := Explanation("sum", chosen), out):
+                    return found
+        return None
+
+    def _holds(self, rule: Explanation, out: Array) -> bool:
+        """Return whether a rule explains rows: a few of them first."""
+        parts = [self._known(each) for each in rule.sources]
+        for rows in (slice(0, _TRIED), slice(0, len(out))):
+            made = rule.applied([each[rows] for each in parts], out[rows])
+            if made is None or made.times(out[rows]) > 1:
+                return False
+        return True
+
+    def _scaled(self, stream: Stream, out: Array) -> Explanation | None:
+        for each in self.earlier(stream, out.shape[1])[: _EARLIER // 2]:
+            x = wide(self._known(each))
+            is_large = np.abs(x) > np.abs(x).max(initial=0.0) / 16
+            if is_large.any():
+                factor = float(np.median(wide(out)[is_large] / x[is_large]))
+                if self._holds(found := Explanation("sum", (each,), (factor,)), out):
+                    return found
+        return None
+
+    def _gated(self, stream: Stream, out: Array) -> Explanation | None:
+        alike = self.earlier(stream, out.shape[1])[: _EARLIER // 2]
+        doubled = self.earlier(stream, 2 * out.shape[1])[:_EARLIER]
+        rules = [Explanation("function", (each,), act=act) for each, act in product(alike, _ACTS)]
+        sources = [*((each,) for each in doubled), *permutations(alike, 2)]
+        for act, chosen in product((*_ACTS, ""), sources):
+            rule = Explanation("gated product", chosen, act=act)
+            rules += [rule] if len(chosen) == 2 else [rule, replace(rule, swapped=True)]
+        return next((each for each in rules if self._holds(each, out)), None)
+
+    def _known(self, stream: Stream) -> Array:
+        values = self.values(stream)
+        return np.zeros((0, 0)) if values is None else values
+
+    def _attention(self, stream: Stream, out: Array) -> Explanation | None:
+        """Return from which queries, keys and values a stream was made, and how."""
+        tried = [each for each in self._triples(stream, out.shape[1]) if self._may_be(each, out)]
+        for sources, is_known in [*product(tried, [True] * bool(self._forms)), *product(tried, [False])]:
+            parts = cut([self._known(each) for each in sources], out.shape[1])
+            form = None if parts is None else form_of(out, parts, self._forms if is_known else self.turnings)
+            if form is not None:
+                self._forms[:] = [form, *(each for each in self._forms if each != form)]
+                return Explanation("attention", sources, form=form)
+        return None
+
+    def _may_be(self, sources: tuple[Stream, ...], out: Array) -> bool:
+        """Return whether the first row holds nothing but values of the first row: it sees no others."""
+        parts = cut([self._known(each) for each in sources], out.shape[1])
+        if parts is None:
+            return False
+        values, first = np.sort(wide(parts[2][0])), wide(out[0])
+        at = np.searchsorted(values, first).clip(1, len(values) - 1) if len(values) > 1 else 0
+        near = np.minimum(np.abs(values[at] - first), np.abs(values[at - 1] - first))
+        return bool((near <= np.abs(first) / 8).all())
+
+    def _triples(self, stream: Stream, width: int) -> Iterator[tuple[Stream, ...]]:
+        """Yield what may be queries, keys and values of a stream: one stream with all, or three."""
+        near = self.earlier(stream)[: 2 * _EARLIER]
+        for each in near:
+            rest = self.lane.width(each) - width
+            if 0 < rest <= 2 * width and rest % 2 == 0:
+                yield (each,)
+        widths = [self.lane.width(each) for each in near]
+        for (v, shared), (k, of_keys), (q, own) in combinations(zip(near, widths, strict=True), 3):
+            if shared == of_keys and own == width and not width % shared:
+                yield q, k, v
+
+
+def _made(
+    inputs: Sequence[Array], floats: Sequence[Array], held: tuple[Array, Array | None], out: Array
+) -> list[Recomputed]:
+    """Return what a module with this weight and bias makes of what it read."""
+    weight, bias = held
+    if weight.ndim == 2 and floats:
+        return [*products(floats[0], weight, bias, out)]
+    if weight.ndim == 2:
+        return [*_embedded(inputs[0], weight, out)] if inputs else []
+    same = [wide(x) for x in floats if x.shape == out.shape]
+    return [*_norms(np.sum(same, axis=0), weight, bias, out)] if same else []
+
+
+def cut(parts: Sequence[Array], width: int) -> tuple[Array, Array, Array] | None:
+    """Return queries, keys and values, which may be parts of one array."""
+    if len(parts) == 1:
+        half = width + (parts[0].shape[1] - width) // 2
+        return parts[0][:, :width], parts[0][:, width:half], parts[0][:, half:]
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
+
+
+def _total(parts: Sequence[Array], unit: float) -> Recomputed:
+    size = np.sum([np.abs(each) for each in parts], axis=0)
+    return Recomputed(np.sum(parts, axis=0), (sum_error(len(parts), unit) + 2 * unit) * size)
+
+
+#: Functions of one element between modules, by their definition and which of its variants.
+_ACTS = {"silu": ("silu", 0), "gelu": ("gelu", 0), "gelu tanh": ("gelu", 1), "relu": ("relu", 0)}
+
+
+def _acted(x: Array, act: str) -> Recomputed:
+    name, variant = _ACTS[act]
+    found = [*DEFINITIONS[name](CallOperands([x], outputs=[x]), 0, working_roundoff(x.dtype))][variant]
+    # Of narrow types, each step of a function may have been rounded.
+    steps = FEW * unit_roundoff(x.dtype) * np.abs(wide(x)) if unit_roundoff(x.dtype) > 2.0**-24 else 0.0
+    return Recomputed(found.value, steps if found.error is None else found.error + steps, act)
+
+
+def _product(gate: Array, up: Array, act: str, unit: float) -> Recomputed:
+    made = _acted(gate, act) if act else Recomputed(wide(gate), 0.0)
+    factor = wide(up)
+    return Recomputed(made.value * factor, (made.error + 3 * unit * np.abs(made.value)) * np.abs(factor), act)
+
+
+def _embedded(ids: Array, weight: Array, out: Array) -> Iterator[Recomputed]:
+    rows = ids.reshape(-1).astype(np.int64)
+    if rows.max(initial=0) < len(weight) and weight.shape[1] == out.shape[1]:
+        value = wide(weight[rows])
+        known = value != 0
+        factor = float(np.median(wide(out)[known] / value[known])) if known.any() else 1.0
+        error = 2 * unit_roundoff(out.dtype) * np.abs(value * factor)
+        yield Recomputed(value, 0.0)
+        yield Recomputed(value * factor, error, f"{factor:.6g} times the weight")
+
+
+def products(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterator[Recomputed]:
+    """Yield rows times a matrix, whichever way it lies, with sums in float32 or in the narrower type."""
+    b = 0.0 if bias is None or bias.size != out.shape[1] else wide(bias).reshape(-1)
+    narrow = min(unit_roundoff(out.dtype), unit_roundoff(weight.dtype)) or 2.0**-24
+    a = wide(x)
+    for unit in dict.fromkeys((working_roundoff(out.dtype), narrow)):
+        for matrix in dict.fromkeys((0, 1)):
+            m = wide(weight if matrix else weight.T)
+            if m.shape == (x.shape[1], out.shape[1]):
+                size = np.abs(a) @ np.abs(m) + np.abs(b)
+                yield Recomputed(a @ m + b, sum_error(x.shape[1] + 1, unit) * size)
+
+
+def _norms(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterator[Recomputed]:
+    length = weight.size
+    if not length or x.size % length:
+        return
+    rows, flat = x.reshape(-1, length), out.reshape(-1, length)
+    named = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    options = (
+        [("", named)] if bias is not None else [("", named), ("1 + weight, ", {"weight": wide(weight) + 1})]
+    )
+    for unit in dict.fromkeys((working_roundoff(out.dtype), unit_roundoff(out.dtype))):
+        for text, option in options:
+            call = CallOperands([rows, *option.values()], option, [flat])
+            for name in ("rmsnorm", "layernorm"):
+                for each in DEFINITIONS[name](call, 0, unit):
+                    error = np.asarray(each.error) + 2 * unit_roundoff(out.dtype) * np.abs(each.value)
+                    yield Recomputed(
+                        each.value.reshape(out.shape), error.reshape(out.shape), text + each.told
+                    )

@@ -1,0 +1,450 @@
+"""The tokens of recorded calls: which row of which call is which token of which sequence.
+
+In a causal model, a row depends on the tokens before it and on its own. So a row is known by its prefix: the
+ids that the embedding has read up to it. Padding, packing, chunks of a prompt, decoding with a cache, and
+batches of another size or order all follow from recorded values: ids, positions, masks, and lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise, takewhile
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from ingest.identities.definition import Array
+from ingest.questions.compare.sources import Source
+from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.rollout.parameters import HeldParameter
+from ingest.reader.flow.operator_kinds import is_input, is_output
+from workers.tasks.operands import elements_of
+
+#: Arrays of a rank that are kept in memory.
+_KEPT = 32
+#: A call and a row of it.
+Place: TypeAlias = tuple[int, int]
+
+
+#: The name of the module that is recorded: what it calls its own parts may have the name that it has itself.
+WHOLE = "the whole model"
+
+
+class Stream(NamedTuple):
+    """A tensor of a module over all calls."""
+
+    op_type: str
+    module: str
+    io: str
+    slot: int
+    turn: int = 0
+    """Counts the calls of the module within one call of the model."""
+
+    @property
+    def name(self) -> str:
+        """How people read it."""
+        return f"{self.module}.{self.io}.{self.slot}" + f" (call {self.turn})" * bool(self.turn)
+
+
+class Prefixes:
+    """All prefixes of token ids, each with a number: 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[int, int], int] = {}
+        self.token, self.parent = [-1], [-1]
+
+    def find(self, prefix: int, tokens: Iterable[int]) -> Iterator[int]:
+        """Yield the prefixes that follow one by these tokens, as far as they are known."""
+        for token in tokens:
+            if (following := self._next.get((prefix, token))) is None:
+                return
+            yield (prefix := following)
+
+    def extended(self, prefix: int, tokens: Iterable[int]) -> Iterator[int]:
+        """Yield the prefixes that follow one by these tokens."""
+        for token in tokens:
+            number = self._next.setdefault((prefix, token), len(self.token))
+            if number == len(self.token):
+                self.token.append(token)
+                self.parent.append(prefix)
+            yield (prefix := number)
+
+
+@dataclass(slots=True, eq=False)
+class TokenSequence:
+    """One sequence as a rank has computed it."""
+
+    number: int
+    prefixes: list[int] = field(default_factory=list)
+    """By position."""
+    places: list[Place] = field(default_factory=list)
+
+
+class TokenRun(NamedTuple):
+    """Rows of one call that are tokens of one sequence, one after the other."""
+
+    rows: Array
+    past: int | None
+    """How many tokens came before; None if nothing recorded tells."""
+    is_doubtful: bool = False
+    """Whether the first rows may be padding."""
+
+
+class ModelCall:
+    """One call of the model."""
+
+    def __init__(self, tensors: StepTensors, numbers: Sequence[int], embedded: int) -> None:
+        """Name the tensors of the call: `embedded` is that of the ids."""
+        self.tensors = tensors
+        self.streams: dict[Stream, int] = {}
+        turns: dict[Stream, int] = {}
+        for number in numbers:
+            key = tensors.keys[number]
+            plain = Stream(key.op_type, key.op_name, key.io, key.slot)
+            self.streams[plain._replace(turn=turns.setdefault(plain, 0))] = number
+            turns[plain] += 1
+        self.embedded = embedded
+        self.lead = tensors.shapes[embedded]
+        self.ids = self.read(embedded).reshape(-1)
+        self.ends = np.zeros(0, np.int64)
+        """The last rows of its segments."""
+
+    def read(self, number: int) -> Array:
+        """Return the elements of one of its tensors."""
+        operand = self.tensors.operand(number)
+        return elements_of([operand], in_order=True)[0].read(0, operand.size).reshape(operand.shape)
+
+    def rows(self, number: int) -> Array | None:
+        """Return by token the row of a tensor, -1 for those it lacks; None if it has no rows of tokens."""
+        shape, count = self.tensors.shapes[number], len(self.ids)
+        length = self.lead[-1] if len(self.lead) > 1 else count
+        batch, all_rows = count // max(length, 1), np.arange(count)
+        match shape[:2]:
+            case (first, *_) if first == count and (len(self.lead) == 1 or shape[:2] != (batch, length)):
+                return all_rows
+            case (first, second) if (first, second) == (batch, length):
+                return all_rows
+            case (first, second) if (first, second) == (length, batch):
+                return all_rows.reshape(length, batch).T.reshape(-1)
+            case (1, second) if second == length:
+                return np.tile(np.arange(length), batch)
+        return self._last_rows(number)
+
+    def _last_rows(self, number: int) -> Array | None:
+        """Return by token the row of a tensor that has only the last one of each sequence."""
+        shape = self.tensors.shapes[number]
+        is_one = len(self.lead) == 1 or shape[1:2] == (1,)
+        if shape[:1] != (len(self.ends),) or not is_one or number <= self._last_whole:
+            return None
+        rows = np.full(len(self.ids), -1)
+        rows[self.ends] = np.arange(len(self.ends))
+        return rows
+
+    @cached_property
+    def _last_whole(self) -> int:
+        """The last tensor with as many rows as there are tokens: only behind it, rows are the last ones."""
+        return max(
+            number
+            for number in self.streams.values()
+            if math.prod(self.tensors.shapes[number][: len(self.lead)]) == len(self.ids)
+        )
+
+    def width(self, number: int) -> int:
+        """Return how many elements a row has."""
+        shape = self.tensors.shapes[number]
+        rows = self.rows(number)
+        return math.prod(shape) // max(int(rows.max(initial=0)) + 1, 1) if rows is not None else 0
+
+    def whole_numbers(self) -> Iterator[tuple[Stream, int]]:
+        """Yield its tensors of whole numbers besides the ids."""
+        for stream, number in self.streams.items():
+            is_whole = self.tensors.dtypes[number].startswith(("int", "uint", "bool"))
+            if is_whole and number != self.embedded and self.tensors.dumped[number]:
+                yield stream, number
+
+    def segments(self, positions: Stream | None) -> list[TokenRun]:
+        """Return its rows by sequence."""
+        count, length = len(self.ids), self.lead[-1] if len(self.lead) > 1 else len(self.ids)
+        mask = self._mask(length)
+        places = None if positions is None else self._positions(self.streams.get(positions, -1))
+        cuts = {*range(0, count, max(length, 1))} | self._cuts()
+        segments: list[TokenRun] = []
+        for begin, end in zip(bounds := sorted(cuts), [*bounds[1:], count], strict=True):
+            rows, past = np.arange(begin, end), None
+            if mask is not None:
+                seen = mask[begin // length]
+                rows, past = rows[seen[-length:][rows % length]], int(seen[:-length].sum())
+            if len(rows):
+                segments += self._runs(rows, past, places)
+        return segments
+
+    def _runs(self, rows: Array, past: int | None, places: Array | None) -> Iterator[TokenRun]:
+        """Yield rows of one sequence, or of several whose positions begin again."""
+        steps = np.ones(len(rows) - 1) if places is None else np.diff(places[rows])
+        restarts = np.flatnonzero(steps != 1) + 1
+        for part in np.split(rows, restarts):
+            own = past
+            if places is not None and (past is None or part[0] != rows[0]):
+                own = int(places[part[0]])
+            repeated = int(np.argmax(self.ids[part] != self.ids[part[0]]))
+            yield TokenRun(part, own, past is None and not own and repeated > 1)
+
+    def _mask(self, length: int) -> Array | None:
+        """Return which tokens count, (sequence, token), and not padding, those before this call included."""
+        batch = len(self.ids) // max(length, 1)
+        for stream, number in self.whole_numbers():
+            shape = self.tensors.shapes[number]
+            is_early = number < self.embedded or "mask" in stream.io
+            if is_early and len(self.lead) == len(shape) == 2 and shape[0] == batch and shape[1] >= length:
+                values = self.read(number)
+                if ((values == 0) | (values == 1)).all() and values.any():
+                    return values.astype(bool)
+        return None
+
+    def _positions(self, number: int) -> Array | None:
+        rows = self.rows(number) if number >= 0 else None
+        return None if rows is None else self.read(number).reshape(-1)[rows].astype(np.int64)
+
+    def _cuts(self) -> set[int]:
+        """Return where sequences begin, by a list of cumulated lengths."""
+        count = len(self.ids)
+        for _, number in self.whole_numbers():
+            shape = self.tensors.shapes[number]
+            if len(shape) == 1 and 2 <= shape[0] <= count + 1:
+                values = self.read(number).astype(np.int64)
+                if values[0] == 0 and values[-1] == count and (np.diff(values) >= 0).all():
+                    return set(values[values < count].tolist())
+        return set()
+
+    def is_counting(self, number: int) -> bool | None:
+        """Return whether a tensor may hold positions; None if the call is too short to tell."""
+        if self.width(number) != 1:
+            return False
+        values = self._positions(number)
+        if values is None or (values < 0).any():
+            return False
+        steps = np.diff(values)
+        return None if not len(steps) or (values > 0).all() else bool(np.mean(steps == 1) >= 0.5)
+
+
+class Lane:
+    """What one rank recorded in steps with the same parameters."""
+
+    def __init__(self, source: Source, rank: int, steps: Sequence[int]) -> None:
+        """List the calls; reads ids."""
+        self.rank = rank
+        self.parameters: dict[str, HeldParameter] = {}
+        self.calls: list[ModelCall] = []
+        for key in (key for key in source.keys if key.rank == rank and key.step in steps):
+            self.calls += _calls_of(source.load(key))
+        self.sequences: list[TokenSequence] = []
+        self.unassigned = 0
+        """Rows of which it is open to which sequence they belong."""
+        self._arrays: dict[tuple[int, int], Array] = {}
+        self._segments = [call.segments(self._positions) for call in self.calls]
+        for call, segments in zip(self.calls, self._segments, strict=True):
+            call.ends = np.array([each.rows[-1] for each in segments], np.int64)
+
+    @cached_property
+    def _positions(self) -> Stream | None:
+        """The tensor that holds positions: in no call anything else, and counting in one."""
+        found: dict[Stream, list[bool | None]] = {}
+        for call in self.calls:
+            for stream, number in call.whole_numbers():
+                found.setdefault(stream, []).append(call.is_counting(number))
+        likely = [
+            stream
+            for stream, told in found.items()
+            if False not in told and (True in told or "pos" in f"{stream.io}.{stream.module}".lower())
+        ]
+        return min(likely, key=lambda stream: (-len(found[stream]), "pos" not in stream.io), default=None)
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """All tensors with rows of tokens, in order of execution."""
+        first = max(self.calls, key=lambda call: len(call.streams), default=None)
+        if first is None:
+            return []
+        named = dict.fromkeys(first.streams) | dict.fromkeys(
+            stream for call in self.calls for stream in call.streams
+        )
+        return [each for each in named if self.width(each)]
+
+    @cached_property
+    def outputs(self) -> dict[str, Stream]:
+        """The first output of floating-point numbers of each module."""
+        found: dict[str, Stream] = {}
+        whole = next(iter(self.calls[0].streams))
+        for each in self.streams:
+            if is_output(each.io) and not each.turn and "float" in self.dtype(each):
+                found.setdefault(WHOLE if each[:2] == whole[:2] else each.module, each)
+        return found
+
+    def results(self, module: str) -> list[Stream]:
+        """Return everything that a module returns."""
+        output = self.outputs[module]
+        same = [each for each in self.calls[0].streams if each[:2] == output[:2] and not each.turn]
+        return [each for each in same if is_output(each.io)]
+
+    def width(self, stream: Stream) -> int:
+        """Return how many elements a row of a stream has."""
+        for call in self.calls:
+            if (number := call.streams.get(stream)) is not None:
+                return call.width(number) if call.tensors.dumped[number] else 0
+        return 0
+
+    def dtype(self, stream: Stream) -> str:
+        """Return the type of a stream."""
+        return next(
+            call.tensors.dtypes[call.streams[stream]] for call in self.calls if stream in call.streams
+        )
+
+    @property
+    def doubts(self) -> int:
+        """How many segments need the other side to be told apart."""
+        return sum(each.past != 0 or each.is_doubtful for segments in self._segments for each in segments)
+
+    @property
+    def tokens(self) -> int:
+        """How many rows of tokens it has, without padding."""
+        return sum(len(each.rows) for segments in self._segments for each in segments)
+
+    def assign(self, prefixes: Prefixes, known: int) -> None:
+        """Find the sequence of each segment.
+
+        Args:
+            prefixes: takes those of this rank.
+            known: how many of them are those of the other side; 0 if it was not looked at yet.
+        """
+        for number, (call, segments) in enumerate(zip(self.calls, self._segments, strict=True)):
+            continued: set[int] = set()
+            for segment in segments:
+                done, latest = 0, None
+                while done < len(segment.rows):
+                    past = None if segment.past is None else segment.past + done
+                    rest = TokenRun(segment.rows[done:], past, segment.is_doubtful and not done)
+                    ids = call.ids[rest.rows].tolist()
+                    taken = self._taken(ids, rest, prefixes, known, continued) or (latest, 0, len(ids))
+                    latest, skipped, count = taken
+                    done += skipped + count
+                    if latest is None:
+                        self.unassigned += count
+                        continue
+                    own = rest.rows[skipped : skipped + count]
+                    last = latest.prefixes[-1] if latest.prefixes else 0
+                    latest.prefixes += prefixes.extended(last, call.ids[own].tolist())
+                    latest.places += [(number, int(row)) for row in own]
+                    continued.add(latest.number)
+
+    def _taken(
+        self, ids: list[int], segment: TokenRun, prefixes: Prefixes, known: int, continued: set[int]
+    ) -> tuple[TokenSequence, int, int] | None:
+        """Return the sequence to which a segment belongs, and its first and number of tokens."""
+
+        def reach(prefix: int, begin: int = 0) -> int:
+            return sum(each < known for each in prefixes.find(prefix, ids[begin:]))
+
+        past = segment.past
+        if past == 0 or (past is None and (reach(0) or not self.sequences)):
+            repeats = next((n for n, each in enumerate(ids) if each != ids[0]), len(ids) - 1)
+            firsts = range(repeats + 1 if segment.is_doubtful else 1)
+            begin = max(firsts, key=lambda first: reach(0, first))
+            return self._begun([], []), begin, len(ids) - begin
+        return self._continued(past, reach, len(ids), continued)
+
+    def _continued(
+        self, past: int | None, reach: Callable[[int], int], count: int, continued: set[int]
+    ) -> tuple[TokenSequence, int, int] | None:
+        """Return the one sequence that goes on with tokens, which no other row of the call does."""
+        ends = {
+            each.prefixes[-1]: each
+            for each in self.sequences[::-1]
+            if each.number not in continued and past in (None, len(each.prefixes))
+        }
+        best = max(map(reach, ends), default=0)
+        fitting = [each for prefix, each in ends.items() if reach(prefix) == best]
+        if len(fitting) == 1:
+            return fitting[0], 0, best or count
+        return None if past is None or best else self._reused(past, reach, count)
+
+    def _reused(
+        self, past: int, reach: Callable[[int], int], count: int
+    ) -> tuple[TokenSequence, int, int] | None:
+        """Begin a sequence with the cached prefix of another one."""
+        own = {each.prefixes[past - 1]: each for each in self.sequences if len(each.prefixes) > past}
+        fitting = [prefix for prefix in own if reach(prefix)] or [*own]
+        if len(fitting) != 1:
+            return None
+        other = own[fitting[0]]
+        return self._begun(other.prefixes[:past], other.places[:past]), 0, count
+
+    def _begun(self, prefixes: list[int], places: list[Place]) -> TokenSequence:
+        self.sequences.append(TokenSequence(len(self.sequences), prefixes, places))
+        return self.sequences[-1]
+
+    def has(self, stream: Stream, place: Place) -> bool:
+        """Return whether a stream has the row of a place."""
+        call = self.calls[place[0]]
+        rows = call.rows(call.streams[stream]) if stream in call.streams else None
+        return rows is not None and bool(rows[place[1]] >= 0)
+
+    def values(self, stream: Stream, places: Sequence[Place]) -> Array | None:
+        """Return the rows of a stream, (token, element); None if it lacks one."""
+        out: Array | None = None
+        width = self.width(stream)
+        of_call, of_rows = np.array(places, np.int64).reshape(-1, 2).T
+        for number in np.unique(of_call).tolist():
+            is_here = of_call == number
+            tensor = self.calls[number].streams.get(stream, -1)
+            rows = self.calls[number].rows(tensor) if tensor >= 0 else None
+            wanted = np.full(1, -1) if rows is None else rows[of_rows[is_here]]
+            if (wanted < 0).any() or self.calls[number].width(tensor) != width:
+                return None
+            array = self._array(number, tensor, width)
+            out = np.empty((len(places), width), array.dtype) if out is None else out
+            out[is_here] = array[wanted]
+        return out
+
+    def _array(self, number: int, tensor: int, width: int) -> Array:
+        key = number, tensor
+        if key not in self._arrays:
+            if len(self._arrays) >= _KEPT:
+                self._arrays.pop(next(iter(self._arrays)))
+            call = self.calls[number]
+            rows = call.rows(tensor)
+            array = call.read(tensor)
+            self._arrays[key] = array.reshape(-1, width) if rows is not None else array
+        return self._arrays[key]
+
+
+def _calls_of(tensors: StepTensors) -> list[ModelCall]:
+    """Return the calls in a step: each begins with what is passed to the model before it embeds the ids."""
+    keys = tensors.keys
+    forward = [
+        number
+        for number, key in enumerate(keys)
+        if (key.graph, key.op_type[:7]) == ("", "Module.") and not key.io.startswith("parameters")
+    ]
+    reads = [one for one, following in pairwise(forward) if _is_embedding(tensors, one, following)]
+    embedded = [number for number in reads if keys[number].op_name == keys[reads[0]].op_name]
+    begins = [_begin(tensors, forward, forward.index(number)) for number in embedded]
+    parts = zip(pairwise([*begins, len(forward)]), embedded, strict=True)
+    return [ModelCall(tensors, forward[begin:end], number) for (begin, end), number in parts]
+
+
+def _begin(tensors: StepTensors, forward: Sequence[int], place: int) -> int:
+    """Return the place of the first tensor that was passed to the model before one."""
+    before = takewhile(lambda number: is_input(tensors.keys[number].io), reversed(forward[:place]))
+    return place - sum(1 for _ in before)
+
+
+def _is_embedding(tensors: StepTensors, number: int, following: int) -> bool:
+    """Return whether a module read whole numbers, and returned a vector for each."""
+    read, written = tensors.keys[number], tensors.keys[following]
+    is_one = read.op_name == written.op_name and is_input(read.io) and is_output(written.io)
+    is_whole = tensors.dtypes[number] in ("int64", "int32") and bool(tensors.dumped[number])
+    is_vector = tensors.shapes[following][:-1] == tensors.shapes[number]
+    return is_one and is_whole and is_vector and "float" in tensors.dtypes[following]
