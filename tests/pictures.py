@@ -37,7 +37,7 @@ _WIDTH = 960
 _COLOURS = 256
 _LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 _LOG_STATE = f"rank=1&step=2&name={_LOG}"
-_WEIGHT = "UrlParameter.net_l2_weight.output.0"
+_WEIGHT = "Parameter.net_l2_weight.output.0"
 _EVIL = "<img src=x onerror=alert(1)>\u202e\u202dnet"
 _MISTAKE = frozenset({"BUG missing reduction"})
 _LOOKS = (
@@ -87,8 +87,11 @@ SCREENS = {
     "incidents-none": "/runs/clean.zarr/incidents",
     "incidents-damaged": "/runs/damaged.zarr/incidents",
     "incidents-sharded": "/runs/sharded.zarr/incidents",
-    "incidents-layout": "/runs/sharded.zarr/incidents?step=1&layout=1",
-    "incidents-layout-fine": "/runs/nan-log.zarr/incidents?step=1&layout=1",
+    "layout": "/runs/sharded.zarr/layout?step=1",
+    "layout-fine": "/runs/nan-log.zarr/layout?step=1",
+    "audit": "/runs/sharded.zarr/audit?ask=1",
+    "audit-unasked": "/runs/nan-log.zarr/audit",
+    "trend": "/runs/nan-log.zarr/trend?name=Log.*",
     "incidents-names": "/runs/names.zarr/incidents",
     "matrix": "/runs/nan-log.zarr/matrix",
     "matrix-statistic": "/runs/nan-log.zarr/matrix?stat=l2_norm",

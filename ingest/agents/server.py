@@ -9,7 +9,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import mcp_types as types
@@ -22,8 +22,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ingest.page.access import Access, Listen
-from ingest.page.answers import ENDPOINTS, Endpoint
-from ingest.page.asking import Arguments, Asked, Links, UrlParameter
+from ingest.page.answers import ENDPOINTS
+from ingest.page.asking import Arguments, Asked, Endpoint, Links, UrlParameter
 from ingest.page.library import Library, Overview
 from workers import __version__
 from workers.errors import DumpIngestError, UsageError
@@ -85,7 +85,7 @@ def server_of(library: Library) -> Server[Any]:
     async def read_resource(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         name = asked.uri.removeprefix(_PREFIX)
         overview = await asyncio.to_thread(lambda: Overview.of(library.run(name).moment().store))
-        text = json.dumps(overview.to_dict())
+        text = json.dumps(asdict(overview))
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=asked.uri, mime_type="application/json", text=text)]
         )

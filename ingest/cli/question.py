@@ -37,7 +37,7 @@ from ingest.questions.question import (
     Table,
     Texts,
 )
-from ingest.reporting.page_link import place_link
+from ingest.reporting.page_link import incidents_link
 from workers.errors import UsageError
 
 #: What the command of a question that draws writes, by the option that names the file.
@@ -119,7 +119,9 @@ def command_of(question: Question) -> Callable[..., None]:
 def _link(answer: Shown, store: Any, config: Path | None) -> str:
     """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
     place: tuple[int, int] | None = getattr(answer, "place", None)
-    return "" if place is None or store is None else place_link(page_url(config) or "", store.url, *place)
+    if place is None or store is None:
+        return ""
+    return incidents_link(page_url(config) or "", store.url, rank=place[0], step=place[1])
 
 
 def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:

@@ -69,8 +69,9 @@ def command(
     """
     # deferred: tornado and the store take 0.5 s to import
     from ingest.page.access import Listen, access_for
+    from ingest.page.handlers import PageSettings
     from ingest.page.library import Library
-    from ingest.page.server import PageServer, PageSettings
+    from ingest.page.server import PageServer
     from ingest.page.server import base_path as checked_base
     from ingest.page.watchers import Watchers, parse_addresses
     from ingest.units import parse_size

@@ -121,12 +121,8 @@ def access_for(
             "--allow-anyone asks for nothing.",
         )
     is_for_loopback = listen.is_loopback and not token and not is_open
-    return Access(token, trust_header or "", _loopback_names(base_url) if is_for_loopback else frozenset())
-
-
-def _loopback_names(base_url: str | None) -> frozenset[str]:
-    """Return by what names people on this host reach the page."""
-    return _LOOPBACK_NAMES | ({urlsplit(base_url).hostname or ""} if base_url else set())
+    names = _LOOPBACK_NAMES | ({urlsplit(base_url).hostname or ""} if base_url else set())
+    return Access(token, trust_header or "", names if is_for_loopback else frozenset())
 
 
 def _token(path: Path) -> str:

@@ -1,20 +1,18 @@
-"""What a URL asks for: typed parameters, a tensor or cells of a run; URLs and commands that lead there."""
+"""What a URL asks for: typed parameters of an endpoint, a tensor or cells of a run; URLs that lead there."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from ingest.page.library import Library
 from ingest.page.moment import Moment
-from ingest.page.rendering import command
 from ingest.page.watchers import Watched
 from ingest.questions.matrix import Matrix, matrix_of_steps, parse_range
-from ingest.reader.step_statistics import RankValues
 from ingest.reader.tensor import Tensor
 from workers.errors import UsageError
 
@@ -26,8 +24,7 @@ TRUE = frozenset({"1", "true"})
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class UrlParameter:
+class UrlParameter(NamedTuple):
     """One parameter of a URL."""
 
     name: str
@@ -35,17 +32,6 @@ class UrlParameter:
     words: str
     """What it means."""
     is_required: bool = False
-
-    def refuse_other(self, value: str) -> None:
-        """Refuse a value that is too long, or not of its kind.
-
-        Raises:
-            UsageError: it is.
-        """
-        if len(value) > _MAX_TEXT:
-            raise UsageError(f"{self.name}: longer than {_MAX_TEXT} characters")
-        if self.kind == "integer" and value and not _WHOLE.fullmatch(value):
-            raise UsageError(f"{self.name}: {value[:80]!r} is not a whole number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +41,7 @@ class Arguments:
     given: Mapping[str, str]
 
     @classmethod
-    def of(cls, query: Mapping[str, str], parameters: tuple[UrlParameter, ...]) -> Arguments:
+    def of(cls, query: Mapping[str, str], parameters: Sequence[UrlParameter]) -> Arguments:
         """Check a query.
 
         Raises:
@@ -64,9 +50,12 @@ class Arguments:
         known = {parameter.name: parameter for parameter in parameters}
         for name, value in query.items():
             if name not in known:
-                names = ", ".join(known) or "none"
-                raise UsageError(f"no parameter {name[:80]!r}", hint=f"Parameters: {names}.")
-            known[name].refuse_other(value)
+                hint = f"Parameters: {', '.join(known) or 'none'}."
+                raise UsageError(f"no parameter {name[:80]!r}", hint=hint)
+            if len(value) > _MAX_TEXT:
+                raise UsageError(f"{name}: longer than {_MAX_TEXT} characters")
+            if known[name].kind == "integer" and value and not _WHOLE.fullmatch(value):
+                raise UsageError(f"{name}: {value[:80]!r} is not a whole number")
         for parameter in parameters:
             if parameter.is_required and not query.get(parameter.name):
                 raise UsageError(f"the parameter {parameter.name} is missing", hint=parameter.words)
@@ -97,35 +86,31 @@ class Links:
     """"" or a path such as `/dumps`."""
     run: str = ""
 
-    def home(self) -> str:
-        """Return the URL of the list of runs."""
-        return f"{self.base}/"
-
-    def asset(self, name: str) -> str:
-        """Return the URL of a file that comes with the page."""
-        return f"{self.base}/static/{name}"
-
     def view(self, view: str, /, **state: object) -> str:
         """Return the URL of a view in this state; what is None or empty is left out."""
-        return f"{self.base}/runs/{quote(self.run, safe='')}/{view}{_query(state)}"
+        return self._url("runs", view, state)
 
     def api(self, question: str, /, **state: object) -> str:
         """Return the URL of an answer as JSON."""
-        return f"{self.base}/api/v1/runs/{quote(self.run, safe='')}/{question}{_query(state)}"
+        return self._url("api/v1/runs", question, state)
 
     def of_run(self, run: str) -> Links:
         """Return the URLs of another run."""
         return Links(self.base, run)
 
+    def tensor(self, tensor: Tensor, **place: object) -> str:
+        """Return the URL of a tensor, or of the same one at another rank or step."""
+        at = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
+        return self.view("tensor", **{**at, **place})
 
-def _query(state: dict[str, object]) -> str:
-    given = {name: value for name, value in state.items() if value is not None and value != ""}
-    return f"?{urlencode(given)}" if given else ""
+    def _url(self, above: str, name: str, state: Mapping[str, object]) -> str:
+        given = urlencode({key: value for key, value in state.items() if value not in (None, "")})
+        return f"{self.base}/{above}/{quote(self.run, safe='')}/{name}{'?' * bool(given)}{given}"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One view that somebody asks for."""
+    """One answer that somebody asks for."""
 
     moment: Moment
     arguments: Arguments
@@ -135,9 +120,10 @@ class Asked:
     watched: Watched | None = None
     """The watchers of the run; None if the page knows of none, or the view does not show them."""
 
-    def runs(self) -> list[str]:
-        """Return the names of all runs."""
-        return self.library.names() if self.library is not None else [self.links.run]
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self.moment.store.url
 
     def moment_of(self, run: str) -> Moment:
         """Return another run as it is now.
@@ -150,57 +136,25 @@ class Asked:
             raise UsageError(f"no run {run!r}")
         return self.library.run(run).moment()
 
-    def storage_options(self) -> dict[str, Any]:
-        """Return the options with which the stores are opened."""
-        return dict(self.library.options) if self.library is not None else {}
-
-    @property
-    def url(self) -> str:
-        """The URL of the store."""
-        return self.moment.store.url
-
 
 @dataclass(frozen=True, slots=True)
-class AnswerLine:
-    """A command line, and the Python expression on `store`, that give the same answer."""
-
-    shell: str
-    python: str
-
-    @classmethod
-    def of(cls, words: tuple[object, ...], python: str) -> AnswerLine:
-        """Return a command, of its words without `dump-ingest`, and an expression."""
-        return cls(command(*words), python)
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The command lines and the Python that give the same answers as a view."""
-
-    shell: str
-    python: str
-
-
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """A kind of view: its name in the URL, what it may be asked, and how it is made."""
+class Endpoint:
+    """A path below a run: an answer as JSON, or a screen."""
 
     name: str
-    title: str
-    template: str
+    words: str
+    """What it answers; the title of a screen."""
     parameters: tuple[UrlParameter, ...]
-    show: Callable[[Asked], dict[str, Any]]
-    """Returns what the template shows; `lines` among it."""
+    answer: Callable[[Asked], Any]
+    """Returns what is sent as JSON; what the template of a screen shows."""
     is_slow: Callable[[Arguments], bool] = lambda _: False
     """Whether it reads the indexes of many steps, which takes seconds: then others do not wait for it."""
+    command: str = ""
+    """The command that prints the same JSON."""
+    template: str = ""
+    """Of a screen; "" for JSON."""
     shows_watchers: bool = False
     """Whether it has `watched`, and follows it."""
-
-
-def lines(asked: Asked, *same: AnswerLine) -> Lines:
-    """Return the lines for a store, one for each answer of a view."""
-    opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
-    return Lines("\n".join(line.shell for line in same), opening + "\n".join(line.python for line in same))
 
 
 def tensor_of(moment: Moment, asked: Arguments) -> Tensor:
@@ -236,14 +190,15 @@ def matrix_asked(moment: Moment, asked: Arguments) -> Matrix:
     ranks = parse_range(asked.text("ranks"), sorted(all_ranks), "ranks")
     steps = parse_range(asked.text("steps"), sorted(all_steps), "steps")
     pattern = asked.text("name", "*")
-
-    def values_of(statistic: str) -> dict[int, RankValues]:
-        kept = moment.fields.of(moment.snapshot, moment.generations, pattern, statistic)
-        return {step: field.of_ranks for step, field in kept.items()}
-
-    stat = asked.text("stat", "non_finite")
-    chosen = {"ranks": ranks, "steps": steps}
-    return matrix_of_steps(moment.steps, damaged, values_of, stat=stat, pattern=pattern, **chosen)
+    return matrix_of_steps(
+        moment.steps,
+        damaged,
+        lambda statistic: moment.statistic(pattern, statistic),
+        stat=asked.text("stat", "non_finite"),
+        pattern=pattern,
+        ranks=ranks,
+        steps=steps,
+    )
 
 
 def around(number: int, numbers: Iterable[int]) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""What answers each kind of request: HTML or JSON. Nothing reads a store on the event loop.
+"""What answers each path: HTML or JSON. Nothing reads a store on the event loop.
 
 What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`,
 once for all viewers: an answer that is kept does not wait for one that is being made.
@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from tornado.httputil import url_concat
 from tornado.web import RequestHandler
 
 from ingest.page import rendering
-from ingest.page.access import COOKIE, Access
-from ingest.page.answers import BESIDE, Endpoint
-from ingest.page.asking import Arguments, Asked, Links, Screen
+from ingest.page.access import COOKIE, Access, Listen
+from ingest.page.answers import BESIDE, ENDPOINTS, document
+from ingest.page.asking import Arguments, Asked, Endpoint, Links
 from ingest.page.library import Library, ListMoment, Overview, Run
 from ingest.page.moment import Moment
 from ingest.page.rendering import clock
-from ingest.page.views import SCREENS, TABS
+from ingest.page.views import SCREENS
 from ingest.page.watchers import Watched, Watchers
 from workers.errors import REASONS, DamagedStore, DumpIngestError, StoreError, UsageError
 from workers.events import Event
@@ -55,6 +53,26 @@ _GZIP_LEVEL = 4
 #: Steps with damaged commits that an answer names at most.
 _DAMAGES_NAMED = 20
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_ANSWERS = {endpoint.name: endpoint for endpoint in ENDPOINTS}
+
+
+#: What a server keeps by default, in bytes of ready answers.
+DEFAULT_NBYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """How a page is served."""
+
+    listen: Listen
+    access: Access = field(default_factory=Access)
+    base: str = ""
+    """"" or a path such as `/dumps`, below which a proxy shows the page."""
+    cache_nbytes: int = DEFAULT_NBYTES
+    watchers: Watchers | None = None
+    """The watchers that feed the runs; None to show what is in the store alone."""
+    first_paint_s: float = 0.7
+    """A view of a run that was never read appears after this time, and says that the run is being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +80,31 @@ class Site:
     """What all requests share."""
 
     library: Library
+    settings: PageSettings
     answers: SharedAnswers
-    access: Access
     metrics: PageMetrics
-    base: str = ""
-    watchers: Watchers | None = None
-    first_paint_s: float = 0.7
 
 
-class Handler(RequestHandler):
-    """Headers, access and errors, the same for all requests."""
+class Route(NamedTuple):
+    """A path, and what answers it."""
+
+    path: str
+    answer: Callable[..., Awaitable[None]]
+    """Takes the request, and the parts of the path that differ."""
+    is_api: bool = False
+    """Whether errors are JSON."""
+    is_public: bool = False
+
+
+class PageRequest(RequestHandler):
+    """A request: its headers, access and errors are the same for all paths."""
 
     site: Site
-    show: Callable[..., Awaitable[None]]
-    """Answers; takes the parts of the path that differ."""
-    is_public = False
-    is_api = False
+    route: Route
 
-    def initialize(self, site: Site) -> None:
-        """Take what all requests share."""
-        self.site = site
+    def initialize(self, site: Site, route: Route) -> None:
+        """Take what all requests share, and what answers this one."""
+        self.site, self.route = site, route
 
     def set_default_headers(self) -> None:
         """Set the headers of every answer, errors included."""
@@ -91,17 +114,14 @@ class Handler(RequestHandler):
 
     async def prepare(self) -> None:
         """Refuse who may not look, and take a token out of the URL."""
-        access = self.site.access
+        access = self.site.settings.access
         if not access.knows_host(self.request.host):
             self.refuse(HTTPStatus.MISDIRECTED_REQUEST, "this page is not called by that name", "")
+        elif self.route.is_public:
             return
-        if self.is_public:
-            return
-        given = self.get_query_argument("token", "")
-        if access.token and given and access.is_token(given):
+        elif access.token and access.is_token(self.get_query_argument("token", "")):
             self._keep_token()
-            return
-        if not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
+        elif not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
             hint = (
                 "Open the page with ?token=TOKEN, or send `Authorization: Bearer TOKEN`."
                 if access.token
@@ -111,9 +131,8 @@ class Handler(RequestHandler):
 
     def _keep_token(self) -> None:
         """Set the cookie, and redirect to the URL without the token."""
-        self.set_cookie(
-            COOKIE, self.site.access.cookie, httponly=True, samesite="Strict", path=f"{self.site.base}/"
-        )
+        base, proof = self.site.settings.base, self.site.settings.access.cookie
+        self.set_cookie(COOKIE, proof, httponly=True, samesite="Strict", path=f"{base}/")
         rest = [
             (name, value.decode("utf-8", "replace"))
             for name, values in self.request.query_arguments.items()
@@ -121,90 +140,34 @@ class Handler(RequestHandler):
             if name != "token"
         ]
         # A proxy may leave the base path on; and browsers take `//name` for another site.
-        path = self.request.path.removeprefix(f"{self.site.base}/").lstrip("/\\")
-        self.redirect(url_concat(f"{self.site.base}/{path}", rest))
+        path = self.request.path.removeprefix(f"{base}/").lstrip("/\\")
+        self.redirect(url_concat(f"{base}/{path}", rest))
 
     def refuse(self, status: HTTPStatus, message: str, hint: str, links: Links | None = None) -> None:
         """Answer with an error, as a page or as JSON."""
         self.set_status(status.value)
-        if self.is_api:
-            self.send_json(strict_json.dumps({"error": {"message": message, "hint": hint}}).encode())
+        if self.route.is_api:
+            self.send_json({"error": {"message": message, "hint": hint}})
             return
-        page = rendering.render(
+        self.send_page(
             "error.html.j2",
-            title=status.phrase,
+            status.phrase,
+            links or Links(self.site.settings.base),
             status=f"{status.value} {status.phrase}",
             message=message,
             hint=hint,
-            **frame(links or Links(self.site.base), has_list=self.site.library.is_list),
         )
-        self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.finish(page)
 
-    def send_json(self, body: bytes) -> None:
+    def send_page(self, template: str, title: str, links: Links, **shown: Any) -> None:
+        """Answer with a page that is not shared."""
+        has_list = self.site.library.is_list
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish(rendering.render(template, title=title, links=links, has_list=has_list, **shown))
+
+    def send_json(self, answer: Any) -> None:
         """Answer with JSON."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.finish(body)
-
-    def send_packed(self, packed: bytes, kind: str) -> None:
-        """Answer with what `answer` returned: as it is, unless the viewer does not take gzip."""
-        self.set_header("Content-Type", f"{kind}; charset=utf-8")
-        if _takes_gzip(self.request.headers.get("Accept-Encoding", "")):
-            self.set_header("Content-Encoding", "gzip")  # Tornado then leaves it as it is, and sets `Vary`
-            self.finish(packed)
-        else:
-            self.finish(gzip.decompress(packed))
-
-    async def watched(self, run: Run) -> Watched | None:
-        """Return the watchers of a run; None if the page knows of none."""
-        watchers = self.site.watchers
-        if watchers is None:
-            return None
-        return await asyncio.to_thread(watchers.of_store, run.url)
-
-    async def answer(
-        self,
-        run: Run,
-        name: str,
-        make: Callable[[Moment], bytes],
-        *,
-        beside: str = "",
-        watched: Watched | None = None,
-        is_slow: bool = False,
-    ) -> bytes:
-        """Return what `make` returns of a run as it is now, packed by gzip; viewers share it.
-
-        A header names steps whose commits are damaged, because many answers are lists of what is not.
-
-        Args:
-            run: the run.
-            name: the view or question.
-            make: makes the answer.
-            beside: the name of another run that the answer is about, too.
-            watched: the watchers that it is about, too.
-            is_slow: whether it takes seconds to make.
-        """
-        site = self.site
-        moment = await moment_of(run)
-        token = moment.token
-        if moment.damages:
-            named = [str(damage.key) for damage in moment.damages[:_DAMAGES_NAMED]]
-            self.set_header("Damaged-Steps", ", ".join(named))
-        if beside:
-            other = await asyncio.to_thread(site.library.run, beside)
-            token += (await moment_of(other)).token
-        token += watched.token if watched is not None else ""
-        question = (run.name, token, name, self.request.query, bool(run.away))
-
-        def made() -> bytes:
-            try:
-                # Packed once for all viewers, and not on the event loop.
-                return gzip.compress(make(moment), _GZIP_LEVEL, mtime=0)
-            finally:
-                moment.let_go()
-
-        with site.metrics.answering(name):
-            return await site.answers.answer(question, made, is_slow=is_slow)
+        self.finish(strict_json.dumps(answer).encode())
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the URL as they are: a name may hold spaces and control characters.
@@ -222,19 +185,74 @@ class Handler(RequestHandler):
                 raise UsageError(f"the parameter {name[:80]!r} is not UTF-8") from exc
         return query
 
+    async def run(self, name: str) -> Run:
+        """Return a run by its name.
+
+        Raises:
+            UsageError: it does not exist.
+        """
+        return await asyncio.to_thread(self.site.library.run, name)
+
+    async def watched(self, run: Run) -> Watched | None:
+        """Return the watchers of a run; None if the page knows of none."""
+        if self.site.settings.watchers is None:
+            return None
+        return await asyncio.to_thread(self.site.settings.watchers.of_store, run.url)
+
+    async def runs(self) -> ListMoment:
+        """Return what is known of all runs."""
+        return await asyncio.to_thread(self.site.library.listed, self.site.settings.first_paint_s)
+
+    async def share(self, run: Run, endpoint: Endpoint, arguments: Arguments) -> None:
+        """Answer about a run as it is now; viewers who ask the same get what was made for the first.
+
+        A header names steps whose commits are damaged, because many answers are lists of what is not.
+        """
+        site, links = self.site, Links(self.site.settings.base, run.name)
+        is_screen, beside = bool(endpoint.template), arguments.text(BESIDE)
+        watched = await self.watched(run) if endpoint.shows_watchers else None
+        moment = await moment_of(run)
+        if moment.damages:
+            named = [str(damage.key) for damage in moment.damages[:_DAMAGES_NAMED]]
+            self.set_header("Damaged-Steps", ", ".join(named))
+        token = moment.token
+        if beside:
+            token += (await moment_of(await self.run(beside))).token
+        token += watched.token if watched is not None else ""
+        name = endpoint.name if is_screen else f"api/{endpoint.name}"
+        asked = Asked(moment, arguments, links, site.library, watched)
+
+        def made() -> bytes:
+            try:
+                # Packed once for all viewers, and not on the event loop.
+                make = page_of if is_screen else _json_of
+                return gzip.compress(make(endpoint, asked, run).encode(), _GZIP_LEVEL, mtime=0)
+            finally:
+                moment.let_go()
+
+        question = (run.name, token, name, self.request.query, bool(run.away))
+        begin = time.perf_counter()
+        packed = await site.answers.answer(question, made, is_slow=endpoint.is_slow(arguments))
+        site.metrics.seconds.labels(name).observe(time.perf_counter() - begin)
+        kind = "text/html" if is_screen else "application/json"
+        self.set_header("Content-Type", f"{kind}; charset=utf-8")
+        if _takes_gzip(self.request.headers.get("Accept-Encoding", "")):
+            self.set_header("Content-Encoding", "gzip")  # Tornado then leaves it as it is, and sets `Vary`
+            self.finish(packed)
+        else:
+            self.finish(gzip.decompress(packed))
+
     async def get(self, *words: str) -> None:
-        """Answer, and turn errors of this project into answers."""
+        """Answer, and turn errors of this project into answers; Tornado leaves the body out for HEAD."""
         try:
-            await self.show(*words)
+            await self.route.answer(self, *words)
         except DumpIngestError as exc:
-            self.site.metrics.failed(exc.reason)
+            self.site.metrics.failures.labels(exc.reason).inc()
             # Tabs of a run that does not exist would lead nowhere.
             run = words[0] if words and self.site.library.has_opened(words[0]) else ""
-            self.refuse(status_of(exc), exc.message, exc.hint, Links(self.site.base, run))
+            self.refuse(status_of(exc), exc.message, exc.hint, Links(self.site.settings.base, run))
 
-    async def head(self, *words: str) -> None:
-        """Answer as `get` does; Tornado leaves the body out."""
-        await self.get(*words)
+    head = get
 
     def write_error(self, status_code: int, **_details: Any) -> None:
         """Answer with what went wrong, without a traceback."""
@@ -265,114 +283,36 @@ def _takes_gzip(accepted: str) -> bool:
 
 def status_of(error: DumpIngestError) -> HTTPStatus:
     """Return the status of an answer that an error ended."""
-    if isinstance(error, UsageError):
-        return HTTPStatus.NOT_FOUND
-    if isinstance(error, DamagedStore):
-        return HTTPStatus.UNPROCESSABLE_ENTITY
-    may_be_repeated = isinstance(error, StoreError | PageBusy)
-    return HTTPStatus.SERVICE_UNAVAILABLE if may_be_repeated else HTTPStatus.BAD_GATEWAY
+    statuses: dict[type[DumpIngestError], HTTPStatus] = {
+        UsageError: HTTPStatus.NOT_FOUND,
+        DamagedStore: HTTPStatus.UNPROCESSABLE_ENTITY,
+        StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+        PageBusy: HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+    return next((code for kind, code in statuses.items() if isinstance(error, kind)), HTTPStatus.BAD_GATEWAY)
 
 
-def frame(links: Links, **given: Any) -> dict[str, Any]:
-    """Return the values that the frame of every page shows."""
-    return {
-        "links": links,
-        "tabs": TABS,
-        "tab": "",
-        "moment": None,
-        "away": "",
-        "url": "",
-        "report": None,
-        "comes_back": False,
-        "has_list": False,
-    } | given
+def _json_of(endpoint: Endpoint, asked: Asked, _: Run) -> str:
+    return strict_json.dumps(endpoint.answer(asked))
 
 
-class Home(Handler):
-    """`/`: the list of runs, or the only run."""
-
-    async def show(self) -> None:
-        """Answer."""
-        links = Links(self.site.base)
-        library = self.site.library
-        names = await asyncio.to_thread(library.names)
-        if library.is_single:
-            self.redirect(links.of_run(names[0]).view("incidents"))
-            return
-        listed = await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
-        context = frame(
-            links,
-            moment=listed,
-            token=listed.token,
-            news=f"{links.base}/api/v1/moment",
-            url=library.url,
-            poll_ms=_poll_ms(library.refresh_s),
-            comes_back=not listed.is_complete,
-        )
-        self.finish(
-            rendering.render(
-                "runs.html.j2", title="Runs", runs=listed.runs, unlisted=library.unlisted, **context
-            )
-        )
-
-
-class RunHome(Handler):
-    """`/runs/RUN`: its incidents."""
-
-    async def show(self, run_name: str) -> None:
-        """Answer."""
-        self.redirect(Links(self.site.base, run_name).view("incidents"))
-
-
-class View(Handler):
-    """`/runs/RUN/VIEW`: a screen."""
-
-    async def show(self, run_name: str, view: str) -> None:
-        """Answer."""
-        links = Links(self.site.base, run_name)
-        run = await asyncio.to_thread(self.site.library.run, run_name)
-        screen = SCREENS.get(view)
-        if screen is None:
-            raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
-        asked = Arguments.of(self.query(), screen.parameters)
-        if not await asyncio.to_thread(run.is_ready, self.site.first_paint_s):
-            self.say_that_it_is_read(run, links)
-            return
-        watched = await self.watched(run) if screen.shows_watchers else None
-        packed = await self.answer(
-            run,
-            view,
-            lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
-            beside=asked.text(BESIDE),
-            watched=watched,
-            is_slow=screen.is_slow(asked),
-        )
-        self.send_packed(packed, "text/html")
-
-    def say_that_it_is_read(self, run: Run, links: Links) -> None:
-        """Answer with a page that comes back by itself."""
-        self.set_status(HTTPStatus.SERVICE_UNAVAILABLE.value)
-        self.set_header("Retry-After", "1")
-        context = frame(links, url=run.url, comes_back=True, has_list=self.site.library.is_list)
-        self.finish(rendering.render("reading.html.j2", title="Reading", **context))
-
-
-def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
+def page_of(screen: Endpoint, asked: Asked, run: Run) -> str:
     """Return a screen as a page."""
     watched = asked.watched
-    context = frame(
-        links=asked.links,
-        moment=asked.moment,
-        token=asked.moment.token + (watched.token if watched is not None else ""),
-        news=asked.links.api("moment", watchers=None if watched is None else "true"),
-        away=run.away,
-        url=asked.url,
-        tab=screen.name,
-        has_list=asked.library is not None and asked.library.is_list,
-        poll_ms=_poll_ms(run.refresh_s),
-    )
-    shown = {"title": screen.title} | context | screen.show(asked)
-    return rendering.render(screen.template, **shown).encode()
+    context = {
+        "title": screen.words,
+        "links": asked.links,
+        "moment": asked.moment,
+        "token": asked.moment.token + (watched.token if watched is not None else ""),
+        "news": asked.links.api("moment", watchers=None if watched is None else "true"),
+        "away": run.away,
+        "url": asked.url,
+        "tab": screen.name,
+        "has_list": asked.library is not None and asked.library.is_list,
+        "poll_ms": _poll_ms(run.refresh_s),
+        "asked": asked,
+    }
+    return rendering.render(screen.template, **context | screen.answer(asked))
 
 
 def _poll_ms(refresh_s: float) -> int:
@@ -380,164 +320,129 @@ def _poll_ms(refresh_s: float) -> int:
     return round(1000 * max(refresh_s, _LEAST_POLL_S))
 
 
-class Asset(Handler):
-    """`/static/NAME`: a file of the page itself."""
-
-    is_public = True
-
-    async def show(self, name: str) -> None:
-        """Answer."""
-        kind = _ASSETS.get(name)
-        if kind is None:
-            self.refuse(HTTPStatus.NOT_FOUND, f"no file {name[:80]!r}", "")
-            return
-        self.set_header("Content-Type", f"{kind}; charset=utf-8")
-        self.finish(rendering.asset(name))
-
-
-class Health(Handler):
-    """`/healthz`: whether the server answers; it says nothing about the store."""
-
-    is_public = True
-    is_api = True
-
-    async def show(self) -> None:
-        """Answer."""
-        self.send_json(b'{"ok": true}')
+async def _home(request: PageRequest) -> None:
+    """Show the list of runs, or the only run."""
+    links, library = Links(request.site.settings.base), request.site.library
+    names = await asyncio.to_thread(library.names)
+    if library.is_single:
+        request.redirect(links.of_run(names[0]).view("incidents"))
+        return
+    listed = await request.runs()
+    request.send_page(
+        "runs.html.j2",
+        "Runs",
+        links,
+        runs=listed.runs,
+        unlisted=library.unlisted,
+        moment=listed,
+        token=listed.token,
+        news=f"{links.base}/api/v1/moment",
+        url=library.url,
+        poll_ms=_poll_ms(library.refresh_s),
+        comes_back=not listed.is_complete,
+    )
 
 
-class OwnMetrics(Handler):
-    """`/metrics`: figures of the server, for Prometheus."""
-
-    is_public = True
-
-    async def show(self) -> None:
-        """Answer."""
-        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.finish(self.site.metrics.text(self.site.answers))
+async def _run_home(request: PageRequest, run: str) -> None:
+    request.redirect(Links(request.site.settings.base, run).view("incidents"))
 
 
-class Unknown(Handler):
-    """Any other path."""
-
-    async def show(self) -> None:
-        """Answer."""
-        self.refuse(HTTPStatus.NOT_FOUND, "no such page", "")
-
-
-class ApiAnswer(Handler):
-    """`/api/v1/runs/RUN/QUESTION`: JSON."""
-
-    is_api = True
-
-    def initialize(self, site: Site, question: Endpoint) -> None:  # type: ignore[override]
-        """Take what all requests share, and the question of this path."""
-        super().initialize(site)
-        self.question = question
-
-    async def show(self, run_name: str) -> None:
-        """Answer."""
-        asked = Arguments.of(self.query(), self.question.parameters)
-        run = await asyncio.to_thread(self.site.library.run, run_name)
-        name = f"api/{self.question.name}"
-        library, links = self.site.library, Links(self.site.base, run.name)
-        packed = await self.answer(
-            run,
-            name,
-            lambda moment: strict_json.dumps(
-                self.question.answer(Asked(moment, asked, links, library))
-            ).encode(),
-            beside=asked.text(BESIDE),
-            is_slow=self.question.is_slow(asked),
-        )
-        self.send_packed(packed, "application/json")
+async def _screen(request: PageRequest, run_name: str, name: str) -> None:
+    run = await request.run(run_name)
+    if name not in SCREENS:
+        raise UsageError(f"no view {name[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
+    arguments = Arguments.of(request.query(), SCREENS[name].parameters)
+    if await asyncio.to_thread(run.is_ready, request.site.settings.first_paint_s):
+        await request.share(run, SCREENS[name], arguments)
+        return
+    request.set_status(HTTPStatus.SERVICE_UNAVAILABLE.value)
+    request.set_header("Retry-After", "1")
+    links = Links(request.site.settings.base, run_name)
+    request.send_page("reading.html.j2", "Reading", links, url=run.url, comes_back=True)
 
 
-class Now(Handler):
-    """`/api/v1/runs/RUN/moment`: what is committed now, as one word; and whether the store answers."""
-
-    is_api = True
-
-    async def show(self, run_name: str) -> None:
-        """Answer."""
-        run = await asyncio.to_thread(self.site.library.run, run_name)
-        moment = await moment_of(run)
-        watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
-        token = moment.token + (watched.token if watched is not None else "")
-        now = {"token": token, "clock": clock(moment.read_at), "away": run.away}
-        self.send_json(json.dumps(now).encode())
+async def _asset(request: PageRequest, name: str) -> None:
+    if name not in _ASSETS:
+        request.refuse(HTTPStatus.NOT_FOUND, f"no file {name[:80]!r}", "")
+        return
+    request.set_header("Content-Type", f"{_ASSETS[name]}; charset=utf-8")
+    request.finish(rendering.asset(name))
 
 
-class WatchersNow(Handler):
-    """`/api/v1/runs/RUN/watchers`: what the watchers of a run say of themselves."""
-
-    is_api = True
-
-    async def show(self, run_name: str) -> None:
-        """Answer."""
-        run = await asyncio.to_thread(self.site.library.run, run_name)
-        watched = await self.watched(run)
-        if watched is None:
-            raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
-        rows = [watcher.to_dict() for watcher in watched.watchers]
-        self.send_json(strict_json.dumps(rows).encode())
+async def _health(request: PageRequest) -> None:
+    """Say that the server answers, and nothing about the store."""
+    request.send_json({"ok": True})
 
 
-class UnknownPath(Handler):
-    """Any other path below `/api/`."""
-
-    is_api = True
-
-    async def show(self) -> None:
-        """Answer."""
-        self.refuse(HTTPStatus.NOT_FOUND, "no such path", "/openapi.json has all paths.")
+async def _metrics(request: PageRequest) -> None:
+    request.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+    request.finish(request.site.metrics.text(request.site.answers))
 
 
-class Runs(Handler):
-    """`/api/v1/runs`: all runs, and what the list of them says of each."""
-
-    is_api = True
-
-    async def show(self) -> None:
-        """Answer."""
-        listed = await self.listed()
-        rows = [{"run": name, **(overview or Overview()).to_dict()} for name, overview in listed.runs.items()]
-        self.send_json(strict_json.dumps(rows).encode())
-
-    async def listed(self) -> ListMoment:
-        """Return what is known of all runs."""
-        library = self.site.library
-        names = await asyncio.to_thread(library.names)
-        return await asyncio.to_thread(library.overviews.moment, names, self.site.first_paint_s)
+async def _contract(request: PageRequest) -> None:
+    request.send_json(document(request.site.settings.base))
 
 
-class RunsNow(Runs):
-    """`/api/v1/moment`: what the list of runs says now, as one word."""
-
-    async def show(self) -> None:
-        """Answer."""
-        listed = await self.listed()
-        now = {"token": listed.token, "clock": clock(listed.read_at), "away": ""}
-        self.send_json(json.dumps(now).encode())
+async def _runs(request: PageRequest) -> None:
+    listed = (await request.runs()).runs
+    request.send_json([{"run": name, **asdict(each or Overview())} for name, each in listed.items()])
 
 
-class Contract(Handler):
-    """`/openapi.json`: what the API answers."""
-
-    is_api = True
-
-    def initialize(self, site: Site, document: bytes) -> None:  # type: ignore[override]
-        """Take the document."""
-        super().initialize(site)
-        self.document = document
-
-    async def show(self) -> None:
-        """Answer."""
-        self.send_json(self.document)
+async def _runs_now(request: PageRequest) -> None:
+    listed = await request.runs()
+    request.send_json({"token": listed.token, "clock": clock(listed.read_at), "away": ""})
 
 
-#: What a server keeps by default, in bytes of ready answers.
-DEFAULT_NBYTES = 64 * MIB
+async def _now(request: PageRequest, run_name: str) -> None:
+    """Say what is committed now, as one word, and whether the store answers."""
+    run = await request.run(run_name)
+    moment = await moment_of(run)
+    watched = await request.watched(run) if request.get_query_argument("watchers", "") else None
+    token = moment.token + (watched.token if watched is not None else "")
+    request.send_json({"token": token, "clock": clock(moment.read_at), "away": run.away})
+
+
+async def _watchers(request: PageRequest, run_name: str) -> None:
+    watched = await request.watched(await request.run(run_name))
+    if watched is None:
+        raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
+    request.send_json([watcher.to_dict() for watcher in watched.watchers])
+
+
+async def _answer(request: PageRequest, run_name: str, question: str) -> None:
+    if question not in _ANSWERS:
+        await _no_path(request)
+        return
+    arguments = Arguments.of(request.query(), _ANSWERS[question].parameters)
+    await request.share(await request.run(run_name), _ANSWERS[question], arguments)
+
+
+async def _no_path(request: PageRequest) -> None:
+    request.refuse(HTTPStatus.NOT_FOUND, "no such path", "/openapi.json has all paths.")
+
+
+async def _no_page(request: PageRequest) -> None:
+    request.refuse(HTTPStatus.NOT_FOUND, "no such page", "")
+
+
+_RUN = r"([^/]+)"
+ROUTES = (
+    Route(r"/", _home),
+    Route(rf"/runs/{_RUN}/?", _run_home),
+    Route(rf"/runs/{_RUN}/([a-z]+)", _screen),
+    Route(r"/static/([a-z.]+)", _asset, is_public=True),
+    Route(r"/healthz", _health, is_api=True, is_public=True),
+    Route(r"/metrics", _metrics, is_public=True),
+    Route(r"/openapi\.json", _contract, is_api=True),
+    Route(r"/api/v1/moment", _runs_now, is_api=True),
+    Route(r"/api/v1/runs", _runs, is_api=True),
+    Route(rf"/api/v1/runs/{_RUN}/moment", _now, is_api=True),
+    Route(rf"/api/v1/runs/{_RUN}/watchers", _watchers, is_api=True),
+    Route(rf"/api/v1/runs/{_RUN}/([a-z_]+)", _answer, is_api=True),
+    Route(r"/api/.*", _no_path, is_api=True),
+)
+NO_PAGE = Route("", _no_page)
+
 #: What it takes to keep an answer, besides its bytes and those of its question, about.
 _KEEPING_NBYTES = 512
 #: The most questions whose answers are being made, or wait for a thread. Each holds a moment of its run.
@@ -613,53 +518,38 @@ class PageMetrics:
 
     def __init__(self) -> None:
         """Begin with zeros, for every reason of an error."""
-        self._registry = CollectorRegistry()
-        self._seconds = Histogram(
+        self._registry = registry = CollectorRegistry()
+        self.seconds = Histogram(
             "dump_ingest_page_answer_seconds",
             "Time to answer, by view or question.",
             ["view"],
-            registry=self._registry,
+            registry=registry,
             buckets=(0.005, 0.02, 0.05, 0.1, 0.3, 1, 3, 10, 30),
         )
-        self._failures = Counter(
-            "dump_ingest_page_failures",
-            "Answers that failed, by reason.",
-            ["reason"],
-            registry=self._registry,
+        self.failures = Counter(
+            "dump_ingest_page_failures", "Answers that failed, by reason.", ["reason"], registry=registry
         )
         for reason in REASONS:
-            self._failures.labels(reason)
+            self.failures.labels(reason)
         self._requests = Counter(
             "dump_ingest_page_store_requests",
             "Requests to stores, by operation; one for several objects counts as one.",
             ["op"],
-            registry=self._registry,
+            registry=registry,
         )
-        self._kept = Gauge("dump_ingest_page_kept_bytes", "Bytes of kept answers.", registry=self._registry)
-        self._limit = Gauge(
-            "dump_ingest_page_kept_limit_bytes", "The most bytes of kept answers.", registry=self._registry
+        self._kept, self._limit, self._shared = (
+            Gauge(name, words, registry=registry)
+            for name, words in (
+                ("dump_ingest_page_kept_bytes", "Bytes of kept answers."),
+                ("dump_ingest_page_kept_limit_bytes", "The most bytes of kept answers."),
+                ("dump_ingest_page_shared_answers", "Answers that were made for another viewer."),
+            )
         )
-        self._shared = Gauge(
-            "dump_ingest_page_shared_answers",
-            "Answers that were made for another viewer.",
-            registry=self._registry,
-        )
-
-    @contextmanager
-    def answering(self, view: str) -> Iterator[None]:
-        """Measure an answer."""
-        begin = time.perf_counter()
-        yield
-        self._seconds.labels(view).observe(time.perf_counter() - begin)
 
     def observe(self, event: Event) -> None:
         """Count a request to a store, in whichever thread it was made."""
         if isinstance(event, StoreRequested):
             self._requests.labels(event.op).inc()
-
-    def failed(self, reason: str) -> None:
-        """Count an answer that failed."""
-        self._failures.labels(reason).inc()
 
     def text(self, answers: SharedAnswers) -> bytes:
         """Return all figures."""

@@ -1,18 +1,15 @@
-"""A cache of statistics over ranks and steps, kept from one moment to the next: only new steps are read.
-
-A statistic is read for all ranks and steps at once, so looking closer costs nothing.
-"""
+"""A run at one moment: what is committed, and what answers about it have read."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import xxhash
 
@@ -37,79 +34,56 @@ _MOST_NBYTES = 32 * MIB
 _ENTRY_NBYTES = 512
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CachedStatistic:
+class _KnownValues(NamedTuple):
     """A statistic in one step."""
 
     generation: str
     """Names what the ranks had committed."""
     of_ranks: RankValues
 
-    @property
-    def nbytes(self) -> int:
-        """About how many bytes it takes."""
-        return _ENTRY_NBYTES + self.of_ranks.ranks.nbytes + self.of_ranks.values.nbytes
-
 
 @dataclass(eq=False)
 class StatisticsCache:
-    """Statistics by name and pattern; the least recently used ones are dropped first."""
+    """Statistics by name and pattern, kept from one moment to the next; the least recently used go first.
 
-    _by_key: OrderedDict[tuple[str, str], dict[int, CachedStatistic]] = field(default_factory=OrderedDict)
+    A statistic is read for all ranks and steps at once, so looking closer costs nothing.
+    """
+
+    _by_key: OrderedDict[tuple[str, str], dict[int, _KnownValues]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(
-        self,
-        snapshot: Callable[[], Snapshot],
-        generations: Mapping[int, str],
-        pattern: str,
-        statistic: str,
-    ) -> dict[int, CachedStatistic]:
+    def of(self, moment: Moment, pattern: str, statistic: str) -> dict[int, RankValues]:
         """Return a statistic by step. Reads the steps that are not known in their generation.
-
-        Args:
-            snapshot: returns all steps, partial ones among them; called only if some have to be read.
-            generations: of all steps.
-            pattern: a glob for the names of tensors.
-            statistic: the name of the statistic.
 
         Raises:
             UsageError: no tensor of any step matches.
             DamagedStore: no step can be read.
         """
+        key, generations = (pattern, statistic), moment.generations
         with self._lock:
-            known = dict(self._by_key.get((pattern, statistic), {}))
-        by_step = {step: known[step] for step in generations if self._is_current(known, step, generations)}
-        due = {step for step in generations if step not in by_step}
-        if due:
+            kept = self._by_key.get(key, {})
+            known = {step: of for step, of in kept.items() if generations.get(step) == of.generation}
+        if due := generations.keys() - known.keys():
+            snapshot = moment.snapshot().only(steps=due)
             try:
                 read = ask_of_undamaged(
-                    snapshot().only(steps=due), lambda readable: rank_values_of(readable, pattern, statistic)
+                    snapshot, lambda readable: rank_values_of(readable, pattern, statistic)
                 )
+                known |= {step: _KnownValues(generations[step], values) for step, values in read.items()}
             except UsageError:
-                if not by_step:
+                if not known:
                     raise
-            else:
-                by_step |= {step: CachedStatistic(generations[step], values) for step, values in read.items()}
-        self._keep((pattern, statistic), by_step)
-        return by_step
-
-    def _keep(self, key: tuple[str, str], by_step: dict[int, CachedStatistic]) -> None:
         with self._lock:
-            self._by_key[key] = by_step
+            self._by_key[key] = known
             self._by_key.move_to_end(key)
             while len(self._by_key) > 1 and self._nbytes() > _MOST_NBYTES:
                 self._by_key.popitem(last=False)
-
-    @staticmethod
-    def _is_current(known: Mapping[int, CachedStatistic], step: int, generations: Mapping[int, str]) -> bool:
-        return step in known and known[step].generation == generations[step]
+        return {step: known[step].of_ranks for step in generations if step in known}
 
     def _nbytes(self) -> int:
-        return sum(
-            _ENTRY_NBYTES + len(pattern) + sum(kept.nbytes for kept in by_step.values())
-            for (pattern, _), by_step in self._by_key.items()
-        )
+        names = sum(_ENTRY_NBYTES + len(pattern) for pattern, _ in self._by_key)
+        values = (of for kept in self._by_key.values() for _, of in kept.values())
+        return names + sum(_ENTRY_NBYTES + of.ranks.nbytes + of.values.nbytes for of in values)
 
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.
@@ -193,9 +167,7 @@ class Moment:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     fields: StatisticsCache = field(default_factory=StatisticsCache)
     """Of the run: those of the moments before are used again."""
-    _incidents: FoundIncidents | None = None
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
-    _snapshot: Snapshot | None = None
     _snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -211,9 +183,10 @@ class Moment:
     def _of_pinned(cls, pinned: PinnedStore) -> Moment:
         damages: list[Damage] = []
         steps = tuple(pinned.select(damages=damages))
+        names = [f"{step.key} {step.fingerprint} {step.has_tensors}" for step in steps]
         # What the consolidator finds changes answers, too.
-        evaluated = pinned.objects.children(SERIES)
-        token = _token(steps, damages, evaluated)
+        names += [*map(str, damages), *pinned.objects.children(SERIES)]
+        token = xxhash.xxh3_64_hexdigest("\n".join(names).encode())
         return cls(pinned, token, time.time(), steps, tuple(damages))
 
     def later(self) -> Moment:
@@ -275,30 +248,34 @@ class Moment:
             DamagedStore: no step can be read.
         """
         with self._search_lock:
-            if self._incidents is None:
-                self._incidents = FoundIncidents.of(self.snapshot())
-        return self._incidents.chosen(rank, step, severity=severity, incident=incident)
+            found = self._found
+        return found.chosen(rank, step, severity=severity, incident=incident)
+
+    @cached_property
+    def _found(self) -> FoundIncidents:
+        return FoundIncidents.of(self.snapshot())
 
     def snapshot(self) -> Snapshot:
         """Return all steps, partial ones among them. Taken once: it takes as long as reading a statistic."""
         with self._snapshot_lock:
-            if self._snapshot is None:
-                self._snapshot = take_snapshot(self.store, include_partial=True, allow_empty=True)
-        return self._snapshot
+            return self._taken
+
+    @cached_property
+    def _taken(self) -> Snapshot:
+        return take_snapshot(self.store, include_partial=True, allow_empty=True)
+
+    def statistic(self, pattern: str, statistic: str) -> dict[int, RankValues]:
+        """Return a statistic of the tensors that match a glob, by step; see `StatisticsCache`."""
+        return self.fields.of(self, pattern, statistic)
 
     def prepare(self, before: Moment | None) -> None:
         """Search for incidents if viewers look at them, or this is the first moment: then they need not wait.
 
         Errors are for who asks.
         """
-        if before is None or before.has_incidents:
+        if before is None or "_found" in before.__dict__:
             with suppress(DumpIngestError):
                 self.incidents()
-
-    @property
-    def has_incidents(self) -> bool:
-        """Whether incidents have been searched for."""
-        return self._incidents is not None
 
     @cached_property
     def generations(self) -> dict[int, str]:
@@ -338,9 +315,3 @@ def token(store: DumpStore) -> str:
         StoreError: the store cannot be read.
     """
     return Moment.of(store).token
-
-
-def _token(steps: Sequence[Step], damages: Sequence[Damage], evaluated: Sequence[str]) -> str:
-    names = [f"{step.key} {step.fingerprint} {step.has_tensors}" for step in steps]
-    names += [*map(str, damages), *evaluated]
-    return xxhash.xxh3_64_hexdigest("\n".join(names).encode())

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ingest.reader.ranges import format_ranges
@@ -19,19 +19,17 @@ from ingest.units import human_bytes
 from workers import __version__
 from workers.arrays.aggregate import COUNTS
 
-__all__ = ["format_ranges", "human_bytes"]
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+UNKNOWN = "\u2013"
 
 
 def number(value: float | None, digits: int = 6) -> str:
     """Return a number with this many significant digits at most; an en dash if it is not known."""
     if value is None or math.isnan(value):
-        return "\u2013"
+        return UNKNOWN
     if math.isinf(value):
         return "Inf" if value > 0 else "\u2212Inf"
     if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "\u2212")
+        return whole(value).replace("-", "\u2212")
     return f"{value:.{digits}g}".replace("-", "\u2212")
 
 
@@ -42,9 +40,7 @@ def exact(value: float | None) -> str:
 
 def whole(value: float | None) -> str:
     """Return a count with thin spaces between thousands; an en dash if it is not known."""
-    if value is None or math.isnan(value):
-        return "\u2013"
-    return f"{int(value):,}".replace(",", "\u202f")
+    return UNKNOWN if value is None or math.isnan(value) else f"{int(value):,}".replace(",", "\u202f")
 
 
 def statistic(value: float, name: str) -> str:
@@ -54,10 +50,8 @@ def statistic(value: float, name: str) -> str:
 
 def share(low: float, high: float) -> str:
     """Return a share of all that is known to lie between two numbers: `0`, `1.2 %`, `0 to 3 %`."""
-    percents = [f"{100 * value:.3g}" for value in (low, high)]
-    if percents == ["0", "0"]:
-        return "0"
-    return f"{percents[0]} %" if percents[0] == percents[1] else f"{percents[0]} to {percents[1]} %"
+    percents = list(dict.fromkeys(f"{100 * value:.3g}" for value in (low, high)))
+    return "0" if percents == ["0"] else f"{' to '.join(percents)} %"
 
 
 def counted(count: int, noun: str) -> str:
@@ -67,8 +61,7 @@ def counted(count: int, noun: str) -> str:
 
 def sentence(words: str) -> str:
     """Return words with a capital letter, unless the first is a name such as `l2_norm`."""
-    first = words.partition(" ")[0]
-    return words[:1].upper() + words[1:] if first.isalpha() else words
+    return words[:1].upper() + words[1:] if words.partition(" ")[0].isalpha() else words
 
 
 def shape(lengths: Sequence[int]) -> str:
@@ -81,14 +74,9 @@ def short(name: str, limit: int = 56) -> str:
     return name if len(name) <= limit else f"{name[: limit // 3]}…{name[-(limit - limit // 3 - 1) :]}"
 
 
-def clock(seconds: float) -> str:
+def clock(seconds: float, form: str = "%H:%M:%S UTC") -> str:
     """Return a time of day, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
-
-
-def date_and_time(seconds: float) -> str:
-    """Return a date and the time of day, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
 def time_of_commit(committed_at: str) -> str:
@@ -96,51 +84,33 @@ def time_of_commit(committed_at: str) -> str:
     return f"{committed_at[:19].replace('T', ' ')} UTC"
 
 
-def power_of_two(exponent: int) -> str:
-    """Return a power of two such as `2⁻⁶`."""
-    return f"2{str(exponent).translate(_RAISED)}"
-
-
 def command(*words: object) -> str:
     """Return a command line that can be pasted into a shell."""
     return shlex.join(["dump-ingest", *map(str, words)])
-
-
-@cache
-def environment() -> Environment:
-    """Return the templates with the filters that they use."""
-    made = Environment(
-        loader=FunctionLoader(_template),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update(
-        number=number,
-        whole=whole,
-        statistic=statistic,
-        exact=exact,
-        shape=shape,
-        short=short,
-        clock=clock,
-        date_and_time=date_and_time,
-        moment=time_of_commit,
-        ranges=format_ranges,
-        size=human_bytes,
-        counted=counted,
-        share=share,
-        sentence=sentence,
-        prose=prose,
-    )
-    made.globals["version"] = __version__
-    return made
 
 
 def prose(text: object) -> Markup:
     """Return a message with what it has in backquotes as code, as in hints of the commands."""
     escaped = str(escape(str(text)))
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escaped))  # noqa: S704  (it is escaped)
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates with the filters that they use, and what the frame of a page shows by default."""
+    made = Environment(
+        loader=PackageLoader("ingest.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    written = (number, whole, statistic, exact, shape, short, clock, counted, share, sentence, prose)
+    made.filters |= {each.__name__: each for each in written}
+    made.filters |= {"moment": time_of_commit, "ranges": format_ranges, "size": human_bytes}
+    made.globals |= {"version": __version__, "report": None, "moment": None, "lines": None}
+    made.globals |= {"away": "", "url": "", "tab": "", "comes_back": False, "has_list": False}
+    return made
 
 
 def render(template: str, **context: Any) -> str:
@@ -151,7 +121,3 @@ def render(template: str, **context: Any) -> str:
 def asset(name: str) -> bytes:
     """Return a file that comes with the page."""
     return files("ingest.page").joinpath("static", name).read_bytes()
-
-
-def _template(name: str) -> str:
-    return files("ingest.page").joinpath("templates", name).read_text("utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any
 
 from markupsafe import Markup
 
@@ -27,10 +26,9 @@ def report(store: DumpStore, *, incident: str = "") -> str:
         StoreError: it cannot be read.
     """
     moment = Moment.of(store)
-    name = store.url.rstrip("/").rpartition("/")[2]
-    links = Links("", name)
+    links = Links("", store.url.rstrip("/").rpartition("/")[2])
     given = {"id": incident} if incident else {}
-    shown: dict[str, Any] = incidents.show(Asked(moment, Arguments(given), links))
+    shown = incidents.show(Asked(moment, Arguments(given), links))
     overview = matrix.show(Asked(moment, Arguments({}), links)) if moment.numbers else None
     style = rendering.asset("page.css").decode()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -41,11 +39,6 @@ def report(store: DumpStore, *, incident: str = "") -> str:
         title=f"Incident {incident}" if incident else "Incidents",
         links=links,
         moment=moment,
-        away="",
         url=store.url,
-        tab="",
-        tabs=(),
-        comes_back=False,
-        has_list=False,
         report={"style": Markup(style), "style_hash": digest},  # noqa: S704  (a file of this package)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import re
 import socket
 from collections.abc import Iterator
@@ -19,14 +18,10 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Rule, URLSpec
 from tornado.web import Application
 
-from ingest.page import handlers
-from ingest.page.access import Access, Listen
-from ingest.page.answers import ENDPOINTS, document
-from ingest.page.handlers import DEFAULT_NBYTES, PageMetrics, SharedAnswers
+from ingest.page.access import Listen
+from ingest.page.handlers import NO_PAGE, ROUTES, PageMetrics, PageRequest, PageSettings, SharedAnswers, Site
 from ingest.page.library import Library
 from ingest.page.rendering import environment
-from ingest.page.views import SCREENS
-from ingest.page.watchers import Watchers
 from workers import events
 from workers.errors import UsageError
 
@@ -36,22 +31,6 @@ _THREADS = 4
 _OBJECTS_PER_COLLECTION = 50_000
 #: How long imports wait for the first search for incidents, and how often they look, in seconds.
 _PREPARED_S, _LOOK_S = 10.0, 0.05
-_RUN = r"([^/]+)"
-
-
-@dataclass(frozen=True, slots=True)
-class PageSettings:
-    """How a page is served."""
-
-    listen: Listen
-    access: Access = field(default_factory=Access)
-    base: str = ""
-    """"" or a path such as `/dumps`, below which a proxy shows the page."""
-    cache_nbytes: int = DEFAULT_NBYTES
-    watchers: Watchers | None = None
-    """The watchers that feed the runs; None to show what is in the store alone."""
-    first_paint_s: float = 0.7
-    """A view of a run that was never read appears after this time, and says that the run is being read."""
 
 
 def base_path(words: str) -> str:
@@ -66,62 +45,29 @@ def base_path(words: str) -> str:
     return path
 
 
-def application(
-    library: Library, settings: PageSettings, answers: SharedAnswers, metrics: PageMetrics
-) -> Application:
+def application(site: Site) -> Application:
     """Return the paths and what answers them."""
-    site = handlers.Site(
-        library,
-        answers,
-        settings.access,
-        metrics,
-        settings.base,
-        settings.watchers,
-        settings.first_paint_s,
-    )
-    shared: dict[str, Any] = {"site": site}
-    contract = json.dumps(document(settings.base)).encode()
-    runs = r"/api/v1/runs"
-    paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
-        (r"/", handlers.Home, shared),
-        (rf"/runs/{_RUN}/?", handlers.RunHome, shared),
-        (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
-        (r"/static/([a-z.]+)", handlers.Asset, shared),
-        (r"/healthz", handlers.Health, shared),
-        (r"/metrics", handlers.OwnMetrics, shared),
-        (r"/openapi\.json", handlers.Contract, {**shared, "document": contract}),
-        (r"/api/v1/moment", handlers.RunsNow, shared),
-        (runs, handlers.Runs, shared),
-        (rf"{runs}/{_RUN}/moment", handlers.Now, shared),
-        (rf"{runs}/{_RUN}/watchers", handlers.WatchersNow, shared),
-        *(
-            (rf"{runs}/{_RUN}/{question.name}", handlers.ApiAnswer, {**shared, "question": question})
-            for question in ENDPOINTS
-        ),
-        (r"/api/.*", handlers.UnknownPath, shared),
-    ]
+    base = site.settings.base
     # A proxy may take the base path off, or leave it on.
-    prefixes = ["", re.escape(settings.base)] if settings.base else [""]
+    prefixes = ["", re.escape(base)] if base else [""]
     rules: list[Rule | list[Any]] = [
-        URLSpec(f"{prefix}{path}", handler, given) for prefix in prefixes for path, handler, given in paths
+        URLSpec(f"{prefix}{route.path}", PageRequest, {"site": site, "route": route})
+        for prefix in prefixes
+        for route in ROUTES
     ]
     return Application(
         rules,
-        default_handler_class=handlers.Unknown,
-        default_handler_args=shared,
+        default_handler_class=PageRequest,
+        default_handler_args={"site": site, "route": NO_PAGE},
         compress_response=True,
-        log_function=lambda _handler: None,
+        log_function=lambda _request: None,
     )
 
 
-def _compile_ahead() -> None:
-    """Compile the templates: no viewer waits for it."""
-    for screen in SCREENS.values():
-        environment().get_template(screen.template)
-
-
-def _import_ahead() -> None:
-    """Import what questions over steps need."""
+def _prepare_ahead() -> None:
+    """Compile the templates, and import what questions over steps need: no viewer waits for it."""
+    for name in environment().list_templates():
+        environment().get_template(name)
     for name in ("pandas", "xarray"):
         import_module(name)
     gc.freeze()  # modules are never freed, so collections skip them
@@ -181,22 +127,19 @@ class PageServer:
             ):
                 answers = SharedAnswers(pool, slow_pool, self.settings.cache_nbytes)
                 server = HTTPServer(
-                    application(self.library, self.settings, answers, metrics),
+                    application(Site(self.library, self.settings, answers, metrics)),
                     max_header_size=32 * 1024,
                     max_body_size=0,
                     idle_connection_timeout=75,
                 )
                 server.add_sockets(self._sockets)
-                pool.submit(_compile_ahead)
                 await self._until_prepared(stop)
-                pool.submit(_import_ahead)
+                pool.submit(_prepare_ahead)
                 await stop.wait()
                 server.stop()
                 await server.close_all_connections()
         finally:
             events.unsubscribe(metrics.observe)
-            if self.settings.watchers is not None:
-                self.settings.watchers.close()
 
     async def _until_prepared(self, stop: asyncio.Event) -> None:
         """Wait until the first viewer has the incidents: imports would take processor time from that."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from urllib.parse import urlsplit
 
 import xxhash
 
+from ingest.page.refreshed import Refreshed
 from ingest.reader.dump_store import DumpStore
 from ingest.service.live_watcher import LiveWatcher, fetch_watcher
 from ingest.units import human_bytes
@@ -66,48 +66,30 @@ def parse_addresses(words: str) -> tuple[str, ...]:
     return tuple(urls)
 
 
-@dataclass(eq=False)
 class Watchers:
-    """Asks watchers in threads of its own; viewers get what is known, and wait for the first answers only."""
+    """Asks watchers, once for all viewers."""
 
-    urls: Sequence[str]
-    """A name with several addresses, such as a headless service, stands for as many watchers."""
-    refresh_s: float = 5.0
-    ask: Callable[[str, float], LiveWatcher] = fetch_watcher
-    clock: Callable[[], float] = time.monotonic
-    _pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1 + _AT_ONCE, thread_name_prefix="dump-ingest-watchers")
-    )
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _known: tuple[LiveWatcher, ...] | None = None
-    _asked_at: float = 0.0
-    _under_way: Future[None] | None = None
+    def __init__(
+        self,
+        urls: Sequence[str],
+        refresh_s: float = 5.0,
+        ask: Callable[[str, float], LiveWatcher] = fetch_watcher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask nobody yet. A name with several addresses, such as a headless service, is as many watchers."""
+        self._urls, self._ask = urls, ask
+        self.known = Refreshed(self._ask_all, refresh_s, clock)
 
     def of_store(self, store: str) -> Watched:
         """Return the watchers of a store, and those that did not answer: any of them may be one of its."""
         return Watched(
-            tuple(watcher for watcher in self._now() if watcher.problem or _is_same(watcher.store, store))
+            tuple(each for each in self.known.now() if each.problem or _is_same(each.store, store))
         )
 
-    def close(self) -> None:
-        """Let go of the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _now(self) -> tuple[LiveWatcher, ...]:
-        with self._lock:
-            is_old = self._known is None or self.clock() - self._asked_at >= self.refresh_s
-            if is_old and (self._under_way is None or self._under_way.done()):
-                self._asked_at = self.clock()
-                self._under_way = self._pool.submit(self._ask_all)
-            waiting = self._under_way if self._known is None else None
-        if waiting is not None:
-            waiting.result()
-        return self._known or ()
-
-    def _ask_all(self) -> None:
-        """Ask every watcher; runs in a thread of the pool, which has others left for the questions."""
-        urls = [url for known in self._pool.map(addresses_of, self.urls) for url in known]
-        self._known = tuple(self._pool.map(lambda url: self.ask(url, _PATIENCE_S), urls))
+    def _ask_all(self, _: object) -> list[LiveWatcher]:
+        with ThreadPool(_AT_ONCE) as pool:
+            urls = [url for known in pool.map(addresses_of, self._urls) for url in known]
+            return pool.map(lambda url: self._ask(url, _PATIENCE_S), urls)
 
 
 def watchers(store: DumpStore, addresses: str) -> tuple[LiveWatcher, ...]:
@@ -126,11 +108,7 @@ def watchers(store: DumpStore, addresses: str) -> tuple[LiveWatcher, ...]:
     urls = parse_addresses(addresses)
     if not urls:
         raise UsageError("no address of a watcher is given", hint="HOST:PORT,... of `watch --metrics`.")
-    asking = Watchers(urls)
-    try:
-        return asking.of_store(store.url).watchers
-    finally:
-        asking.close()
+    return Watchers(urls).of_store(store.url).watchers
 
 
 def addresses_of(url: str) -> list[str]:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 
-def incident_link(page_url: str, store: str, incident: str) -> str:
-    """Return the URL of an incident; "" without the URL of a page.
+def incidents_link(page_url: str, store: str, **chosen: object) -> str:
+    """Return the URL of incidents; "" without the URL of a page.
 
     Args:
         page_url: by what URL people reach the page; "" if there is none.
         store: the URL of the store, whose last part is the name of the run.
-        incident: the id of the incident.
+        chosen: which incidents: an `id`, or a `rank` and `step` that they were seen on.
     """
-    return f"{_of_run(page_url, store)}?id={incident}" if page_url else ""
-
-
-def place_link(page_url: str, store: str, rank: int, step: int) -> str:
-    """Return the URL of the incidents that were seen on a rank in a step; "" without the URL of a page."""
-    return f"{_of_run(page_url, store)}?rank={rank}&step={step}" if page_url else ""
-
-
-def _of_run(page_url: str, store: str) -> str:
-    run = store.rstrip("/").rpartition("/")[2]
-    return f"{page_url.rstrip('/')}/runs/{quote(run, safe='')}/incidents"
+    run = quote(store.rstrip("/").rpartition("/")[2], safe="")
+    return f"{page_url.rstrip('/')}/runs/{run}/incidents?{urlencode(chosen)}" if page_url else ""

@@ -17,10 +17,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import urllib3
 import xxhash
@@ -30,7 +30,7 @@ from ingest.dispatch.outcomes import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
 from ingest.findings.incidents import Incident, Incidents
 from ingest.reader.ranges import format_ranges
-from ingest.reporting.page_link import incident_link
+from ingest.reporting.page_link import incidents_link
 from workers.errors import DumpIngestError
 from workers.events import Event, Observer
 from workers.store.model import SEVERITIES, Finding
@@ -94,7 +94,6 @@ class Webhook:
     observers: list[Observer] = field(default_factory=list)
     """Called from the thread that posts."""
     first_pause_s: float = FIRST_PAUSE_S
-    attempts: int = ATTEMPTS
     queued: int = QUEUED
     _queue: queue.Queue[_Message | None] = field(init=False)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -111,9 +110,7 @@ class Webhook:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Send queued messages for a few seconds, then drop the rest."""
         self._ending.set()
         try:
@@ -123,13 +120,8 @@ class Webhook:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
         self._stop.set()
-        while True:
-            try:
-                message = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if message is not None:
-                self._emit(PostDropped(message.findings, "the process ended"))
+        for message in self._waiting():
+            self._emit(PostDropped(message.findings, "the process ended"))
 
     def observe(self, event: Event) -> None:
         """Queue the findings of a service or a consolidator. Never waits."""
@@ -150,9 +142,8 @@ class Webhook:
         if not worst:
             return
         body = json.dumps(payload(self.store, worst, total), allow_nan=False).encode()
-        message = _Message(body, total, worst[0].step)
         try:
-            self._queue.put_nowait(message)
+            self._queue.put_nowait(_Message(body, total, worst[0].step))
         except queue.Full:
             self._emit(PostDropped(total, "too many messages wait"))
 
@@ -187,26 +178,22 @@ class Webhook:
         ]
 
     def _waiting(self) -> list[_Message]:
-        """Take the messages that wait; the end of the queue stays in it."""
+        """Take the messages that wait, up to the end of the queue, which stays in it."""
         messages: list[_Message] = []
-        while True:
-            try:
-                message = self._queue.get_nowait()
-            except queue.Empty:
-                return messages
-            if message is None:
-                self._queue.put(None)
-                return messages
-            messages.append(message)
+        with suppress(queue.Empty):
+            while (message := self._queue.get_nowait()) is not None:
+                messages.append(message)
+            self._queue.put(None)
+        return messages
 
     def _post(self, pool: urllib3.PoolManager, message: _Message) -> Posted | PostDropped:
         """Send a message until it is accepted, refused, or was tried often enough."""
         reason = ""
-        for attempt in range(1, self.attempts + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             reason, is_passing = self._try(pool, message.body)
             if not reason:
                 return Posted(message.findings, attempt)
-            if not is_passing or attempt == self.attempts:
+            if not is_passing or attempt == ATTEMPTS:
                 break
             pause_s = min(self.first_pause_s * 2 ** (attempt - 1), LONGEST_PAUSE_S)
             self._emit(PostRetried(reason, pause_s))
@@ -236,27 +223,55 @@ class Webhook:
             observer(event)
 
 
-#: The zero time of Go: Alertmanager writes it for an alert that fires.
-_NO_END = "0001-01-01T00:00:00Z"
-
-
-def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, Any]:
-    """Return the message about one step; `total` also counts findings that are not in it."""
+def _message(
+    groups: Mapping[str, str],
+    key: str,
+    alerts: Sequence[Mapping[str, Any]],
+    *,
+    common: Mapping[str, str],
+    more: int = 0,
+    page_url: str = "",
+) -> dict[str, Any]:
+    """Return a group of firing alerts in the form of Alertmanager; `more` counts those that are not in it."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    step = str(findings[0].step)
-    common = {"alertname": "DumpIngestFinding", "store": store, "step": step}
+    # The zero time of Go: Alertmanager writes it for an alert that fires.
+    firing = {"status": "firing", "startsAt": now, "endsAt": "0001-01-01T00:00:00Z"}
     return {
         "version": "4",
         "receiver": "dump-ingest",
         "status": "firing",
-        "groupKey": f"dump-ingest:{store}:{step}",
-        "truncatedAlerts": max(total - len(findings), 0),
-        "groupLabels": common,
+        "groupKey": f"dump-ingest:{groups['store']}:{key}",
+        "truncatedAlerts": more,
+        "groupLabels": groups,
         "commonLabels": common,
         "commonAnnotations": {},
-        "externalURL": "",
-        "alerts": [_alert(finding, common, now) for finding in findings],
+        "externalURL": page_url,
+        "alerts": [{**firing, "generatorURL": "", **alert} for alert in alerts],
     }
+
+
+def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, Any]:
+    """Return the message about one step; `total` also counts findings that are not in it."""
+    step = str(findings[0].step)
+    common = {"alertname": "DumpIngestFinding", "store": store, "step": step}
+    alerts = [_alert(finding, common) for finding in findings]
+    return _message(common, step, alerts, common=common, more=max(total - len(findings), 0))
+
+
+def _alert(finding: Finding, common: Mapping[str, str]) -> dict[str, Any]:
+    labels = {**common, "rule": finding.rule, "severity": finding.severity}
+    where = f"step {finding.step}"
+    if finding.rank is not None:
+        labels["rank"] = str(finding.rank)
+        where = f"rank {finding.rank} {where}"
+    if finding.name:
+        labels |= {"tensor": finding.name, "graph": finding.graph}
+        where += f": {finding.name}"
+    numbers = {"value": finding.value, "threshold": finding.threshold}
+    annotations = {"summary": f"{finding.rule}: {where}", "description": finding.reason}
+    annotations |= {name: f"{number:.9g}" for name, number in numbers.items() if math.isfinite(number)}
+    fingerprint = xxhash.xxh3_64_hexdigest(json.dumps(labels, sort_keys=True).encode())
+    return {"labels": labels, "annotations": annotations, "fingerprint": fingerprint}
 
 
 def incident_payload(incident: Incident, page_url: str = "") -> dict[str, Any]:
@@ -264,24 +279,14 @@ def incident_payload(incident: Incident, page_url: str = "") -> dict[str, Any]:
 
     With the URL of the page, the alert leads to the incident on it.
     """
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    labels = {
-        "alertname": "DumpIngestIncident",
-        "store": incident.store,
-        "incident": incident.id,
+    groups = {"alertname": "DumpIngestIncident", "store": incident.store, "incident": incident.id}
+    known = {
         "kind": incident.kind.value,
         "severity": incident.severity,
         "step": str(incident.first_step),
-    }
-    known = {
         "rank": "" if incident.rank is None else str(incident.rank),
-        "host": incident.host,
-        "op_type": incident.op_type,
-        "op_name": incident.op_name,
-        "graph": incident.graph,
-        "tensor": incident.tensor,
+        **{name: getattr(incident, name) for name in ("host", "op_type", "op_name", "graph", "tensor")},
     }
-    labels |= {name: value for name, value in known.items() if value}
     annotations = {
         "summary": incident.summary,
         "description": incident.reason,
@@ -290,68 +295,20 @@ def incident_payload(incident: Incident, page_url: str = "") -> dict[str, Any]:
         "tensors": str(incident.tensors),
         "rules": ", ".join(f"{rule} {count}" for rule, count in incident.rules.items()),
     }
-    return {
-        "version": "4",
-        "receiver": "dump-ingest",
-        "status": "firing",
-        "groupKey": f"dump-ingest:{incident.store}:{incident.id}",
-        "truncatedAlerts": 0,
-        "groupLabels": {name: labels[name] for name in ("alertname", "store", "incident")},
-        "commonLabels": labels,
-        "commonAnnotations": {},
-        "externalURL": page_url,
-        "alerts": [
-            {
-                "status": "firing",
-                "labels": labels,
-                "annotations": {name: text for name, text in annotations.items() if text},
-                "startsAt": now,
-                "endsAt": _NO_END,
-                "generatorURL": incident_link(page_url, incident.store, incident.id),
-                "fingerprint": incident.id,
-            }
-        ],
-    }
-
-
-def _alert(finding: Finding, common: Mapping[str, str], now: str) -> dict[str, Any]:
-    labels = {**common, "rule": finding.rule, "severity": finding.severity}
-    where = f"step {finding.step}"
-    if finding.rank is not None:
-        labels["rank"] = str(finding.rank)
-        where = f"rank {finding.rank} {where}"
-    annotations = {"summary": f"{finding.rule}: {where}", "description": finding.reason}
-    if finding.name:
-        labels["tensor"] = finding.name
-        labels["graph"] = finding.graph
-        annotations["summary"] += f": {finding.name}"
-    if math.isfinite(finding.value):
-        annotations["value"] = f"{finding.value:.9g}"
-    if math.isfinite(finding.threshold):
-        annotations["threshold"] = f"{finding.threshold:.9g}"
-    return {
-        "status": "firing",
+    labels = groups | {name: text for name, text in known.items() if text}
+    alert = {
         "labels": labels,
-        "annotations": annotations,
-        "startsAt": now,
-        "endsAt": _NO_END,
-        "generatorURL": "",
-        "fingerprint": xxhash.xxh3_64_hexdigest(json.dumps(labels, sort_keys=True).encode()),
+        "annotations": {name: text for name, text in annotations.items() if text},
+        "generatorURL": incidents_link(page_url, incident.store, id=incident.id),
+        "fingerprint": incident.id,
     }
+    return _message(groups, incident.id, [alert], common=labels, page_url=page_url)
 
 
 #: Asking the store takes at most this share of the time, however many steps it has.
 _SHARE = 0.1
 #: An incident has grown if another rank has it, or if it was seen in this many times the steps.
 _GROWTH = 10
-
-
-class _Extent(NamedTuple):
-    """How far an incident had gone when it was told."""
-
-    ranks: frozenset[int]
-    steps: int
-    severity: str
 
 
 @dataclass(slots=True, eq=False)
@@ -363,7 +320,7 @@ class IncidentPosts:
     severity: str = "warning"
     """The mildest that is told."""
     clock: Callable[[], float] = time.monotonic
-    _told: dict[str, _Extent] = field(default_factory=dict)
+    _told: dict[str, Incident] = field(default_factory=dict)
     _rest_until: float = 0.0
 
     @property
@@ -377,8 +334,7 @@ class IncidentPosts:
         Raises:
             DumpIngestError: the store cannot be reached, or is damaged.
         """
-        chosen = set(steps)
-        severe = SEVERITIES[SEVERITIES.index(self.severity) :]
+        chosen, severe = set(steps), SEVERITIES[SEVERITIES.index(self.severity) :]
         started = self.clock()
         try:
             incidents = self.ask().incidents
@@ -388,9 +344,7 @@ class IncidentPosts:
         for incident in incidents:
             touched = any(incident.first_step <= step <= incident.last_step for step in chosen)
             if touched and incident.severity in severe and self._has_grown(incident):
-                self._told[incident.id] = _Extent(
-                    frozenset(incident.ranks), incident.steps, incident.severity
-                )
+                self._told[incident.id] = incident
                 yield incident
 
     def forget(self, incident: str) -> None:
@@ -401,7 +355,7 @@ class IncidentPosts:
         told = self._told.get(incident.id)
         return (
             told is None
-            or not told.ranks.issuperset(incident.ranks)
+            or not {*told.ranks} >= {*incident.ranks}
             or incident.steps >= _GROWTH * told.steps
             or incident.severity != told.severity
         )

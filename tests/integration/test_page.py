@@ -23,7 +23,9 @@ LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 EVIL = "<img src=x onerror=alert(1)>"
 VIEWS = (
     "incidents",
-    "incidents?step=2&layout=1",
+    "layout?step=2",
+    "audit",
+    "audit?step=2",
     "matrix",
     "matrix?stat=l2_norm",
     "cell?rank=1&step=2&name=Log*",

@@ -7,16 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ingest.page.answers import (
-    PATTERN,
-    RANKS,
-    STAT,
-    STEPS,
-    reads_tensors,
-)
-from ingest.page.asking import AnswerLine, Asked, Screen, lines, matrix_asked
+from ingest.page.answers import PATTERN, RANKS, STAT, STEPS, reads_tensors
+from ingest.page.asking import Asked, Endpoint, matrix_asked
 from ingest.page.cells import legend, matrix_picture
-from ingest.page.rendering import command, counted, number, whole
+from ingest.page.questions import AnswerLine, lines
+from ingest.page.rendering import command, counted
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from workers.arrays.aggregate import ABOUT_NON_FINITE
 
@@ -28,87 +23,66 @@ _HOT = frozenset(["non_finite", "anomalous_tensors", "findings", "overflows", "p
 
 def show(asked: Asked) -> dict[str, Any]:
     """Return the matrix, its legend, and its greatest cells."""
-    moment, arguments = asked.moment, asked.arguments
-    what, pattern = arguments.text("stat", "non_finite"), arguments.text("name", "*")
-    whole_matrix = matrix_asked(moment, arguments)
-    matrix = whole_matrix.binned(*MOST_CELLS)
-    rows, columns = whole_matrix.values.shape
-    is_any = bool(rows and columns)
+    what = asked.arguments.text("stat", "non_finite")
+    whole = matrix_asked(asked.moment, asked.arguments)
+    matrix = whole.binned(*MOST_CELLS)
+    rows, columns = whole.values.shape
     label = f"{matrix.title} over {counted(rows, 'rank')} and {counted(columns, 'step')}"
-    state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
+    is_any = bool(rows and columns)
     return {
         "is_any": is_any,
         "picture": matrix_picture(matrix, label) if is_any else "",
         "legend": legend(matrix) if is_any else [],
         "label": label,
         "matrix": matrix,
-        "is_aggregated": matrix is not whole_matrix,
-        "worst": _worst(asked, whole_matrix, what),
+        "is_aggregated": matrix is not whole,
+        "worst": _worst(whole),
         "what": what,
         "is_hot": what in _HOT,
-        "pattern": pattern,
+        "pattern": asked.arguments.text("name", "*"),
         "summaries": SUMMARIES,
         "statistics": [name for name in known_statistics() if name not in SUMMARIES],
-        "state": state,
-        "is_brushed": bool(state["ranks"] or state["steps"]),
-        "data_url": asked.links.api("matrix", **state),
-        "lines": lines(asked, _line(asked, whole_matrix, what, pattern)),
+        "state": {name: asked.arguments.text(name) for name in ("stat", "name", "ranks", "steps")},
+        "lines": lines(asked, _line(asked, whole, what)),
     }
 
 
-def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
-    """Return the cells with the greatest numbers, the first steps first, with the URL of their operators."""
-    values = np.where(np.isnan(matrix.values), -np.inf, matrix.values)
-    order = np.argsort(-values.T, axis=None, kind="stable")[:_LISTED]
-    cells = []
-    for place in order:
-        column, row = np.unravel_index(place, values.T.shape)
-        value = float(matrix.values[row, column])
-        if not value > 0:
-            break
-        rank, step = matrix.ranks[int(row)][0], matrix.steps[int(column)][0]
-        cells.append(
-            {
-                "rank": rank,
-                "step": step,
-                "value": whole(value) if matrix.is_count else number(value),
-                "url": asked.links.view("cell", rank=rank, step=step, stat="" if what in SUMMARIES else what),
-            }
-        )
-    return cells
+def _worst(matrix: Matrix) -> list[tuple[int, int, float]]:
+    """Return rank, step and value of the cells with the greatest numbers, the first steps first."""
+    values = np.where(np.isnan(matrix.values), -np.inf, matrix.values).T
+    order = np.argsort(-values, axis=None, kind="stable")[:_LISTED]
+    columns, rows = (places.tolist() for places in np.unravel_index(order, values.shape))
+    return [
+        (matrix.ranks[row][0], matrix.steps[column][0], float(values[column, row]))
+        for row, column in zip(rows, columns, strict=True)
+        if values[column, row] > 0
+    ]
 
 
-def _line(asked: Asked, whole: Matrix, what: str, pattern: str) -> AnswerLine:
+def _line(asked: Asked, whole: Matrix, what: str) -> AnswerLine:
     """Return the line for what is shown."""
-    rows, columns = MOST_CELLS
-    words = ("heatmap", asked.url, *([] if what in SUMMARIES else [pattern]))
-    options = ("--stat", what, "--cells", f"{rows}x{columns}")
-    given = "" if what in SUMMARIES else f", {pattern!r}"
-    braces = ""
+    pattern = [] if what in SUMMARIES else [asked.arguments.text("name", "*")]
+    cells = "x".join(map(str, MOST_CELLS))
+    shell = command("heatmap", asked.url, *pattern, "--stat", what, "--cells", cells)
+    given = "".join(f", {name!r}" for name in (what, *pattern))
     for name, ends in (("rank", whole.ranks), ("step", whole.steps)):
         if asked.arguments.text(f"{name}s"):
-            numbers = [first for first, _ in ends]
-            braces += f" --{name}={_in_braces(numbers)}"
-            given += f", {name}={_as_python(numbers)}"
-    python = f"ingest.matrix(store, {what!r}{given}, cells={MOST_CELLS!r})"
-    return AnswerLine(command(*words, *options) + braces, python)
+            braces, python = _as_text([first for first, _ in ends])
+            shell += f" --{name}={braces}"
+            given += f", {name}={python}"
+    return AnswerLine(shell, f"ingest.matrix(store{given}, cells={MOST_CELLS!r})")
 
 
-def _is_dense(numbers: Sequence[int]) -> bool:
-    return len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
+def _as_text(numbers: Sequence[int]) -> tuple[str, str]:
+    """Return numbers as a shell repeats the word before them, `{3..9}`, and for Python: `range(3, 10)`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return str(first), repr([first])
+    if last - first == len(numbers) - 1:
+        return f"{{{first}..{last}}}", f"range({first}, {last + 1})"
+    return f"{{{','.join(map(str, numbers))}}}", repr(list(numbers))
 
 
-def _in_braces(numbers: Sequence[int]) -> str:
-    """Return numbers so that a shell repeats the word before them for each: `{3..9}`."""
-    if len(numbers) == 1:
-        return str(numbers[0])
-    inside = f"{numbers[0]}..{numbers[-1]}" if _is_dense(numbers) else ",".join(map(str, numbers))
-    return "{" + inside + "}"
-
-
-def _as_python(numbers: Sequence[int]) -> str:
-    """Return numbers as an expression: `range(3, 10)`."""
-    return f"range({numbers[0]}, {numbers[-1] + 1})" if _is_dense(numbers) else repr(list(numbers))
-
-
-SCREEN = Screen("matrix", "Matrix", "matrix.html.j2", (STAT, PATTERN, RANKS, STEPS), show, reads_tensors)
+SCREEN = Endpoint(
+    "matrix", "Matrix", (STAT, PATTERN, RANKS, STEPS), show, reads_tensors, template="matrix.html.j2"
+)

@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.asking import (
-    AnswerLine,
-    Arguments,
-    Asked,
-    Links,
-    UrlParameter,
-    around,
-    lines,
-    matrix_asked,
-    tensor_of,
-)
+from ingest.page.asking import Arguments, Asked, Links, UrlParameter, matrix_asked, tensor_of
 from ingest.page.moment import Moment
+from ingest.page.questions import AnswerLine, lines
+from ingest.page.rendering import command
 from workers.errors import UsageError
 
 PARAMETERS = (
@@ -62,20 +54,12 @@ def test_a_name_with_any_characters_stays_one_part_of_the_path() -> None:
     assert parse_qs(url.query) == {"name": [HOSTILE], "step": ["0"]}
 
 
-def test_the_base_path_is_in_every_url() -> None:
-    links = Links("/dumps").of_run("a.zarr")
-    assert links.home() == "/dumps/"
-    assert links.asset("page.js") == "/dumps/static/page.js"
-    assert links.api("steps", rank=1) == "/dumps/api/v1/runs/a.zarr/steps?rank=1"
-    assert Links("", "a.zarr").view("live") == "/runs/a.zarr/live"
-
-
 def test_lines_can_be_pasted(moment: Moment) -> None:
     asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
-    shown = lines(asked, AnswerLine.of(("show", asked.url, "Default/a b'c"), "store.ranks"))
-    assert shlex.split(shown.shell) == ["dump-ingest", "show", asked.url, "Default/a b'c"]
+    shown = lines(asked, AnswerLine(command("show", asked.url, "Default/a b'c"), "store.ranks"))
+    assert shlex.split(shown["shell"]) == ["dump-ingest", "show", asked.url, "Default/a b'c"]
     names: dict[str, object] = {}
-    opening, expression = shown.python.rsplit("\n", 1)
+    opening, expression = shown["Python"].rsplit("\n", 1)
     exec(opening, names)  # noqa: S102  (as a reader of the page does)
     assert eval(expression, names) == moment.store.ranks  # noqa: S307
 
@@ -98,10 +82,3 @@ def test_a_step_that_is_damaged_on_all_ranks_has_a_column(nan_log: Path, tmp_pat
     asked = matrix_asked(Moment.of(store), Arguments({}))
     np.testing.assert_equal(asked.to_dict(), ingest.matrix(store).to_dict())
     assert asked.state.tolist() == [[1, 3, 1]] * 2
-
-
-def test_numbers_around_one_are_the_nearest_on_either_side() -> None:
-    assert around(5, [9, 1, 3, 5, 7]) == (3, 7)
-    assert around(4, [1, 3, 7]) == (3, 7)
-    assert around(1, [1, 3]) == (None, 3)
-    assert around(1, []) == (None, None)

@@ -12,13 +12,14 @@ import pytest
 
 import ingest
 from ingest.page import library as module
-from ingest.page.library import Library, Overview, Overviews, Run
+from ingest.page.library import Library, Overview, Run
 from ingest.page.moment import Moment
+from ingest.page.refreshed import Refreshed
 from tests.diverging import WEIGHT, replicas
 from tests.page_server import RunningPage
 from tests.rule_sets import consolidated
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, StoreError, UsageError
 from workers.rules.load import load_rules
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -49,7 +50,7 @@ def gate(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def wait_until_read(run: Run) -> None:
     deadline = time.monotonic() + 60
-    while run._reading is None or not run._reading.done():
+    while not run.store.begin().done():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -157,14 +158,9 @@ def of(store: Path) -> Overview:
 
 def test_a_run_is_told_by_its_last_step_and_what_is_not_finite_even_without_rules(nan_log: Path) -> None:
     seen = of(nan_log)
-    assert (seen.ranks, seen.steps, seen.examined, seen.last_step) == ((0, 1), 3, 3, 3)
-    assert seen.worst is not None
-    assert seen.worst.severity == "critical"
-    assert (seen.worst.rules, seen.worst.ranks, seen.worst.steps) == (
-        ("NaN or Inf",),
-        (1,),
-        (2, 3),
-    )
+    assert (seen.ranks, seen.steps, seen.examined_steps, seen.last_step) == ((0, 1), 3, 3, 3)
+    assert (seen.severity, seen.rules, seen.rule_ranks) == ("critical", ("NaN or Inf",), (1,))
+    assert seen.rule_steps == (2, 3)
     assert seen.committed_at == max(
         step.commit.record.committed_at for step in ingest.open_store(nan_log).select(step=3)
     )
@@ -181,70 +177,75 @@ def test_what_is_only_listed_or_damaged_hides_nothing(nan_log: Path, tmp_path: P
 
 def test_rules_over_several_ranks_count() -> None:
     made = replicas(off=[(3, 2, WEIGHT)])
-    assert Overview.of(made.store).worst is None
+    assert Overview.of(made.store).severity is None
     consolidated(made.objects, load_rules().enabled)
-    worst = Overview.of(made.store).worst
-    assert worst is not None
-    assert (worst.severity, worst.steps) == ("critical", (2,))
+    seen = Overview.of(made.store)
+    assert (seen.severity, seen.rule_steps) == ("critical", (2,))
 
 
-class Runs:
-    """Counts how often each run is read; each reading takes this long by the clock, once the gate is open."""
+class Runs(Library):
+    """Counts how often each run is read, once the gate is open."""
 
-    def __init__(self, took_s: float = 0) -> None:
-        self.read: list[str] = []
-        self.now = 100.0
-        self.took_s = took_s
+    def __init__(self) -> None:
+        self.now, self.known, self.read = 100.0, ["a"], list[str]()
         self.gate = threading.Event()
         self.gate.set()
-        self.overviews = Overviews(self.look, refresh_s=5, clock=lambda: self.now)
+        super().__init__("runs", refresh_s=5, clock=lambda: self.now)
 
-    def look(self, name: str) -> Overview:
+    def names(self) -> list[str]:
+        """Return the names that are there."""
+        return self.known
+
+    def _overview(self, name: str) -> Overview:
         self.gate.wait(60)
-        self.now += self.took_s
         self.read.append(name)
         return Overview(last_step=len(self.read))
-
-    def wait(self) -> None:
-        assert self.overviews._done is not None
-        assert self.overviews._done.wait(60)
 
 
 def test_nobody_waits_long_for_runs_that_are_read_for_the_first_time() -> None:
     runs = Runs()
+    runs.known = ["a", "b"]
     runs.gate.clear()
     begun = time.monotonic()
-    listed = runs.overviews.moment(["a", "b"], 0.05)
+    listed = runs.listed(0.05)
     assert time.monotonic() - begun < 30
     assert (dict(listed.runs), listed.is_complete) == ({"a": None, "b": None}, False)
     runs.gate.set()
-    runs.wait()
-    assert runs.overviews.moment(["a", "b"], 60).is_complete
-
-
-def test_a_reading_that_breaks_off_does_not_end_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    raised = threading.Event()
-    monkeypatch.setattr(threading, "excepthook", lambda _: raised.set())
-    runs = Runs()
-
-    def fail(_: str) -> Overview:
-        raise MemoryError
-
-    runs.overviews.read = fail
-    assert not runs.overviews.moment(["a"], 60).is_complete
-    assert raised.wait(60)
-    runs.overviews.read = runs.look
-    assert runs.overviews.moment(["a"], 60).is_complete
+    assert runs.listed(60).is_complete
 
 
 def test_many_viewers_read_the_runs_once_and_new_runs_at_once() -> None:
     runs = Runs()
-    first = runs.overviews.moment(["a"], 60)
-    assert [runs.overviews.moment(["a"], 60).token for _ in range(3)] == [first.token] * 3
+    first = runs.listed(60)
+    assert [runs.listed(60).token for _ in range(3)] == [first.token] * 3
     runs.now += 6
-    runs.overviews.moment(["a"], 60)
-    runs.wait()
+    runs.listed(60)
+    deadline = time.monotonic() + 60
+    while runs.listed(60).token == first.token:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     assert runs.read == ["a", "a"]
-    assert runs.overviews.moment(["a"], 60).token != first.token
-    assert runs.overviews.moment(["a", "b"], 60).is_complete
+    runs.known = ["a", "b"]
+    while not runs.listed(60).is_complete:
+        assert time.monotonic() < deadline
     assert sorted(runs.read) == ["a", "a", "a", "b"]
+
+
+def test_what_fails_is_read_again_and_the_value_before_stays_if_a_store_is_away() -> None:
+    now = [100.0]
+    outcomes: list[int | Exception] = [MemoryError(), 1, StoreError("away"), 2]
+
+    def read(_: int | None) -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    value = Refreshed(read, 5, lambda: now[0])
+    with pytest.raises(MemoryError):
+        value.now()
+    seen = []
+    for _ in range(3):
+        now[0] += 11
+        seen.append((value.now(), value.trouble))
+    assert seen == [(1, ""), (1, "away"), (2, "")]

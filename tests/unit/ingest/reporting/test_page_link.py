@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import ingest
-from ingest.reporting.page_link import incident_link, place_link
+from ingest.reporting.page_link import incidents_link
 from ingest.reporting.webhook import incident_payload
 from tests.page_server import RunningPage
 
@@ -20,16 +20,18 @@ def test_an_alert_leads_to_its_incident_on_the_page(nan_log: Path) -> None:
 
 def test_a_rank_and_step_lead_to_the_incidents_that_were_seen_there(nan_log: Path) -> None:
     with RunningPage(nan_log) as page:
-        links = [place_link(page.url, str(nan_log), rank, step) for rank, step in ((1, 2), (0, 1))]
+        links = [
+            incidents_link(page.url, str(nan_log), rank=rank, step=step) for rank, step in ((1, 2), (0, 1))
+        ]
         bad, good = (page.get(link.removeprefix(page.url)) for link in links)
     assert "NaN born in Log" in bad.text
     assert "--rank 1 --step 2" in bad.lines[0]
     assert "<h1>No incident</h1>" in good.text
-    assert place_link("", str(nan_log), 1, 2) == ""
+    assert incidents_link("", str(nan_log), rank=1, step=2) == ""
 
 
 def test_without_a_page_there_is_no_link() -> None:
-    assert incident_link("", "s3://bucket/run.zarr", "0") == ""
-    assert incident_link("https://page/dumps", "s3://bucket/a b.zarr", "0f") == (
+    assert incidents_link("", "s3://bucket/run.zarr", id="0") == ""
+    assert incidents_link("https://page/dumps", "s3://bucket/a b.zarr", id="0f") == (
         "https://page/dumps/runs/a%20b.zarr/incidents?id=0f"
     )
