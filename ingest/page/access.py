@@ -113,7 +113,7 @@ def access_for(
     Raises:
         UsageError: other hosts could look without any proof; or the token cannot be read, or is too short.
     """
-    token = _token(token_file) if token_file is not None else ""
+    token = _token(token_file)
     if not listen.is_loopback and not (token or trust_header or is_open):
         raise UsageError(
             f"{listen.shown} is open to other hosts, which could then read every tensor",
@@ -121,11 +121,17 @@ def access_for(
             "--allow-anyone asks for nothing.",
         )
     is_for_loopback = listen.is_loopback and not token and not is_open
-    names = _LOOPBACK_NAMES | ({urlsplit(base_url).hostname or ""} if base_url else set())
-    return Access(token, trust_header or "", names if is_for_loopback else frozenset())
+    return Access(token, trust_header or "", _loopback_names(base_url) if is_for_loopback else frozenset())
 
 
-def _token(path: Path) -> str:
+def _loopback_names(base_url: str | None) -> frozenset[str]:
+    """Return by what names people on this host reach the page."""
+    return _LOOPBACK_NAMES | {urlsplit(base_url or "//localhost").hostname or ""}
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        return ""
     try:
         token = path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:

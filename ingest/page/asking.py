@@ -33,6 +33,17 @@ class UrlParameter(NamedTuple):
     """What it means."""
     is_required: bool = False
 
+    def refuse_other(self, value: str) -> None:
+        """Refuse a value that is too long, or not of its kind.
+
+        Raises:
+            UsageError: it is.
+        """
+        if len(value) > _MAX_TEXT:
+            raise UsageError(f"{self.name}: longer than {_MAX_TEXT} characters")
+        if self.kind == "integer" and value and not _WHOLE.fullmatch(value):
+            raise UsageError(f"{self.name}: {value[:80]!r} is not a whole number")
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -52,10 +63,7 @@ class Arguments:
             if name not in known:
                 hint = f"Parameters: {', '.join(known) or 'none'}."
                 raise UsageError(f"no parameter {name[:80]!r}", hint=hint)
-            if len(value) > _MAX_TEXT:
-                raise UsageError(f"{name}: longer than {_MAX_TEXT} characters")
-            if known[name].kind == "integer" and value and not _WHOLE.fullmatch(value):
-                raise UsageError(f"{name}: {value[:80]!r} is not a whole number")
+            known[name].refuse_other(value)
         for parameter in parameters:
             if parameter.is_required and not query.get(parameter.name):
                 raise UsageError(f"the parameter {parameter.name} is missing", hint=parameter.words)

@@ -6,9 +6,9 @@ Everything is escaped. Colours are classes of the stylesheet: one picture for li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -267,8 +267,8 @@ def overlay(title: str, series: Sequence[Series], label: str, here: int | None =
     A cross at the top says NaN or Inf, in the colour of its line. Lines have dashes of their own: all of
     those that coincide are seen, also in print, and by those who see no colours.
     """
-    steps = sorted({step for line in series for step in line.steps}) or [0]
-    known = np.array([value for line in series for value in line.statistics], np.float64)
+    steps = sorted(set(chain.from_iterable(line.steps for line in series))) or [0]
+    known = np.array([*chain.from_iterable(line.statistics for line in series)], np.float64)
     scale = Scale.of(known[np.isfinite(known)]) or Scale(0, 0, is_logarithmic=False)
     width = min(max((len(steps) - 1) * _STEP_WIDTH, _STEPS_WIDTH[0]), _STEPS_WIDTH[1])
     bottom = _LINES_HEIGHT - _BOTTOM
@@ -287,16 +287,24 @@ def overlay(title: str, series: Sequence[Series], label: str, here: int | None =
     for place, line in enumerate(series):
         parts += _drawn_line(line, place % 8, list(map(x, line.steps)), y(line.statistics))
     parts.append(tag("line", x1=_LEFT, x2=_LEFT + 50 + width, y1=bottom, y2=bottom, class_="baseline"))
-    parts += (text(x(step), bottom + 16, str(step), "mid") for step in steps[:: -(-len(steps) // _TICKS)])
-    ends = list(dict.fromkeys((scale.high, scale.low))) if known.size else []
-    parts += (text(_LEFT - 4, at + 4, number(value), "end") for at, value in zip(y(ends), ends, strict=True))
-    parts.append(text(_LEFT, _LINES_HEIGHT - 2, "step", "axis"))
+    ends = list(dict.fromkeys((scale.high, scale.low))) if np.isfinite(known).any() else []
+    ticks = steps[:: -(-len(steps) // _TICKS)]
+    parts += _axes(dict(zip(ticks, map(x, ticks), strict=True)), dict(zip(ends, y(ends), strict=True)))
     return Overlay(
         title,
         picture(_LEFT + 50 + width, _LINES_HEIGHT, parts, label),
         [line.name for line in series],
-        any(any(line.bad) for line in series),
+        any(chain.from_iterable(line.bad for line in series)),
     )
+
+
+def _axes(steps: Mapping[int, float], ends: Mapping[float, float]) -> Iterator[Markup]:
+    """Yield the numbers of steps and of the least and greatest value, each by where it stands."""
+    for step, x in steps.items():
+        yield text(x, _LINES_HEIGHT - _BOTTOM + 16, str(step), "mid")
+    for value, y in ends.items():
+        yield text(_LEFT - 4, y + 4, number(value), "end")
+    yield text(_LEFT, _LINES_HEIGHT - 2, "step", "axis")
 
 
 def _drawn_line(line: Series, colour: int, x: Sequence[float], y: Sequence[float]) -> Iterator[Markup]:

@@ -98,23 +98,32 @@ class Overview:
         series = read_series(store.objects, numbers, unread).values()
         fired = [each for opened in steps for each in rules_fired_in(opened, or_not_finite=True)]
         fired += chain.from_iterable(map(_fired_in_series, series))
-        highest = max((each.severity for each in fired), default=None)
-        worst = [each for each in fired if each.severity == highest]
-        counts: Counter[str] = Counter()
-        for each in worst:
-            counts[each.rule] += each.findings
         return cls(
             ranks=tuple(sorted({key.rank for key in listed})),
             steps=len({key.step for key in listed}),
             examined_steps=len({key.step for key in keys}),
             last_step=max(numbers, default=None),
             committed_at=max((opened.commit.record.committed_at for opened in steps), default=None),
-            severity=None if highest is None else SEVERITIES[highest],
-            rules=tuple(rule for rule, _ in counts.most_common()),
-            rule_steps=tuple(sorted({each.step for each in worst})),
-            rule_ranks=tuple(sorted({each.rank for each in worst if each.rank is not None})),
             damaged=len(damages) + len(unread),
+            **_worst_of(fired),
         )
+
+
+def _worst_of(fired: Sequence[FiredRule]) -> dict[str, Any]:
+    """Return what an overview says of rules."""
+    highest = max((each.severity for each in fired), default=None)
+    if highest is None:
+        return {}
+    worst = [each for each in fired if each.severity == highest]
+    counts: Counter[str] = Counter()
+    for each in worst:
+        counts[each.rule] += each.findings
+    return {
+        "severity": SEVERITIES[highest],
+        "rules": tuple(rule for rule, _ in counts.most_common()),
+        "rule_steps": tuple(sorted({each.step for each in worst})),
+        "rule_ranks": tuple(sorted({each.rank for each in worst if each.rank is not None})),
+    }
 
 
 def _fired_in_series(document: SeriesDocument) -> Iterator[FiredRule]:

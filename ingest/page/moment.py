@@ -64,15 +64,7 @@ class StatisticsCache:
             kept = self._by_key.get(key, {})
             known = {step: of for step, of in kept.items() if generations.get(step) == of.generation}
         if due := generations.keys() - known.keys():
-            snapshot = moment.snapshot().only(steps=due)
-            try:
-                read = ask_of_undamaged(
-                    snapshot, lambda readable: rank_values_of(readable, pattern, statistic)
-                )
-                known |= {step: _KnownValues(generations[step], values) for step, values in read.items()}
-            except UsageError:
-                if not known:
-                    raise
+            known |= _read(moment, due, pattern, statistic, is_required=not known)
         with self._lock:
             self._by_key[key] = known
             self._by_key.move_to_end(key)
@@ -84,6 +76,24 @@ class StatisticsCache:
         names = sum(_ENTRY_NBYTES + len(pattern) for pattern, _ in self._by_key)
         values = (of for kept in self._by_key.values() for _, of in kept.values())
         return names + sum(_ENTRY_NBYTES + of.ranks.nbytes + of.values.nbytes for of in values)
+
+
+def _read(
+    moment: Moment, steps: Collection[int], pattern: str, statistic: str, *, is_required: bool
+) -> dict[int, _KnownValues]:
+    """Return a statistic of some steps.
+
+    Raises:
+        UsageError: no tensor of these steps matches, and one is required.
+    """
+    snapshot = moment.snapshot().only(steps=steps)
+    try:
+        read = ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, statistic))
+    except UsageError:
+        if is_required:
+            raise
+        return {}
+    return {step: _KnownValues(moment.generations[step], values) for step, values in read.items()}
 
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.

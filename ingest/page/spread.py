@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -47,13 +47,7 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     """Return the picture; None if nothing was reached."""
     near = _nearest(graph)
     column = _columns(near, graph.edges)
-    taken: Counter[tuple[int | None, int]] = Counter()
-    row: dict[int, int] = {}
-    for node in near:
-        spot = node.rank, column[node.id]
-        if taken[spot] < _MAX_ROWS:  # the others are not drawn
-            row[node.id] = taken[spot]
-            taken[spot] += 1
+    row = _rows(near, column)
     nodes = {node.id: node for node in near if node.id in row}
     if len(nodes) < 2:
         return None
@@ -63,15 +57,7 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
         for number, node in nodes.items()
     }
     width = max(place.x for place in places.values()) + _COLUMN
-    parts = []
-    for rank, y in tops.items():
-        if rank is not None:
-            parts.append(tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane"))
-            parts.append(text(8, y + 4, f"rank {rank}", "strong"))
-    for edge in graph.edges:
-        if edge.source in nodes and edge.target in nodes:
-            ends = nodes[edge.source], nodes[edge.target]
-            parts.append(_drawn_edge(edge, ends, places[edge.source], places[edge.target]))
+    parts = [*_drawn_lanes(tops, width), *_drawn_edges(graph, nodes, places)]
     for number, node in nodes.items():
         parts += _drawn(node, places[number])
     drawn, total = len(nodes) - 1, len(graph.nodes) - 1
@@ -82,14 +68,46 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     return SpreadPicture(svg, width > _UPRIGHT, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
 
 
+def _rows(nodes: Sequence[SpreadNode], column: dict[int, int]) -> dict[int, int]:
+    """Return the place of each node among those of its rank and column; the others are not drawn."""
+    taken: Counter[tuple[int | None, int]] = Counter()
+    row: dict[int, int] = {}
+    for node in nodes:
+        spot = node.rank, column[node.id]
+        if taken[spot] < _MAX_ROWS:
+            row[node.id] = taken[spot]
+            taken[spot] += 1
+    return row
+
+
+def _drawn_lanes(tops: dict[int | None, float], width: float) -> Iterator[Markup]:
+    for rank, y in tops.items():
+        if rank is not None:
+            yield tag("line", x1=_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane")
+            yield text(8, y + 4, f"rank {rank}", "strong")
+
+
+def _drawn_edges(
+    graph: SpreadGraph, nodes: dict[int, SpreadNode], places: dict[int, _Spot]
+) -> Iterator[Markup]:
+    for edge in graph.edges:
+        if edge.source in nodes and edge.target in nodes:
+            ends = nodes[edge.source], nodes[edge.target]
+            yield _drawn_edge(edge, ends, places[edge.source], places[edge.target])
+
+
 def _nearest(graph: SpreadGraph) -> list[SpreadNode]:
     """Return the nodes nearest to the origin, on the first ranks, and the collectives next to them."""
+    near = _operators_near(graph)
+    ends = ({edge.source, edge.target} for edge in graph.edges)
+    beside: set[int] = set().union(*(both for both in ends if both & near))
+    return [node for node in graph.nodes if node.id in (beside if node.rank is None else near)]
+
+
+def _operators_near(graph: SpreadGraph) -> set[int]:
     operators = [node for node in graph.nodes if node.rank is not None]
     ranks = list(dict.fromkeys(node.rank for node in operators))[:_MAX_LANES]
-    near = set([node.id for node in operators if node.rank in ranks][:_MAX_NODES])
-    touching = ({edge.source, edge.target} for edge in graph.edges)
-    beside = {end for ends in touching if ends & near for end in ends}
-    return [node for node in graph.nodes if node.id in (beside if node.rank is None else near)]
+    return set([node.id for node in operators if node.rank in ranks][:_MAX_NODES])
 
 
 def _columns(nodes: Sequence[SpreadNode], edges: Sequence[SpreadEdge]) -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,13 @@ def show(asked: Asked) -> dict[str, Any]:
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     opened = asked.moment.opened(rank, step)
     calls = _calls(opened, arguments.text("name"), stat)
+    bad = [call.is_bad for call in calls]
     if arguments.flag("bad"):
-        calls = [call for call in calls if call.is_bad]
+        calls, bad = list(compress(calls, bad)), list(filter(None, bad))
     pages = max(-(-len(calls) // _PER_PAGE), 1)
     page = min(max(arguments.integer("page") or 1, 1), pages)
     values = np.array([call.value for call in calls])
     levels = levels_of(values, is_count=stat in COUNTS).tolist()
-    first_bad = next((place for place, call in enumerate(calls) if call.turns_bad), None)
     shown = slice((page - 1) * _PER_PAGE, page * _PER_PAGE)
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     before, after = around(step, asked.moment.steps_of(rank))
@@ -66,10 +67,9 @@ def show(asked: Asked) -> dict[str, Any]:
         "operators": [(call, css_of(level)) for call, level in zip(calls[shown], levels[shown], strict=True)],
         "legend": level_legend(values, is_count=stat in COUNTS),
         "total": len(calls),
-        "bad_total": sum(call.is_bad for call in calls),
-        "ribbon": ribbon_picture(levels, [call.is_bad for call in calls], label),
-        "first_bad": None if first_bad is None else calls[first_bad],
-        "first_bad_page": (first_bad or 0) // _PER_PAGE + 1,
+        "bad_total": sum(bad),
+        "ribbon": ribbon_picture(levels, bad, label),
+        "first_bad": _first_bad(calls),
         "page": page,
         "pages": pages,
         "per_page": _PER_PAGE,
@@ -88,6 +88,12 @@ def show(asked: Asked) -> dict[str, Any]:
             ),
         ),
     }
+
+
+def _first_bad(calls: Sequence[_OperatorCall]) -> list[tuple[_OperatorCall, int]]:
+    """Return the first call that turns bad, and the page that it is on, if there is one."""
+    bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call.turns_bad)
+    return list(islice(bad, 1))
 
 
 def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:

@@ -20,7 +20,7 @@ from ingest.page.rendering import command
 from ingest.page.views.tensor import series_over_steps
 from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import Comparison, compare
-from ingest.questions.compare.compared_tensor import GOOD, Verdict
+from ingest.questions.compare.compared_tensor import GOOD, ComparedTensor, Verdict
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.heatmap import heatmap
 from ingest.questions.matrix import KNOWN, Matrix
@@ -91,7 +91,7 @@ def show(asked: Asked) -> dict[str, Any]:
     other, stat = arguments.text(BESIDE), statistic_named(arguments.text("stat", "l2_norm"))
     names = asked.library.names() if asked.library is not None else []
     form = {
-        "names": [name for name in names if name != asked.links.run],
+        "names": names,
         "other": other,
         "rank": arguments.integer("rank"),
         "answer": None,
@@ -112,7 +112,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "answer": answer,
         "verdicts": Verdict,
         "good": GOOD,
-        "worst": [tensor for tensor in answer.worst(_LISTED) if tensor.verdict not in GOOD],
+        "worst": answer.worst(_LISTED),
         "metrics": ("max_abs", "relative_euclidean", "cosine"),
         "growth": growth,
         "growth_picture": growth and _growth_picture(growth),
@@ -155,16 +155,18 @@ def _chosen(asked: Asked, other: str) -> _Pair:
     is_long = {"all": rank is None and len(ranks) > _RANKS_AT_ONCE}
     if is_long["all"] and not arguments.flag("all"):
         rank = ranks[0]
-    summaries = [
-        opened.commit.summary
-        for opened in mine.steps
-        if opened.key.step == step and opened.key.rank in (ranks if rank is None else [rank])
-    ]
-    tensors = max((each.tensors + each.statistics_only for each in summaries), default=0)
-    is_long["over"] = len(steps) * tensors > _CELLS_AT_ONCE
-    is_long["elements"] = sum(each.raw_bytes for each in summaries) > _NBYTES_AT_ONCE
+    is_long |= _takes_long(mine, ranks if rank is None else [rank], step, len(steps))
     left_out = frozenset(what for what, long in is_long.items() if long and not arguments.flag(what))
     return _Pair(((asked.links.run, mine), (other, its)), steps, step, ranks, rank, left_out)
+
+
+def _takes_long(mine: Moment, ranks: Sequence[int], step: int, steps: int) -> dict[str, bool]:
+    """Return whether what is shown over the steps, and reading elements, take long for a step of ranks."""
+    chosen = (opened for opened in mine.steps if opened.key.step == step and opened.key.rank in ranks)
+    summaries = [opened.commit.summary for opened in chosen]
+    tensors = max((each.tensors + each.statistics_only for each in summaries), default=0)
+    nbytes = sum(each.raw_bytes for each in summaries)
+    return {"over": steps * tensors > _CELLS_AT_ONCE, "elements": nbytes > _NBYTES_AT_ONCE}
 
 
 def _growth(pair: _Pair, stat: str) -> ErrorGrowth | None:
@@ -219,9 +221,7 @@ def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> It
     """Yield a tensor over the steps in both runs: the one that is wanted, else the first that differs."""
     first = answer.first.tensor if answer.first is not None else None
     if wanted or first is not None:
-        names = [wanted, wanted]
-        if not wanted and first is not None:
-            names = [glob.escape(name or first.name) for name in (first.name_a, first.name_b)]
+        names = [wanted, wanted] if wanted else _globs_of(first)
         series = [
             line
             for (run, moment), name in zip(pair.runs, names, strict=True)
@@ -231,6 +231,13 @@ def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> It
             title = f"{stat} of {' and '.join(dict.fromkeys(names))}"
             each = [{"name": name, "stat": stat, "include_partial": True} for name in names]
             yield _Drawn(overlay(title, series, f"{title} in both runs"), _lines(pair, "trend", each))
+
+
+def _globs_of(tensor: ComparedTensor | None) -> list[str]:
+    """Return globs for the names of a tensor in both runs; the same if only one of them has it."""
+    if tensor is None:
+        return []
+    return [glob.escape(name or tensor.name) for name in (tensor.name_a, tensor.name_b)]
 
 
 def _of_role(pair: _Pair, run: str, moment: Moment, given: dict[str, Any]) -> list[Series]:

@@ -66,23 +66,31 @@ def _lines(asked: Asked, place: dict[str, int], alone: Sequence[Incident]) -> It
 
 
 def _card(asked: Asked, incident: Incident, *, is_alone: bool) -> Card:
-    origin, first, last = incident.origin, incident.first_step, incident.last_step
-    spread = origin.spread if origin is not None and origin.found else None
+    first, last = incident.first_step, incident.last_step
+    spread = _spread_of(incident)
     numbers = asked.moment.numbers
-    later = origin.spread.steps if origin is not None and origin.spread is not None else ()
+    later = spread.steps if spread is not None else ()
     seen = {first, *(each.step for each in later)} if later else {n for n in numbers if first <= n <= last}
-    misplaced: tuple[LayoutFinding, ...] = ()
-    if is_alone and incident.kind is IncidentKind.DIVERGENCE:
-        with suppress(UsageError, DamagedStore):  # a single rank of it is left; the card tells the rest
-            misplaced = divergence(asked.moment.store, step=first, include_partial=True).misplaced
     return Card(
         incident,
         spread,
         spread_picture(spread.graph) if spread is not None else None,
         timeline_picture(numbers, seen, f"{incident.kind}: first in step {first}, last in step {last}"),
         incident.rank is not None and first in asked.moment.steps_of(incident.rank),
-        misplaced,
+        _misplaced(asked, incident) if is_alone else (),
     )
+
+
+def _spread_of(incident: Incident) -> OriginSpread | None:
+    origin = incident.origin
+    return origin.spread if origin is not None and origin.found else None
+
+
+def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:
+    if incident.kind is IncidentKind.DIVERGENCE:
+        with suppress(UsageError, DamagedStore):  # a single rank of it is left; the card tells the rest
+            return divergence(asked.moment.store, step=incident.first_step, include_partial=True).misplaced
+    return ()
 
 
 SCREEN = Endpoint(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ingest.findings.stored import read_series
@@ -16,6 +17,7 @@ from ingest.page.rendering import command
 from ingest.page.watchers import Watched
 from ingest.reader.rows import summary_row
 from ingest.reader.step import Step
+from ingest.service.live_watcher import DumpDisk, LiveWatcher
 from workers.store.model import SEVERITIES
 
 _NEWEST, _FINDINGS, _WAITING = 24, 20, 100
@@ -28,18 +30,12 @@ def show(asked: Asked) -> dict[str, Any]:
     moment, watched = asked.moment, asked.watched
     steps = [opened for opened in moment.steps if opened.key.step is not None]
     newest = sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
-    latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
-    commits = Counter(opened.key.rank for opened in steps)
-    addresses = ",".join(watcher.url for watcher in watched.watchers) if watched is not None else ""
-    asking = AnswerLine(
-        command("ls", asked.url, "--watchers", addresses), f"ingest.watchers(store, {addresses!r})"
-    )
     return {
         "watched": watched,
         "live": None if watched is None else _live(watched),
         "replicas": _replicas(moment),
         "last_step": moment.numbers[-1] if steps else None,
-        "ranks": [_rank_row(latest[rank], commits[rank], moment.numbers) for rank in moment.ranks],
+        "ranks": _rank_rows(moment, steps),
         "newest": [
             {**summary_row(opened.commit.summary), "committed_at": _committed_at(opened)} for opened in newest
         ],
@@ -48,10 +44,16 @@ def show(asked: Asked) -> dict[str, Any]:
         "summaries": [opened.commit.summary for opened in steps],
         "commits": len(steps),
         "since": _committed_at(newest[0]) if newest else None,
-        "lines": lines(
-            asked, AnswerLine(command("ls", asked.url), "store.select()"), *[asking] * bool(addresses)
-        ),
+        "lines": lines(asked, AnswerLine(command("ls", asked.url), "store.select()"), *_asking(asked)),
     }
+
+
+def _asking(asked: Asked) -> Iterator[AnswerLine]:
+    """Yield the line that asks the watchers, if there are any."""
+    addresses = ",".join(watcher.url for watcher in asked.watched.watchers) if asked.watched else ""
+    if addresses:
+        shell = command("ls", asked.url, "--watchers", addresses)
+        yield AnswerLine(shell, f"ingest.watchers(store, {addresses!r})")
 
 
 def _committed_at(step: Step) -> str:
@@ -88,16 +90,18 @@ def _live(watched: Watched) -> dict[str, Any] | None:
         return None
     ranks = [rank for watcher in watchers for rank in watcher.ranks]
     steps = [row for watcher in watchers for row in watcher.steps if row.step is not None]
-    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
     return {
-        "lag_s": max((rank.lag_s for rank in ranks), default=0.0),
-        "pending_steps": sum(rank.pending_steps for rank in ranks),
-        "pending_bytes": sum(rank.pending_bytes for rank in ranks),
-        "disk": min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None),
+        "ranks": ranks,
+        "disk": _fullest(watchers),
         "phases": Counter(row.phase for row in steps).most_common(),
-        "steps": sorted(steps, key=lambda row: (row.step, row.rank))[:_WAITING],
+        "steps": sorted(steps, key=attrgetter("step", "rank"))[:_WAITING],
         "left_out": max(len(steps) - _WAITING, 0),
     }
+
+
+def _fullest(watchers: Sequence[LiveWatcher]) -> DumpDisk | None:
+    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
+    return min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None)
 
 
 def _replicas(moment: Moment) -> dict[str, Any]:
@@ -114,6 +118,12 @@ def _replicas(moment: Moment) -> dict[str, Any]:
         if any(count and document.kinds.get(rule) == _OF_REPLICAS for rule, count in document.totals.items())
     ]
     return {"evaluated": len(documents), "differing": differing}
+
+
+def _rank_rows(moment: Moment, steps: Sequence[Step]) -> list[dict[str, Any]]:
+    latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
+    commits = Counter(opened.key.rank for opened in steps)
+    return [_rank_row(latest[rank], commits[rank], moment.numbers) for rank in moment.ranks]
 
 
 def _rank_row(latest: Step, commits: int, numbers: Sequence[int]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class _Content(NamedTuple):
     exponents: Markup | None = None
 
 
-class _WholeTensor(NamedTuple):
+class _AllRanks(NamedTuple):
     """A tensor as a whole, which all ranks have together."""
 
     line: AnswerLine
@@ -109,13 +109,11 @@ def _sketches(asked: Asked, tensor: Tensor) -> tuple[dict[str, Any], list[Answer
     """Return what the sketches of a tensor tell, and the lines that ask the same."""
     histogram = _histogram(tensor)
     counts = None if histogram is None else ExponentCounts.of_histogram(histogram)
-    given = {"rank": tensor.rank, "step": tensor.step, "include_partial": True}
+    given: dict[str, Any] = {"rank": tensor.rank, "step": tensor.step, "include_partial": True}
     given |= {"name": glob.escape(tensor.name)} | ({"graph": tensor.graph} if tensor.graph else {})
     # Each of them reads the index and the names of all tensors, so neither is asked for nothing.
-    nodes = asked.moment.opened(tensor.rank, tensor.step).commit.nodes if tensor.step is not None else {}
     losses = _answered(asked, "precision", given) if histogram is not None else None
-    outliers = _answered(asked, "outliers", given) if arrays_of(nodes) else None
-    outliers = outliers if outliers is not None and outliers.looked_at else None
+    outliers = _outliers(asked, tensor, given)
     told = {"precision": losses and losses.rows, "outliers": outliers}
     sketches = {
         "exponents": counts and counts.picture(f"Signs and binary exponents of {tensor.name}"),
@@ -139,6 +137,14 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> tuple[Overlay | None, list
     given = {"name": pattern, "stat": stat, "rank": ranks, "include_partial": True}
     same = [page_question("trend").line(asked.url, given)] * bool(series)
     return overlay(stat, series, label, tensor.step), same
+
+
+def _outliers(asked: Asked, tensor: Tensor, given: dict[str, Any]) -> Any:
+    """Return the channels that stand out; None if the tensor has no marginals, or is too small for that."""
+    step = tensor.step
+    nodes = () if step is None else asked.moment.opened(tensor.rank, step).commit.nodes
+    answer = _answered(asked, "outliers", given) if arrays_of(nodes) else None
+    return answer if answer is not None and answer.looked_at else None
 
 
 def _answered(asked: Asked, question: str, given: dict[str, Any]) -> Any:
@@ -199,7 +205,7 @@ def _line(
     return AnswerLine(command(*words), python)
 
 
-def _whole(asked: Asked, tensor: Tensor) -> _WholeTensor | None:
+def _whole(asked: Asked, tensor: Tensor) -> _AllRanks | None:
     """Return a tensor as a whole if it is asked for, else only how; None if one rank has the step.
 
     It is asked for by `whole`, or by `placement` if the dump does not tell how ranks hold it.
@@ -209,13 +215,13 @@ def _whole(asked: Asked, tensor: Tensor) -> _WholeTensor | None:
     placement = asked.arguments.text("placement")
     line = _line(asked, tensor, placement=placement)
     if not asked.arguments.flag("whole") and not placement:
-        return _WholeTensor(line)
+        return _AllRanks(line)
     try:
         whole = tensor.unsharded(placement)
         is_small = math.prod(whole.shape) <= SMALL_NBYTES // 8
-        return _WholeTensor(line, whole, image_of(as_float(whole.read())) if is_small else None)
+        return _AllRanks(line, whole, image_of(as_float(whole.read())) if is_small else None)
     except (UsageError, DamagedStore) as exc:
-        return _WholeTensor(_line(asked, tensor, placement=placement or _EXAMPLE), problem=exc.message)
+        return _AllRanks(_line(asked, tensor, placement=placement or _EXAMPLE), problem=exc.message)
 
 
 def _elsewhere(moment: Moment, tensor: Tensor) -> list[tuple[str, str, dict[str, Any]]]:
