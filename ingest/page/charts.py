@@ -261,8 +261,8 @@ class Overlay(NamedTuple):
     """Whether a cross marks NaN or Inf."""
 
 
-def overlay(title: str, series: Sequence[Series], label: str, here: int | None = None) -> Overlay:
-    """Draw lines over steps. A vertical line is the step looked at.
+def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int] = ()) -> Overlay:
+    """Draw lines over steps. Vertical lines are steps that are looked at.
 
     A cross at the top says NaN or Inf, in the colour of its line. Lines have dashes of their own: all of
     those that coincide are seen, also in print, and by those who see no colours.
@@ -282,8 +282,7 @@ def overlay(title: str, series: Sequence[Series], label: str, here: int | None =
             heights: list[float] = (bottom - 4 - scale.share(values) * (bottom - _TOP - 26)).tolist()
         return heights
 
-    here_too = [] if here is None else [here]
-    parts = [tag("line", x1=x(at), x2=x(at), y1=_TOP, y2=bottom, class_="here") for at in here_too]
+    parts = [tag("line", x1=x(at), x2=x(at), y1=_TOP, y2=bottom, class_="here") for at in here]
     for place, line in enumerate(series):
         parts += _drawn_line(line, place % 8, list(map(x, line.steps)), y(line.statistics))
     parts.append(tag("line", x1=_LEFT, x2=_LEFT + 50 + width, y1=bottom, y2=bottom, class_="baseline"))

@@ -136,7 +136,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> tuple[Overlay | None, list
     label = f"{stat} of {tensor.name} over the steps, by rank"
     given = {"name": pattern, "stat": stat, "rank": ranks, "include_partial": True}
     same = [page_question("trend").line(asked.url, given)] * bool(series)
-    return overlay(stat, series, label, tensor.step), same
+    return overlay(stat, series, label, [] if tensor.step is None else [tensor.step]), same
 
 
 def _outliers(asked: Asked, tensor: Tensor, given: dict[str, Any]) -> Any:

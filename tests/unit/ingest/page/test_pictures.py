@@ -28,7 +28,7 @@ def test_text_and_attributes_are_escaped() -> None:
 
 def test_lines_have_gaps_where_values_are_not_finite() -> None:
     line = Series("rank <0>", [1, 2, 3], [1.0, math.nan, 3.0], [False, True, False])
-    drawn = overlay("", [line], "l2_norm", here=2)
+    drawn = overlay("", [line], "l2_norm", here=[2])
     assert drawn.has_bad
     assert drawn.picture.count("<circle") == 2
     assert "rank &lt;0&gt;: NaN or Inf in step 2" in drawn.picture
