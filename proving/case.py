@@ -123,6 +123,8 @@ class Fault:
     """How many steps later its first trace is: 1 for what an optimizer does, which the next step shows."""
     hidden: str = ""
     """Why one run without reference does not show it; "" if it does."""
+    with_first: bool = False
+    """Whether ranks have what is that of the first: it is as wrong, as no value tells whose it should be."""
     edit: Callable[[Any], None] | None = None
     """What makes the mistake: it changes the model. None if the program asks `Job.wrong` instead."""
 

@@ -17,7 +17,7 @@ UNKNOWN = "nothing in one run says what the user meant"
 
 def mistake(edit: Edit | None, places: str, *causes: Cause, lag: int = 0, hidden: str = UNKNOWN) -> Fault:
     """Return a fault that an edit makes; places are separated by spaces."""
-    return Fault(tuple(places.split()), causes, lag, hidden, edit)
+    return Fault(tuple(places.split()), causes, lag, hidden, edit=edit)
 
 
 def visible(edit: Edit | None, places: str, *causes: Cause, lag: int = 0) -> Fault:

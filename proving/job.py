@@ -70,6 +70,7 @@ class Job:
         step, places = self._done
         fault = self.fault
         ranks = self.run.on or tuple(range(self.ranks))
+        ranks = tuple(sorted({*ranks, 0})) if fault.with_first else ranks
         accepted = (*fault.places, *places)
         return Truth(self.run.fault, accepted, fault.causes, (step, step + fault.lag), ranks, fault.hidden)
 

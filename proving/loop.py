@@ -36,7 +36,10 @@ FAULTS = {
         _LOSS, (Cause.FACTOR,), hidden="the number of passes that count as one batch is the user's choice"
     ),
     "gradients clipped before unscale": Fault(
-        _PARAMETERS, (Cause.WRONG_UPDATE, Cause.CLIPPED, Cause.FACTOR, Cause.NOT_UPDATED), lag=1
+        _PARAMETERS,
+        (Cause.WRONG_UPDATE, Cause.CLIPPED, Cause.FACTOR, Cause.NOT_UPDATED),
+        lag=1,
+        hidden="neither the limit nor the rate is dumped: a smaller one of either gives the same values",
     ),
     "loss scaled twice": Fault(_LOSS, (Cause.FACTOR,)),
     "learning rate 0 on one group": Fault((), (Cause.NOT_UPDATED,), lag=1),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from proving.case import Cause, Fault
 
 
-def _mistake(places: str, *causes: Cause, lag: int = 0, hidden: str = "") -> Fault:
-    return Fault(tuple(places.split()), causes, lag=lag, hidden=hidden)
+def _mistake(places: str, *causes: Cause, lag: int = 0, hidden: str = "", with_first: bool = False) -> Fault:
+    return Fault(tuple(places.split()), causes, lag, hidden, with_first)
 
 
 _CHOICE = "nothing in one run says what the user meant"
@@ -39,7 +39,7 @@ FAULTS = {
     ),
     # loading
     "shards exchanged": _mistake(_WEIGHT, Cause.WRONG_SHARD, Cause.PERMUTED, Cause.BLOCK, hidden=_CHOICE),
-    "same shard": _mistake(_WEIGHT, Cause.WRONG_SHARD),
+    "same shard": _mistake(_WEIGHT, Cause.WRONG_SHARD, with_first=True),
     "interleaved shards": _mistake(_WEIGHT, Cause.WRONG_SHARD, Cause.PERMUTED, hidden=_CHOICE),
     "transposed weight": _mistake(_WEIGHT, Cause.TRANSPOSED, hidden=_CHOICE),
     "rows in another order": _mistake(_WEIGHT, Cause.PERMUTED, hidden=_CHOICE),
@@ -121,5 +121,5 @@ FAULTS = {
     ),
     # data
     "batch of one token": _mistake(_INPUT, Cause.CONSTANT_BATCH, Cause.BAD_BATCH),
-    "same batch on all ranks": _mistake(_INPUT, Cause.SAME_BATCH),
+    "same batch on all ranks": _mistake(_INPUT, Cause.SAME_BATCH, with_first=True),
 }

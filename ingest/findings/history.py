@@ -109,6 +109,8 @@ class TrainingTensors:
     parameters: Mapping[str, TrainedParameter]
     modules: Mapping[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]]
     """By class and path: the first inputs and outputs of each call."""
+    output_gradients: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By path of a module: the gradients of its outputs."""
 
     @classmethod
     def of(cls, keys: Sequence[TensorKey]) -> TrainingTensors:
@@ -129,6 +131,11 @@ class TrainingTensors:
         return cls(
             _parameters(of_type, outputs),
             {path: (tuple(ins), tuple(outs)) for path, (ins, outs) in modules.items()},
+            {
+                path: tuple(of_type["Gradient", f"{path}.output"])
+                for _, path in modules
+                if ("Gradient", f"{path}.output") in of_type
+            },
         )
 
 

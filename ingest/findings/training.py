@@ -34,6 +34,11 @@ _NOISE = 1e-5
 #: How near to 1 a ratio of sums must be to be 1, but for rounding.
 _NEAR = 0.01
 
+#: How near to one another the sizes of batches of one kind are, and the factor of another unit.
+_SIMILAR, _OTHER_UNITS = 2.0, 16.0
+_ONE_VALUE = "all elements of this input of the model are equal"
+_SCALED = "this input of the model is that of all steps before times one factor, as in other units"
+
 
 class _Marked:
     """Tensors of a window as they are found, by rank and place."""
@@ -114,12 +119,16 @@ def _lost_gradient(
 
 
 def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
-    """Yield parameters whose module runs, that had a gradient in all steps up to one and in none since."""
+    """Yield parameters whose module runs, that had a gradient in all steps up to one and in none since.
+
+    And those whose gradient is zero in all steps, although what their module reads is not.
+    """
+    yield from _zero_gradients(window)
     absent, marked = int(rule["steps"]), _Marked(window)
     steps = [step for step in window.steps if step is window.now or _has_gradients(window, step).all()]
     if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
         return
-    cut, lost = _Marked(window), {}
+    cut, unused, lost = _Marked(window), _Marked(window), {}
     for name, pair in window.training.parameters.items():
         if pair.gradients and pair.outputs:
             ranks = _lost_gradient(window, pair, steps, absent)
@@ -132,12 +141,53 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
         ranks = np.logical_and.reduce([lost[name] for name in lost if name.startswith(f"{module}.")])
         for (_, path), (_, outputs) in window.training.modules.items():
             if path == module and outputs:
-                cut.mark(outputs[0], ranks)
+                is_learnt = _is_read_by_learner(window, path, outputs[0])
+                cut.mark(outputs[0], ranks & is_learnt)
+                unused.mark(outputs[0], ranks & ~is_learnt)
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
     yield marked.hits("no gradient", "shown", since, reason)
+    reason = (
+        f"it gets no gradient since step {since}, and a module that reads the same bytes does: it is cut off"
+    )
+    yield cut.hits("no gradient", "shown", since, reason)
     reason = f"it gets no gradient since step {since}: what reads it does not use it any more, or cuts it off"
-    yield cut.hits("", "open", since, reason)
+    yield unused.hits("", "open", since, reason)
+
+
+def _is_read_by_learner(window: StepWindow, path: str, output: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a module reads an output of another one, and gets a gradient itself."""
+    found = np.zeros(len(window.now.ranks), bool)
+    for (_, reader), (inputs, _) in window.training.modules.items():
+        above = window.training.output_gradients.get(reader, ())
+        if above and not reader.startswith(f"{path}.") and not path.startswith(f"{reader}."):
+            has_gradient = (window.row(window.now)[:, list(above)] >= 0).any(axis=1)
+            read = [_is_same(window, window.now, output, place) & ~_lacks(window, place) for place in inputs]
+            found |= has_gradient & np.logical_or.reduce([*read, found])
+    return found
+
+
+def _lacks(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(window.row(window.now)[:, place] < 0)
+
+
+def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters that never get a gradient other than zero, of modules that read something else."""
+    if len(window.steps) <= _LEAST:
+        return
+    read = {path: places[:1] for (_, path), (places, _) in window.training.modules.items()}
+    found, every = _Marked(window), [window.value("l2_norm", step) for step in window.steps]
+    gradients = [pair.gradients[-1] for pair in window.training.parameters.values() if pair.gradients]
+    is_trained = np.logical_and.reduce([(norms[:, gradients] > 0).any(axis=1) for norms in every])
+    for name, pair in window.training.parameters.items():
+        inputs = read.get(name.rpartition(".")[0], ())
+        if pair.gradients and inputs:
+            given = np.logical_and.reduce([norms[:, inputs[0]] > 0 for norms in every])
+            is_zero = np.logical_and.reduce([(norms[:, pair.gradients] == 0).all(axis=1) for norms in every])
+            found.mark(pair.parameter, is_zero & given & is_trained)
+    since = window.steps[0].number
+    reason = f"its gradient is zero in all {len(every)} steps since {since}, and what its module reads is not"
+    yield found.hits("no gradient", _level(window), since, reason)
 
 
 def _outermost(window: StepWindow, parameter: str, lost: Mapping[str, Any]) -> str:
@@ -279,13 +329,18 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     Of a step that calls the model several times, in validation or for parts of a batch, all calls count.
     """
     calls = _calls_of_model(window)
-    if not calls or len(window.before) < _LEAST:
+    if not calls or not window.before:
         return
     number, level, first = window.now.number, _level(window), calls[-1][0]
     is_large = window.value("count")[:, calls[-1]].max(axis=1) >= _ELEMENTS
-    constant, repeated, shared = _Marked(window), _Marked(window), _Marked(window)
+    constant, repeated, shared, scaled = (_Marked(window) for _ in range(4))
     for place in chain.from_iterable(calls):
         constant.mark(place, _is_constant(window, place))
+    if len(window.before) < _LEAST:
+        yield constant.hits("batch of one value", "shown", number, _ONE_VALUE)
+        return
+    for place in calls[0]:
+        scaled.mark(place, _is_scaled(window, place) & is_large)
     fed = [
         [window.digest(step)[:, places].reshape(len(is_large), -1) for places in calls]
         for step in window.steps
@@ -296,7 +351,8 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     shared.mark(first, alike[-1] & ~np.logical_or.reduce(alike[:-1]) & is_large)
     of_before = f"the input of step {window.before[-1].number} again; no earlier step repeats one"
     for what, marked, certain, reason in (
-        ("batch of one value", constant, "shown", "all elements of this input of the model are equal"),
+        ("batch of one value", constant, "shown", _ONE_VALUE),
+        ("bad values in a batch", scaled, "likely", _SCALED),
         ("batch repeated", repeated, level, of_before),
         ("same batch on two ranks", shared, level, "another rank has the same input, as in no step before"),
     ):
@@ -351,6 +407,17 @@ def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
     enough = window.value("count")[:, place] >= _ELEMENTS
     result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=(0, 1)) & enough
     return result
+
+
+def _is_scaled(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether an input is like those of all steps before, times one large factor."""
+    names = ("std", "min", "max")
+    known = np.array([[window.value(name, step)[:, place] for name in names] for step in window.steps])
+    before, now, usual = known[:-1], known[-1], np.median(known[:-1], axis=0)
+    factor, spread = now[0] / usual[0], before[:, 0] / usual[0]
+    is_like = np.abs(now / factor - usual) <= (_SIMILAR - 1) * np.abs(usual[1:]).max(axis=0)
+    is_steady = (np.maximum(spread, 1 / spread) <= _SIMILAR).all(axis=0)
+    return np.asarray(is_steady & is_like.all(axis=0) & (np.maximum(factor, 1 / factor) >= _OTHER_UNITS))
 
 
 def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_]:

@@ -6,6 +6,7 @@ operators.py     what operators compute: every output that their definitions all
 backward.py      gradients of the parameters of a module
 collectives.py   what collectives make of the pieces of all ranks
 optimizer.py     what an optimizer makes of a parameter
+updates.py       what it made of those of a step, with the rates of one another
 audit.py         the calls of a step, one after another
 budget.py        the error that each operator adds, and that it passes on
 check.py         whether an output follows from its inputs

@@ -18,9 +18,12 @@ from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.difference import DifferenceShape, shape_of_difference
+from ingest.identities.evidence import named_difference
 from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
-from ingest.identities.optimizer import LEFT_OUT, ParameterHistory, family_of, rate_of, recorded_update
+from ingest.identities.optimizer import ParameterHistory, recorded_update
+from ingest.identities.updates import ParameterUpdate, judged
 from ingest.reader.flow.content import CallKey
 from ingest.reader.flow.operator_kinds import (
     holders,
@@ -48,12 +51,6 @@ _OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 _RANKS = 16
 #: Elements of parameters whose history is kept: 152 bytes for each.
 _KEPT = 1 << 24
-#: Gradients of this share of the usual ones may be zero in exact arithmetic, as those of the bias of keys.
-_NOISE = 2.0**-10
-#: How many parameters must follow from their gradients for each that does not.
-_MOST = 3
-#: How near the rate of a parameter that fails must be to that of others.
-_SAME_RATE = 0.01
 #: Elements of the largest operator that is looked at in a sample.
 _SAMPLED_CALL = 1 << 24
 #: Bytes of tensors of a step that are kept after they were read.
@@ -61,9 +58,17 @@ _HELD = 1 << 25
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
-ADDED, NOT_REDUCED, NOT_UPDATED = "added to that of the step before", "of this rank alone", "not updated"
+ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
+#: The graph of what the backward pass computes again, and what proves what is read there.
+RECOMPUTED = "recompute"
+#: Roundoff of the narrowest type in which activations are kept, and into how many parts ranks share one.
+_NARROWEST, _SHARES = 2.0**-2, 16
+#: What is the matter with what fails as a whole.
+OTHERWISE, WRONG_GROUP = "operator computes something else", "wrong group"
+#: What proves that of a module which calls those in it one after another.
+SEQUENTIAL = "sequential"
 #: What proves the output of a module that adds up its input and what the modules in it gave.
 RESIDUAL = "sum of its parts"
 #: Parts of which such sums are looked for, addends of one, and elements that choose between sums.
@@ -103,6 +108,7 @@ class StepAudit:
             {key.op_name: call.outputs[0] for key, call in calls if key.op_type == kind and call.outputs}
             for kind in ("Parameter", _GRADIENT)
         )
+        self._recomputing = {key.op_name for key in self._flow.calls if key.graph == RECOMPUTED}
         self._seen: set[object] = set()
         self._peers: Mapping[int, StepAudit] = {}
         self._arrays: dict[object, Array] = {}
@@ -161,6 +167,8 @@ class StepAudit:
         row = operand.row
         if row in self._flow.own_writes:
             return self._overwritten(call, operand, before)
+        if call.key.graph == RECOMPUTED and operand is call.inputs[0]:
+            return CheckedTensor(row, RECOMPUTED, self._recomputed(call, operand))
         passing = self._flow.producer(row)
         if passing is None:
             return CheckedTensor(row, "read from what was not dumped", _OPEN)
@@ -171,6 +179,40 @@ class StepAudit:
         if source is not None and source.content == operand.content:
             return CheckedTensor(row, COPY, IdentityCheck("holds", "of the step before"))
         return CheckedTensor(row, "the value before its update was not dumped", _OPEN)
+
+    def _recomputed(self, call: FlowCall, operand: FlowOperand) -> IdentityCheck:
+        """Hold what a call in the backward pass reads against what the same module read in the forward pass.
+
+        What is kept in a narrower type is near to it. If it is not, parts of the inputs of other ranks tell
+        from which it was put together.
+        """
+        if not self._recomputing.isdisjoint(holders(call.key.op_name)):
+            return _OPEN
+        forward = self.forward_inputs(call.key)
+        if any(each.content == operand.content for each in forward):
+            return _HOLDS
+        known = [each for each in forward if each.shape == operand.shape and self._is_readable(each)]
+        if len(known) != 1 or not self._is_readable(operand):
+            return _OPEN
+        should, actual = self._read(known[0]), self._read(operand)
+        if should.dtype != actual.dtype or not unit_roundoff(actual.dtype):
+            return _OPEN
+        size = np.abs(wide(should))
+        difference = shape_of_difference(should, actual, _NARROWEST * (size + size.max(initial=0.0) / 4))
+        if not difference:
+            return _OPEN
+        is_mixed = any(
+            _shares_part(peer.inputs_of(call.key._replace(graph="")), should, actual)
+            for peer in self._peers.values()
+            if peer is not self
+        )
+        return _failing(difference, WRONG_GROUP if is_mixed else "")
+
+    def forward_inputs(self, key: CallKey) -> list[FlowOperand]:
+        """Return what a module that the backward pass calls again read before: its first input, by call."""
+        name = key.op_type, key.op_name
+        calls = [call for call in self._flow.calls.values() if (call.op_type, call.key.op_name) == name]
+        return [call.inputs[0] for call in calls if call.inputs and not call.key.graph]
 
     def parameter_content(self, name: str) -> object:
         """Return what is equal for equal values of a parameter; None if it was not dumped."""
@@ -224,8 +266,9 @@ class StepAudit:
             if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
             elif name not in DEFINITIONS and is_container(call.op_type) and self._is_readable(output):
-                found = self._summed(call, output)
-                reason = reason if found.status == "open" else RESIDUAL
+                is_chain = name == SEQUENTIAL
+                found = self._passed_on(call, output) if is_chain else self._summed(call, output)
+                reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
 
     def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
@@ -319,21 +362,47 @@ class StepAudit:
 
     def _parts_of(self, call: FlowCall, output: FlowOperand) -> list[FlowOperand]:
         """Return what may add up to an output: the input of its module, and what modules in it gave."""
-        within = [
-            other
-            for other in self._flow.calls.values()
-            if call.key.op_name in holders(other.key.op_name)
-            and other.key.occurrence == call.key.occurrence
-            and is_container(other.op_type)
-        ]
-        names = {other.key.op_name for other in within}
-        direct = [other for other in within if names.isdisjoint(holders(other.key.op_name))]
-        given = [*call.inputs, *(each for other in direct for each in other.outputs)]
+        given = [*call.inputs, *(each for other in self._calls_in(call) for each in other.outputs)]
         return [
             each
             for each in {each.content: each for each in given}.values()
             if each.shape == output.shape and each.content != output.content and self._is_readable(each)
         ]
+
+    def _calls_in(self, call: FlowCall) -> list[FlowCall]:
+        """Return the calls that a module made of the modules in it, in order."""
+        within = [
+            other
+            for other in self._flow.calls.values()
+            if call.key.op_name in holders(other.key.op_name)
+            and (other.key.graph, other.key.occurrence) == (call.key.graph, call.key.occurrence)
+            and is_container(other.op_type)
+        ]
+        names = {other.key.op_name for other in within}
+        return [other for other in within if names.isdisjoint(holders(other.key.op_name))]
+
+    def _passed_on(self, call: FlowCall, output: FlowOperand) -> IdentityCheck:
+        """Hold what a sequence of modules returned against what the last of them gave.
+
+        Its calls are known by what they read: the first what the sequence read, each other what the one
+        before gave.
+        """
+        calls = self._calls_in(call)
+        if len(call.outputs) > 1 or not all(len(each.outputs) == 1 and each.inputs for each in calls):
+            return _OPEN
+        passed = [call.inputs[:1], *(each.outputs for each in calls)]
+        is_chain = all(
+            given[:1] and given[0].content == each.inputs[0].content
+            for given, each in zip(passed, calls, strict=False)
+        )
+        last = passed[-1][0] if calls and is_chain and self._is_readable(passed[-1][0]) else None
+        if last is None or last.shape != output.shape:
+            return _OPEN
+        should, actual = self._read(last), self._read(output)
+        if should.dtype != actual.dtype:
+            return _OPEN
+        difference = shape_of_difference(should, actual)
+        return _failing(difference) if difference else _HOLDS
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -502,14 +571,10 @@ class StepAudit:
             yield Expectation(each.value + before, error, ADDED)
 
     def _updates(self, history: RankHistory) -> Iterator[CheckedTensor]:
-        """Check the parameters against what the optimizer makes of those of the step before.
-
-        What an optimizer is, is found from the data. So one parameter fails only if most of the others follow
-        from their gradients in the same way.
-        """
+        """Check the parameters against what the optimizer makes of those of the step before."""
         with np.errstate(all="ignore"):
             norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
-        updated = []
+        updates = []
         for name, operand in self._parameters.items():
             known, gradient = history.parameters.get(name), history.gradients.get(name)
             row = operand.row
@@ -519,41 +584,10 @@ class StepAudit:
             elif known is None or gradient is None or not self._is_readable(operand):
                 yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
             else:
-                updated.append(self._updated(row, self._read(operand), known, wide(gradient), norm))
-        holding = [each.outcome.told for each in updated if each.outcome.status == "holds"]
-        failing = sum(each.outcome.status == "fails" for each in updated)
-        for each in updated:
-            found = each.outcome
-            rates = [rate_of(told) for told in holding if family_of(told) == family_of(found.told)]
-            is_known = len(rates) > max(1, _MOST * failing) and _is_clear(found, float(np.median(rates)))
-            is_doubtful = found.status == "fails" and not is_known
-            yield CheckedTensor(each.row, "optimizer: in doubt", _OPEN) if is_doubtful else each
-
-    @staticmethod
-    def _updated(
-        row: int, after: Array, known: ParameterHistory, gradient: Array, norm: float
-    ) -> CheckedTensor:
-        if not known.value.shape == after.shape == gradient.shape:
-            return CheckedTensor(row, "parameter of another shape", _OPEN)
-        new, size = wide(after), float(np.abs(gradient).max(initial=0.0))
-        moved = float(np.abs(new - known.value).max(initial=0.0))
-        is_same = not moved
-        if not np.isfinite(norm):  # a step that is left out, as GradScaler does; else anything goes
-            found = IdentityCheck("holds", "step left out") if is_same else _OPEN
-            return CheckedTensor(row, "optimizer", found)
-        known.advance(gradient, norm)
-        with np.errstate(all="ignore"):
-            found = check(after, ((each, False) for each in known.expectations(gradient, after)))
-        known.follow(new, gradient, found.told if found.status == "holds" else "")
-        if found.status == "open" and is_same and size:
-            visible = unit_roundoff(after.dtype) * float(np.abs(new).max())
-            found = IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
-        elif found.status == "holds" and moved:
-            found = replace(found, times=size / moved)
-        elif found.status == "fails" and _lacks_gradient(found, gradient):
-            found = IdentityCheck("open", "what has no gradient is updated otherwise")
-        reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
-        return CheckedTensor(row, reason, found)
+                updates.append(ParameterUpdate(row, known, wide(gradient), self._read(operand)))
+        for each, found in judged(updates, norm):
+            reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
+            yield CheckedTensor(each.row, reason, found)
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
         sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
@@ -633,6 +667,25 @@ def _of_guess(found: IdentityCheck) -> IdentityCheck:
     return found if found.status != "fails" or is_element else IdentityCheck("open", "holds for most of it")
 
 
+def _failing(difference: DifferenceShape, cause: str = "") -> IdentityCheck:
+    """Return the check of what should be bit for bit the same."""
+    return IdentityCheck("fails", "", np.inf, difference, cause or named_difference(difference) or OTHERWISE)
+
+
+def _shares_part(theirs: Sequence[Array], should: Array, actual: Array) -> bool:
+    """Return whether a part along the last axis that is not what it should be is a part of another input."""
+    other = theirs[0] if theirs else should
+    if other.shape != should.shape or np.array_equal(other, should):
+        return False
+    for count in range(2, _SHARES + 1):
+        if should.ndim and not should.shape[-1] % count:
+            parts, right, given = (np.split(each, count, -1) for each in (actual, should, other))
+            wrong = [part for part, own in zip(parts, right, strict=True) if not np.array_equal(part, own)]
+            if any(np.array_equal(part, one) for part in wrong for one in given):
+                return True
+    return False
+
+
 def _sums_of(
     parts: Sequence[Array], actual: Array, tried: list[Sequence[int]]
 ) -> Iterator[tuple[Expectation, bool]]:
@@ -655,19 +708,3 @@ def _is_written(array: Array) -> bool:
     """Return whether all numbers are such as a network computes with; masks of infinity are, too."""
     known = wide(array)
     return not np.any(np.isnan(known) | (np.isfinite(known) & (np.abs(known) > UNWRITTEN)))
-
-
-def _is_clear(found: IdentityCheck, rate: float) -> bool:
-    """Return whether an update that fails has the rate of others, and enough elements to tell that."""
-    # Of fewer elements, none is left out of the fit: what is wrong with one decides on the rates.
-    is_large = found.difference is not None and found.difference.size * LEFT_OUT >= 1
-    return is_large and abs(rate_of(found.told) / rate - 1) < _SAME_RATE
-
-
-def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:
-    """Return whether the gradient is zero, or rounding noise, wherever a check saw a difference."""
-    spot = found.difference
-    if spot is None:
-        return False
-    there = np.abs(gradient[tuple(slice(*each) for each in spot.box)])
-    return bool(np.median(there) <= _NOISE * np.median(np.abs(gradient)))

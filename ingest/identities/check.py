@@ -38,6 +38,8 @@ class IdentityCheck:
     """The largest difference in units of its limit; infinite for bits that should be equal."""
     difference: DifferenceShape | None = None
     """From what it should be to what it is."""
+    cause: str = ""
+    """What is the matter, if it fails as a whole."""
 
 
 def check(actual: Array, expected: Iterable[tuple[Expectation, bool]]) -> IdentityCheck:

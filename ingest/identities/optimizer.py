@@ -57,6 +57,8 @@ RESET = ", states reset"
 CLIPPED = ", clipped to one norm"
 CLIPPED_AWAY = "gradients far below eps"
 MOMENTUM = "SGD with momentum"
+WITHOUT_GRADIENT = ", its momentum alone"
+JUMPED = ", far more than before"
 LOST = ", after an update that was lost"
 
 
@@ -70,6 +72,8 @@ class _Model(NamedTuple):
     """Which term is the parameter itself."""
     lost: int | None = None
     """Which term tells that the last update was made, although the parameter does not show it."""
+    missing: Array | float = np.inf
+    """What is not in the change: its lack tells something if rounding does not hide it."""
 
 
 def rate_of(told: str) -> float:
@@ -226,6 +230,8 @@ class ParameterHistory:
     """If the last update changed nothing, and the one before did: that change, and the last gradient."""
     told: str = ""
     """What the last update showed."""
+    fits: dict[str, KnownRates] = field(default_factory=dict)
+    """By what is told of an update."""
     moments: _Moments = field(default_factory=_Moments)
     clipped: _Moments = field(default_factory=_Moments)
     others: _OtherStates = field(default_factory=_OtherStates)
@@ -254,28 +260,48 @@ class ParameterHistory:
             self.moments = _Moments()
             self.moments.advance(gradient)
 
-    def expectations(self, gradient: Array, after: Array) -> Iterator[Expectation]:
-        """Yield what the parameter may be after the step; `advance` comes first."""
+    def expectations(
+        self, gradient: Array, after: Array, known: Sequence[KnownRates] = ()
+    ) -> Iterator[Expectation]:
+        """Yield what the parameter may be after the step; `advance` comes first.
+
+        Args:
+            gradient: that of the step.
+            after: the parameter after it.
+            known: the rates of other parameters; by default, this one tells its own.
+        """
         new = wide(after)
         change = new - self.value
         stored = unit_roundoff(after.dtype)
         some = np.s_[:: max(1, change.size // _SAMPLE)]
-        for model in self._models(gradient, change) if self.value.size >= _LEAST else ():
-            fit = _fitted(model.terms, change)
-            if fit is None or fit.coefficients[0] >= 0:
-                continue
+        self.fits.clear()
+        for model, fit in self._fits(gradient, change, known) if self.value.size >= _LEAST else ():
             value, error = self._made(model, fit, stored, some)
             if np.mean(np.abs(new.reshape(-1)[some] - value) <= 2 * error) * 2 < 1:
                 continue
             value, error = self._made(model, fit, stored, np.s_[:])
-            carried = model.lost and fit.coefficients[model.lost] * model.terms[model.lost]
-            if carried is not None and np.median(np.abs(carried)) <= np.median(error):
+            seen = np.asarray(model.missing) / FEW
+            if model.lost is not None:
+                seen = np.abs(fit.coefficients[model.lost] * model.terms[model.lost])
+            if np.median(seen) <= np.median(error):
                 continue
             first, *others = fit.coefficients
             is_lost = model.lost is not None or (self.lost is not None and model.family.startswith("Adam"))
             decay = "" if model.decay is None else f", decay = {others[model.decay - 1] / first:.3g}"
             told = f"{model.family}, lr = {-first:.5g}{decay}{LOST if is_lost else ''}"
+            self.fits[told] = KnownRates(model.family, fit)
             yield Expectation(value.reshape(after.shape), error.reshape(after.shape), told)
+
+    def _fits(
+        self, gradient: Array, change: Array, known: Sequence[KnownRates]
+    ) -> Iterator[tuple[_Model, _Fit]]:
+        for model in self._models(gradient, change):
+            own = None if known else _fitted(model.terms, change)
+            if own is not None and own.coefficients[0] < 0:
+                yield model, own
+            for family, fit in known:
+                if family == model.family and len(fit.coefficients) == len(model.terms):
+                    yield model, fit
 
     def _made(self, model: _Model, fit: _Fit, stored: float, chosen: slice) -> tuple[Array, Array]:
         """Return what an optimizer makes of elements of the flat parameter, and how far off it may be."""
@@ -294,6 +320,9 @@ class ParameterHistory:
         yield _Model("SGD" + reset, [gradient], size)
         yield _Model("SGD" + reset, [gradient, value], size, 1)
         if self.change is not None and self.gradient is not None:
+            missing = rate_of(self.told) * size if self.told.startswith(MOMENTUM) else 0.0
+            for terms in ([-self.change], [-self.change, value]):
+                yield _Model(MOMENTUM + WITHOUT_GRADIENT, terms, np.zeros(()), missing=missing)
             yield _Model(MOMENTUM, [gradient, self.change], size)
             yield _Model(MOMENTUM, [gradient, self.change, value], size, 2)
             yield _Model(f"{MOMENTUM}, Nesterov", [gradient, self.change, self.gradient, value], size, 3)
@@ -331,6 +360,13 @@ class _Fit:
             for j, other in enumerate(terms)
         )
         return np.asarray(np.sqrt(np.maximum(squares, 0)))
+
+
+class KnownRates(NamedTuple):
+    """The rates that a parameter showed."""
+
+    family: str
+    fit: _Fit
 
 
 def _fitted(terms: Sequence[Array], change: Array) -> _Fit | None:

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 from ingest.identities.audit import (
     ADDED,
     NOT_REDUCED,
-    NOT_UPDATED,
+    RECOMPUTED,
     REDUCED,
+    SEQUENTIAL,
     STALE,
     CheckedTensor,
     RankHistory,
@@ -28,7 +29,15 @@ from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.operators import PRODUCTS
-from ingest.identities.optimizer import CLIPPED_AWAY, LOST, RESET
+from ingest.identities.optimizer import (
+    CLIPPED_AWAY,
+    JUMPED,
+    LOST,
+    RESET,
+    WITHOUT_GRADIENT,
+    rate_of,
+)
+from ingest.identities.updates import NOT_UPDATED
 from ingest.questions.audit_budget import BudgetAnswer, audit_budget
 from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
@@ -38,6 +47,13 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.model import StepKey
 
+#: What a tensor should be by an identity that is no definition of an operator.
+_SHOULD = {
+    SEQUENTIAL: "not what its last module gave: ",
+    RECOMPUTED: "not what the forward pass read: ",
+}
+#: How many times smaller a rate is again after a step in which it jumped.
+_FALLS = 5.0
 #: By how many units of roundoff a gradient must change its parameter, going by what those of others do.
 _CLEAR = 8.0
 
@@ -237,6 +253,12 @@ _OF_UPDATES = (
         Level.LIKELY,
         "changes as if its gradient were far smaller than the eps of Adam, and clipped to one norm",
     ),
+    (
+        WITHOUT_GRADIENT,
+        "gradients clipped to nothing",
+        Level.LIKELY,
+        "changes by its momentum alone, as if its gradient were far smaller than it is",
+    ),
 )
 
 
@@ -302,6 +324,12 @@ class _RankPatterns:
                 "does not change; the next update goes on from the state that this one left",
                 self._lost_updates(),
             ),
+            (
+                "factor",
+                Level.SHOWN,
+                "changes far more than by the rate of the steps before and after",
+                self._jumps(),
+            ),
             *((cause, level, what, self._told(told)) for told, cause, level, what in _OF_UPDATES),
         ]
         for cause, level, what, found in patterns:
@@ -348,6 +376,21 @@ class _RankPatterns:
         }
         found = {name: [step for step in steps if step in moved] for name, steps in self._lost.items()}
         return {name: steps for name, steps in found.items() if steps}
+
+    def _jumps(self) -> dict[str, list[int]]:
+        """Return parameters whose rate is far larger in one step alone, as in no schedule."""
+        later = {
+            (step - 1, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
+        }
+        rates = {
+            (step, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
+        }
+        found = self._told(JUMPED)
+        fell = {
+            name: [step for step in steps if later.get((step, name), math.inf) * _FALLS < rates[step, name]]
+            for name, steps in found.items()
+        }
+        return {name: steps for name, steps in fell.items() if steps}
 
     def _told(self, what: str) -> dict[str, list[int]]:
         """Return the parameters of whose updates this is told, in steps in which it is of most."""
@@ -430,7 +473,7 @@ class _AuditTally:
         for failure in self._failures.values():
             by_rank[failure.rank].append(failure)
         for rank, own in by_rank.items():
-            computed = [each for each in own if each.identity not in ("optimizer", "gradient")]
+            computed = [each for each in own if each.identity not in ("optimizer", "gradient", *_SHOULD)]
             is_repeated = len({step for each in computed for step in each.steps}) > 1
             # A kernel that is wrong is so in each step, and on each rank.
             if is_repeated and (len(by_rank) < len(hosts) or len({each.what for each in computed}) > 1):
@@ -455,7 +498,7 @@ def _of_hardware(failures: Sequence[AuditFailure], host: str) -> AuditFailure:
 def _failure(
     tensor: Tensor, step: int, kind: str, found: IdentityCheck, shape: DifferenceShape
 ) -> AuditFailure:
-    cause = named_difference(shape)
+    cause = found.cause or named_difference(shape)
     return AuditFailure(
         tensor.rank,
         (step,),
@@ -463,7 +506,7 @@ def _failure(
         kind,
         cause,
         Level.SHOWN if cause else Level.OPEN,
-        str(shape),
+        _SHOULD.get(kind, "") + str(shape),
         found.times if math.isfinite(found.times) else None,
         shape.where,
         shape.how,

@@ -28,9 +28,9 @@ FAULTS = loop.FAULTS | {
     "scaled twice": mistake(
         setting("layers.0.up", scale=4.0), "layers.0.up Gradient.layers.0.up.*", Cause.FACTOR, lag=1
     ),
-    "adapter left out": mistake(
+    "adapter left out": visible(
         setting("layers.1.up", scale=0.0),
-        f"{_B} Gradient.layers.1.up.a",
+        f"{_B} Gradient.layers.1.up.a Parameter.layers.1.up.a",
         Cause.NO_GRADIENT,
         Cause.NOT_UPDATED,
         Cause.OPERATOR,

@@ -20,6 +20,7 @@ FAULTS = {
         ("Parameter.embed.weight*", "Parameter.head.weight*"),
         (Cause.MISSING_REDUCTION, Cause.WRONG_UPDATE),
         lag=1,
+        hidden="two parameters begin equal, as copies do; that they are one is not dumped",
     ),
     "a layer left out": Fault(
         ("blocks.2", "blocks.2.*", "Parameter.blocks.2.*", "norm", "norm.input*"),
@@ -27,7 +28,9 @@ FAULTS = {
         hidden=_HIDDEN,
     ),
     "layers loaded by their numbers in the stage": Fault(
-        ("Parameter.blocks.2.*", "Parameter.blocks.3.*"), (Cause.WRONG_SHARD, Cause.STALE)
+        ("Parameter.blocks.2.*", "Parameter.blocks.3.*"),
+        (Cause.WRONG_SHARD, Cause.STALE),
+        hidden="layers begin as copies where a model is made deeper; which were meant is not dumped",
     ),
     # The schedule divides gradients behind the backward pass, after they are dumped.
     "loss not divided by the number of microbatches": Fault(

@@ -13,7 +13,8 @@ from proving.case import Cause
 from proving.edits import evaluating, loading, mistake, returning, visible
 
 FAULTS = loop.FAULTS | {
-    "a layer begins at zero": visible(
+    # It learns, as a branch that users let begin at zero.
+    "a layer begins at zero": mistake(
         loading("net.2.weight", torch.zeros_like),
         "Parameter.net.2.weight net.2 Gradient.net.0.* net.0",
         Cause.NO_GRADIENT,

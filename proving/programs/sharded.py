@@ -30,7 +30,10 @@ FAULTS = {
     "no_sync is never left": Fault(_GRADIENTS, (Cause.MISSING_REDUCTION,)),
     # Dumped before DDP sends those of the first rank: what the second one has of its own batch.
     "statistics of BatchNorm not shared": Fault(
-        ("Parameter.*running*", "bn*", "*.bn*"), (Cause.MISSING_REDUCTION, Cause.STALE), lag=2
+        ("Parameter.*running*", "bn*", "*.bn*"),
+        (Cause.MISSING_REDUCTION, Cause.STALE),
+        lag=2,
+        hidden="DistributedDataParallel can be told not to share them, and many do",
     ),
     "optimizer made before FSDP": Fault(("Parameter.*",), (Cause.NOT_UPDATED,), lag=1),
     "gradients of FSDP never reduced": Fault(
@@ -49,7 +52,7 @@ FAULTS = {
         lag=1,
         hidden="the limit is not dumped",
     ),
-    "same batch on all ranks": Fault(("model", "embed", "conv1"), (Cause.SAME_BATCH,)),
+    "same batch on all ranks": Fault(("model", "embed", "conv1"), (Cause.SAME_BATCH,), with_first=True),
     "other eps of one norm": Fault(("blocks.1.ln1",), (Cause.OPERATOR, Cause.FACTOR), hidden=_HIDDEN),
     # Dumped when the update ends, before it is lost: what is computed from it shows it.
     "a weight of one shard is stale": Fault(

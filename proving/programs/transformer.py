@@ -38,7 +38,7 @@ FAULTS = loop.FAULTS | {
     "keys and values exchanged": Fault(_ATTENTION, (Cause.OPERATOR, Cause.PERMUTED), hidden=_CHOICE),
     "heads not transposed back": Fault(_ATTENTION, (Cause.PERMUTED, Cause.TRANSPOSED), hidden=_CHOICE),
     "residual missing": Fault(("blocks.1",), (Cause.OPERATOR, Cause.OFFSET), hidden=_CHOICE),
-    "dropout left out": Fault(("blocks.1.drop",), (Cause.MODE, Cause.OPERATOR)),
+    "dropout left out": Fault(("blocks.1.drop",), (Cause.MODE, Cause.OPERATOR), hidden=_CHOICE),
     "log of a negative number": visible(
         returning("blocks.1.mlp.act", torch.log), "blocks.1.mlp.act", Cause.NOT_FINITE
     ),

@@ -23,7 +23,7 @@ FAULTS = loop.FAULTS | {
     "noise left out": mistake(
         lambda model: setattr(model, "noise", 0.0), "decoder decoder.0 decoder.input* model", Cause.OPERATOR
     ),
-    "sigmoid twice": mistake(returning("decoder", torch.sigmoid), "decoder", Cause.OPERATOR),
+    "sigmoid twice": visible(returning("decoder", torch.sigmoid), "decoder", Cause.OPERATOR),
     "divergence left out of the loss": mistake(
         lambda model: setattr(model, "weight", 0.0),
         "Gradient.mean.* Gradient.variance.* Gradient.Module.* model mean variance",

@@ -338,7 +338,7 @@ class NotUpdated(BaseRule):
 
 
 class NoGradient(BaseRule):
-    """A parameter that had a gradient in all steps up to one, and none since, although its module runs."""
+    """A parameter that has no gradient since some step, or only zeros in all, although its module runs."""
 
     kind: Literal["no_gradient"]
     steps: Annotated[int, Field(ge=1, le=16)] = 2
@@ -358,14 +358,18 @@ class ModeChanged(BaseRule):
 
 
 class BadBatch(BaseRule):
-    """An input of the model that is one value, that of the step before, or that of another rank.
+    """An input of the model that is one value, in other units, that of the step before, or of another rank.
 
     As in no step before: a run that uses the same batch in each step is left alone.
     """
 
     kind: Literal["batch"]
-    of: tuple[Literal["batch of one value", "batch repeated", "same batch on two ranks"], ...] = (
+    of: tuple[
+        Literal["batch of one value", "bad values in a batch", "batch repeated", "same batch on two ranks"],
+        ...,
+    ] = (
         "batch of one value",
+        "bad values in a batch",
         "batch repeated",
         "same batch on two ranks",
     )

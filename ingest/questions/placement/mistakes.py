@@ -31,10 +31,13 @@ from ingest.questions.placement.sums import (
     backward,
     deviation,
     forward,
+    gathered_from,
+    is_unmasked_lookup,
     layers_of,
     of_parameter,
     partitions_of,
     readers_of,
+    scattered_sums,
     summand_of,
 )
 from ingest.reader.flow.step_parts import StepPart, parts_of
@@ -314,9 +317,11 @@ class _StepOfSums:
         with_bias: Counter[Kind] = Counter()
         without: list[tuple[Layer, tuple[int, ...]]] = []
         named: set[int] = set()
+        in_parts: list[tuple[Layer, tuple[int, ...]]] = []
         for layer in self._search.layers:
             ranks = self._ranks(layer.input, layer.weight, layer.output)
             product = forward(self._values, layer, ranks) if ranks else None
+            in_parts += [(layer, ranks)] if ranks and product is None else []
             ways = [way for (way,) in self._ways(layer.output, ranks, [product], layer.bias)]
             healthy = [way for way in ways if way.factor == 1 and way.is_biased_once]
             if healthy:
@@ -334,12 +339,59 @@ class _StepOfSums:
                 named |= {mistake.tensor for mistake in deviating}
                 yield from deviating
         yield from self._computed_otherwise(named)
+        yield from self._gathered(in_parts)
+        yield from self._scattered(in_parts)
+        for layer, ranks in in_parts:
+            if is_unmasked_lookup(self._values, layer, ranks):
+                text = (
+                    "it is the sum of a row of each rank's part of the table: words of others are not masked"
+                )
+                yield self.mistake(layer.output, ranks, "operator computes something else", "shown", text)
         for layer, ranks in without:
             others = with_bias[self._search.kinds[layer.output]]
             if others >= MANY:
                 text = f"it is the product of its input and weight, without {self._keys[layer.bias].name}, "
                 text += f"which {counted(others, 'other layer')} of its kind add"
                 yield self.mistake(layer.output, ranks, "operator computes something else", "likely", text)
+
+    def _gathered(self, layers: Sequence[tuple[Layer, tuple[int, ...]]]) -> Iterator[_Mistake]:
+        """Yield outputs whose parts are products of the inputs of other ranks, or in another order.
+
+        At least one other layer shows the groups and the order in which the parts of a sequence are gathered.
+        """
+        odd, usual = [], 0
+        for layer, ranks in layers:
+            sources = gathered_from(self._values, layer, ranks)
+            if sources is None:
+                continue
+            groups = [group for groups in partitions_of(ranks, self._coordinates) for group in groups]
+            first = sources[ranks[0]]
+            wrong = next((group for group in sources.values() if self._holds_same(layer.weight, group)), None)
+            if {tuple(sorted(each)) for each in sources.values()} - {*groups}:
+                continue
+            if wrong is not None:
+                text = (
+                    f"its input was gathered from {named_ranges('rank', wrong)}, which hold the same weight"
+                )
+                odd.append(self.mistake(layer.output, ranks, _WRONG_GROUP, "shown", text))
+            elif {*sources.values()} - {*groups}:
+                text = f"the parts of its input were put together in the order of ranks {[*first]}"
+                odd.append(self.mistake(layer.output, ranks, "permutation", "shown", text))
+            else:
+                usual += 1
+        yield from odd if usual else ()
+
+    def _scattered(self, layers: Sequence[tuple[Layer, tuple[int, ...]]]) -> Iterator[_Mistake]:
+        """Yield outputs that are parts of what each rank computes alone, if those of others are of a sum."""
+        alone, usual = [], 0
+        for layer, ranks in layers:
+            ways = scattered_sums(self._values, layer, ranks, partitions_of(ranks, self._coordinates))
+            usual += any(len(groups[0]) > 1 for groups in ways)
+            if [len(groups[0]) for groups in ways] == [1] and not self._holds_same(layer.weight, ranks):
+                text = "it is a part of what each rank computes of its own input and weight: nothing was "
+                text += "added up over the ranks"
+                alone.append(self.mistake(layer.output, ranks, _MISSING, "shown", text))
+        yield from alone if usual else ()
 
     def _computes_alone(self, layer: Layer, ranks: Sequence[int]) -> bool:
         """Return whether each input meets each part of a weight: then nothing is to be added up over ranks.
@@ -494,6 +546,9 @@ class _StepOfSums:
         for way in ways:
             wrong = [group for group in way.groups if not self._holds_same(parameter, group)]
             if self._is_lone_copy(parameter):
+                held = Counter(self._values.content(rank, parameter) for rank in ranks)
+                same = [rank for rank in ranks if held[self._values.content(rank, parameter)] > 1]
+                ranks, hold = tuple(same), f"{named_ranges('rank', same)} hold the same"
                 text = (
                     f"{hold} bytes, and gradients that are not those of replicas; of all others of its kind, "
                 )

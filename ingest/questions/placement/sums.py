@@ -60,6 +60,11 @@ class StepElements:
 
     def of(self, rank: int, tensor: int) -> Array | None:
         """Return the elements of a tensor; None if the store lacks them, or they are not real numbers."""
+        values = self.any_of(rank, tensor)
+        return values if values is not None and unit_roundoff(values.dtype) else None
+
+    def any_of(self, rank: int, tensor: int) -> Array | None:
+        """Return the elements of a tensor, whole numbers, too; None if the store lacks them."""
         if (rank, tensor) not in self._read:
             row = int(self.block.row[self.block.ranks.index(rank), tensor])
             opened = Tensor(self._steps[rank], row)
@@ -69,8 +74,7 @@ class StepElements:
                     values = opened.read(verify=False)
                 except DamagedStore:
                     values = None  # `verify` names the damage
-            is_real = values is not None and values.dtype.kind != "c" and unit_roundoff(values.dtype)
-            self._read[rank, tensor] = values if is_real else None
+            self._read[rank, tensor] = None if values is not None and values.dtype.kind == "c" else values
         return self._read[rank, tensor]
 
     def by_rank(self, ranks: Sequence[int], tensor: int) -> dict[int, Array] | None:
@@ -316,6 +320,117 @@ def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand
     if not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
         return None
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
+
+
+def gathered_from(
+    values: StepElements, layer: Layer, ranks: Sequence[int]
+) -> dict[int, tuple[int, ...]] | None:
+    """Return by rank whose inputs the parts of its output are products of, with its own weight.
+
+    None unless the output has several times the rows of the input along one axis, each from one known rank.
+    """
+    inputs, weights, outputs = (
+        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output)
+    )
+    if not inputs or not weights or not outputs:
+        return None
+    found = {}
+    for rank in ranks:
+        axis = _cut_axis(inputs[rank], weights[rank], outputs[rank])
+        count = 0 if axis is None else outputs[rank].shape[axis] // inputs[rank].shape[axis]
+        if axis is None or count < 2:
+            return None
+        products = _products(inputs, dict.fromkeys(ranks, weights[rank].T))
+        bias = values.of(rank, layer.bias) if layer.bias >= 0 else None
+        added = 0.0 if bias is None else bias.astype(np.float64)
+        sources = []
+        for part in np.split(outputs[rank], count, axis):
+            of_part = [
+                other
+                for other in ranks
+                if _is_sum(
+                    part, [(1.0, products.values[other], products.magnitudes[other])], added, products.terms
+                )
+            ]
+            sources += of_part if len(of_part) == 1 else []
+        found[rank] = tuple(sources)
+        if len(sources) < count:
+            return None
+    return found
+
+
+def scattered_sums(
+    values: StepElements, layer: Layer, ranks: Sequence[int], partitions: Sequence[Groups]
+) -> list[Groups]:
+    """Return over which ranks an output is the own part of a sum, along an axis that its input has whole."""
+    inputs, weights, outputs, biases = (
+        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output, layer.bias)
+    )
+    if not inputs or not weights or not outputs:
+        return []
+    axes = {_cut_axis(inputs[rank], weights[rank], outputs[rank]) for rank in ranks}
+    axis = axes.pop()
+    if axes or axis is None or inputs[ranks[0]].shape[axis] <= outputs[ranks[0]].shape[axis]:
+        return []
+    count = inputs[ranks[0]].shape[axis] // outputs[ranks[0]].shape[axis]
+    products = _products(inputs, {rank: weight.T for rank, weight in weights.items()})
+    place = {
+        rank: group.index(rank)
+        for groups in partitions
+        for group in groups
+        if len(group) == count
+        for rank in group
+    }
+    found = []
+    for groups in partitions if len(place) == len(ranks) else ():
+        sums, bounds = _summed(products.values, groups), _summed(products.magnitudes, groups)
+        if all(
+            _is_sum(
+                outputs[rank],
+                [(1.0, *(np.split(each[rank], count, axis)[place[rank]] for each in (sums, bounds)))],
+                biases[rank].astype(np.float64) if biases else 0.0,
+                products.terms * len(groups[0]),
+            )
+            for rank in ranks
+        ):
+            found.append(groups)
+    return found
+
+
+def _cut_axis(x: Array, weight: Array, output: Array) -> int | None:
+    """Return the axis along which one of input and output is a part, and the only one; None without one."""
+    if weight.ndim != 2 or x.ndim != output.ndim or x.ndim < 2:
+        return None
+    if (x.shape[-1], output.shape[-1]) != (weight.shape[1], weight.shape[0]):
+        return None
+    axes = [axis for axis in range(x.ndim - 1) if x.shape[axis] != output.shape[axis]]
+    lengths = sorted((x.shape[axes[0]], output.shape[axes[0]])) if len(axes) == 1 else (1, 1)
+    return axes[0] if lengths[0] and len(axes) == 1 and not lengths[1] % lengths[0] else None
+
+
+def is_unmasked_lookup(values: StepElements, layer: Layer, ranks: Sequence[int]) -> bool:
+    """Return whether an output is the sum of a row of each rank's part of a table, and not of one row alone.
+
+    A rank that does not hold a word looks up its first or last one instead, unless that is masked.
+    """
+    tables, outputs = (values.by_rank(ranks, place) for place in (layer.weight, layer.output))
+    inputs = {values.content(rank, layer.input) for rank in ranks}
+    ids = values.any_of(ranks[0], layer.input)
+    if not tables or not outputs or ids is None or ids.dtype.kind not in "iu" or len(inputs) > 1:
+        return False
+    length = len(tables[ranks[0]])
+    if len({table.shape for table in tables.values()}) > 1:
+        return False
+    rows = {
+        rank: tables[rank][np.clip(ids - place * length, 0, length - 1)].astype(np.float64)
+        for place, rank in enumerate(ranks)
+    }
+    terms = [(1.0, sum(rows.values()), sum(map(np.abs, rows.values())))]
+    own = sum(each * (ids // length == place)[..., None] for place, each in enumerate(rows.values()))
+    return all(
+        _is_sum(result, terms, 0.0, len(ranks)) and not np.array_equal(result, own)
+        for result in outputs.values()
+    )
 
 
 def backward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:

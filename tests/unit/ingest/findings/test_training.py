@@ -159,6 +159,10 @@ def _repeated(step: int) -> Tensors:
     return healthy(step) | {"Module.Net.model.input.0": healthy(step - 1)["Module.Net.model.input.0"]}
 
 
+def _in_other_units(step: int) -> Tensors:
+    return healthy(step) | {"Module.Net.model.input.0": 255 * healthy(step)["Module.Net.model.input.0"]}
+
+
 @pytest.mark.parametrize(
     ("kind", "faulty", "lag", "cause", "named"),
     [
@@ -170,6 +174,7 @@ def _repeated(step: int) -> Tensors:
         ("mode", _in_evaluation, 1, "mode changed", ["Module.BatchNorm1d.bn"]),
         ("batch", _constant, 0, "batch of one value", ["Module.Net.model"]),
         ("batch", _repeated, 0, "batch repeated", ["Module.Net.model"]),
+        ("batch", _in_other_units, 0, "bad values in a batch", ["Module.Net.model"]),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_with_its_cause_and_first_step(
@@ -181,6 +186,35 @@ def test_a_fault_is_told_with_its_cause_and_first_step(
     assert [name.rpartition(".output")[0] or name.rpartition(".input")[0] for name in found] == named
     assert {began for _, began in found.values()} <= {FAULTY, FAULTY + 1}
     assert {what for what, _ in found.values()} == {cause}
+
+
+def test_a_batch_of_one_value_is_told_from_the_second_step_on() -> None:
+    found = told([[healthy(0)], [_constant(1)]], "batch")
+    assert found == {"Module.Net.model.input.0": ("batch of one value", 1)}
+
+
+@pytest.mark.parametrize("given", [0.0, 1.0])
+def test_a_gradient_of_zeros_in_all_steps_is_told_unless_its_module_reads_zeros(given: float) -> None:
+    def step_of(number: int) -> Tensors:
+        name, whole = "Gradient.b.weight.output.0", healthy(number)
+        return whole | {name: np.zeros((4, 4)), "Module.Linear.b.input.0": np.full((8, 4), given)}
+
+    found = told([[step_of(step)] for step in range(4)], "no_gradient")
+    assert found == ({"Parameter.b.weight.output.0": ("no gradient", 0)} if given else {})
+
+
+@pytest.mark.parametrize(("added", "cause"), [(0.0, "no gradient"), (1.0, "")])
+def test_an_output_that_a_trained_module_reads_and_that_gets_no_gradient_is_cut_off(
+    added: float, cause: str
+) -> None:
+    def step_of(number: int) -> Tensors:
+        whole = healthy(number)
+        whole["Module.Linear.b.input.0"] = whole["Module.Linear.a.output.0"] + added
+        is_lost = number >= FAULTY
+        return {name: one for name, one in whole.items() if not (is_lost and name.startswith("Gradient.a."))}
+
+    found = told([[step_of(step)] for step in range(FAULTY + 2)], "no_gradient")
+    assert found == {"Module.Linear.a.output.0": (cause, FAULTY)}
 
 
 def test_gradients_that_add_up_are_told_in_the_second_step() -> None:

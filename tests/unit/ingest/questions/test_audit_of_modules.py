@@ -234,3 +234,62 @@ def test_the_rule_that_recomputes_a_sample_names_what_does_not_follow_on_the_ran
     ] * found
     for each in findings:
         assert each.reason.startswith("does not follow from its inputs by linear: 1 of 32 elements, element")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name", "cause"),
+    [
+        ("", "", ""),
+        ("sequence", "Module.Sequential.body.output.0", "operator computes something else"),
+        ("recomputed", "Module.Sequential.body.input.0", "operator computes something else"),
+        ("rate", "Parameter.body.0.weight.output.0", "factor"),
+        ("clipped", "Parameter.body.0.weight.output.0", "gradients clipped to nothing"),
+        ("row", "Parameter.body.2.weight.output.0", "one row"),
+    ],
+)
+def test_what_one_run_shows_of_a_mistake_that_begins_in_the_fourth_step(
+    torch: Any, tmp_path: Path, wrong: str, name: str, cause: str
+) -> None:
+    """Of one rank, SGD with momentum, and a sequence of modules that the backward pass computes again."""
+    nn, first = torch.nn, 3
+
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+            self.head = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
+
+        def forward(self, x: Any) -> Any:
+            return self.head(torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False))
+
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    step = 0
+
+    def returned(_: Any, __: Any, output: Any) -> Any:
+        return output * 0.5 if wrong == "sequence" and step >= first else None
+
+    def read(_: Any, inputs: Any) -> Any:
+        is_again = torch._C._current_graph_task_id() != -1
+        return (inputs[0].flip(0),) if wrong == "recomputed" and step >= first and is_again else None
+
+    net.body.register_forward_hook(returned, prepend=True)
+    net.body.register_forward_pre_hook(read, prepend=True)
+    with ingest.record(net, tmp_path / "dump", what="tensors"):
+        for step in range(7):
+            optimizer.zero_grad()
+            net(torch.randn(32, 16)).square().mean().backward()
+            if wrong == "clipped" and step >= first:
+                nn.utils.clip_grad_norm_(net.parameters(), 1e-12)
+            optimizer.param_groups[0]["lr"] = 1.0 if (wrong, step) == ("rate", first) else 0.01
+            weight = net.body[2].weight
+            old = weight.detach().clone()
+            optimizer.step()
+            if (wrong, step) == ("row", first):
+                weight.data[1] = old[0]
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    failures = ingest.audit(ingest.open_store(tmp_path / "run.zarr")).failures
+    assert [(each.name, each.cause, each.steps[0]) for each in failures[:1]] == (
+        [(name, cause, first)] if wrong else []
+    )

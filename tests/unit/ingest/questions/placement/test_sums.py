@@ -5,7 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.questions.placement.sums import Account, Groups, Summand, accounts, deviation, summand_of
+from ingest.questions.placement.sums import (
+    Account,
+    Groups,
+    Layer,
+    StepElements,
+    Summand,
+    accounts,
+    deviation,
+    gathered_from,
+    is_unmasked_lookup,
+    scattered_sums,
+    summand_of,
+)
 
 ALONE: Groups = ((0,), (1,), (2,), (3,))
 PAIRS: Groups = ((0, 1), (2, 3))
@@ -71,3 +83,56 @@ def test_a_sum_that_is_off_in_one_row_of_one_rank_is_named() -> None:
     assert (found.account.groups, found.ranks, found.difference.where) == (PAIRS, (2,), "row")
     results[1] = results[1] + 1
     assert deviation(results, summand, None, PARTITIONS) is None
+
+
+class Held(StepElements):
+    """The elements of some tensors, by rank and place."""
+
+    def __init__(self, elements: dict[tuple[int, int], np.ndarray]) -> None:
+        self._elements = elements
+
+    def holders(self, tensor: int) -> tuple[int, ...]:
+        return tuple(rank for rank, place in self._elements if place == tensor)
+
+    def content(self, rank: int, tensor: int) -> bytes:
+        return self._elements[rank, tensor].tobytes()
+
+    def any_of(self, rank: int, tensor: int) -> np.ndarray | None:
+        return self._elements.get((rank, tensor))
+
+
+#: Places of the weight, the input and the output.
+LAYER = Layer("up", weight=0, input=1, output=2)
+TWO: Groups = ((0, 1),)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_from_whose_inputs_the_parts_of_a_sequence_were_gathered_is_found(order: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    weights, inputs = rng.standard_normal((2, 4, 6)), rng.standard_normal((2, 3, 2, 6))
+    whole = np.concatenate([inputs[rank] for rank in order], 1)
+    held = {(rank, 0): weights[rank] for rank in range(2)} | {(rank, 1): inputs[rank] for rank in range(2)}
+    held |= {(rank, 2): whole @ weights[rank].T for rank in range(2)}
+    assert gathered_from(Held(held), LAYER, (0, 1)) == {0: order, 1: order}
+    held[1, 2] = held[1, 2] + 1
+    assert gathered_from(Held(held), LAYER, (0, 1)) is None
+
+
+@pytest.mark.parametrize("groups", [((0,), (1,)), TWO])
+def test_of_which_sum_an_output_is_the_own_part_is_found(groups: Groups) -> None:
+    rng = np.random.default_rng(0)
+    weights, inputs = rng.standard_normal((2, 4, 6)), rng.standard_normal((2, 3, 8, 6))
+    made = summed({rank: inputs[rank] @ weights[rank].T for rank in range(2)}, groups)
+    held = {(rank, 0): weights[rank] for rank in range(2)} | {(rank, 1): inputs[rank] for rank in range(2)}
+    held |= {(rank, 2): np.split(made[rank], 2, 1)[rank] for rank in range(2)}
+    assert scattered_sums(Held(held), LAYER, (0, 1), [((0,), (1,)), TWO]) == [groups]
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_a_lookup_that_does_not_mask_the_words_of_others_is_found(*, is_masked: bool) -> None:
+    tables, ids = np.random.default_rng(0).standard_normal((2, 4, 6)), np.array([[0, 5, 7], [2, 3, 6]])
+    rows = [tables[rank][np.clip(ids - 4 * rank, 0, 3)] for rank in range(2)]
+    rows = [row * (ids // 4 == rank)[..., None] if is_masked else row for rank, row in enumerate(rows)]
+    held = {(rank, 0): tables[rank] for rank in range(2)} | {(rank, 1): ids for rank in range(2)}
+    held |= {(rank, 2): sum(rows) for rank in range(2)}
+    assert is_unmasked_lookup(Held(held), LAYER, (0, 1)) is not is_masked
