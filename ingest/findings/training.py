@@ -175,18 +175,20 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
     """Yield parameters that never get a gradient other than zero, of modules that read something else."""
     if len(window.steps) <= _LEAST:
         return
-    read = {path: places[:1] for (_, path), (places, _) in window.training.modules.items()}
-    found, every = _Marked(window), [window.value("l2_norm", step) for step in window.steps]
-    gradients = [pair.gradients[-1] for pair in window.training.parameters.values() if pair.gradients]
-    is_trained = np.logical_and.reduce([(norms[:, gradients] > 0).any(axis=1) for norms in every])
-    for name, pair in window.training.parameters.items():
-        inputs = read.get(name.rpartition(".")[0], ())
-        if pair.gradients and inputs:
-            given = np.logical_and.reduce([norms[:, inputs[0]] > 0 for norms in every])
-            is_zero = np.logical_and.reduce([(norms[:, pair.gradients] == 0).all(axis=1) for norms in every])
-            found.mark(pair.parameter, is_zero & given & is_trained)
+    read = {path: places[0] for (_, path), (places, _) in window.training.modules.items() if places}
+    found, pairs = _Marked(window), window.training.parameters
+    norms = np.array([window.value("l2_norm", step) for step in window.steps])
+    gradients = [pair.gradients[-1] for pair in pairs.values() if pair.gradients]
+    is_trained = (norms[:, :, gradients] > 0).any(axis=2).all(axis=0)
+    for name, pair in pairs.items():
+        path = name.rpartition(".")[0]
+        if pair.gradients and path in read:
+            given = (norms[:, :, read[path]] > 0).all(axis=0)
+            found.mark(
+                pair.parameter, (norms[:, :, pair.gradients] == 0).all(axis=(0, 2)) & given & is_trained
+            )
     since = window.steps[0].number
-    reason = f"its gradient is zero in all {len(every)} steps since {since}, and what its module reads is not"
+    reason = f"its gradient is zero in all {len(norms)} steps since {since}, and what its module reads is not"
     yield found.hits("no gradient", _level(window), since, reason)
 
 

@@ -387,22 +387,25 @@ class StepAudit:
         Its calls are known by what they read: the first what the sequence read, each other what the one
         before gave.
         """
-        calls = self._calls_in(call)
-        if len(call.outputs) > 1 or not all(len(each.outputs) == 1 and each.inputs for each in calls):
-            return _OPEN
-        passed = [call.inputs[:1], *(each.outputs for each in calls)]
-        is_chain = all(
-            given[:1] and given[0].content == each.inputs[0].content
-            for given, each in zip(passed, calls, strict=False)
-        )
-        last = passed[-1][0] if calls and is_chain and self._is_readable(passed[-1][0]) else None
-        if last is None or last.shape != output.shape:
+        last = self._last_of_chain(call)
+        if last is None or last.shape != output.shape or not self._is_readable(last):
             return _OPEN
         should, actual = self._read(last), self._read(output)
         if should.dtype != actual.dtype:
             return _OPEN
         difference = shape_of_difference(should, actual)
         return _failing(difference) if difference else _HOLDS
+
+    def _last_of_chain(self, call: FlowCall) -> FlowOperand | None:
+        """Return what the last call in a sequence of modules gave; None if they are not one after another."""
+        calls = self._calls_in(call)
+        if not calls or not all(len(each.outputs) == 1 and each.inputs for each in (call, *calls)):
+            return None
+        passed = [call.inputs[0], *(each.outputs[0] for each in calls)]
+        is_chain = all(
+            given.content == each.inputs[0].content for given, each in zip(passed, calls, strict=False)
+        )
+        return passed[-1] if is_chain else None
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -675,15 +678,17 @@ def _failing(difference: DifferenceShape, cause: str = "") -> IdentityCheck:
 def _shares_part(theirs: Sequence[Array], should: Array, actual: Array) -> bool:
     """Return whether a part along the last axis that is not what it should be is a part of another input."""
     other = theirs[0] if theirs else should
-    if other.shape != should.shape or np.array_equal(other, should):
+    if other.shape != should.shape or not should.ndim or np.array_equal(other, should):
         return False
-    for count in range(2, _SHARES + 1):
-        if should.ndim and not should.shape[-1] % count:
-            parts, right, given = (np.split(each, count, -1) for each in (actual, should, other))
-            wrong = [part for part, own in zip(parts, right, strict=True) if not np.array_equal(part, own)]
-            if any(np.array_equal(part, one) for part in wrong for one in given):
-                return True
-    return False
+    counts = [count for count in range(2, _SHARES + 1) if not should.shape[-1] % count]
+    cut = ([np.split(each, count, -1) for each in (actual, should, other)] for count in counts)
+    return any(_is_mixed(*parts) for parts in cut)
+
+
+def _is_mixed(actual: Sequence[Array], should: Sequence[Array], other: Sequence[Array]) -> bool:
+    """Return whether a part that is not what it should be is one of another tensor."""
+    wrong = [part for part, own in zip(actual, should, strict=True) if not np.array_equal(part, own)]
+    return any(np.array_equal(part, one) for part in wrong for one in other)
 
 
 def _sums_of(

@@ -66,18 +66,27 @@ class ParameterUpdate:
             made = self.known.expectations(self.gradient, self.after, rates)
             self.found = check(self.after, ((each, False) for each in made))
 
-    def finish(self) -> None:
-        """Say what it tells, and take it as the last value."""
+    def _jumps(self) -> str:
+        """Return what is told of an update whose rate and change are far larger than those before."""
+        before = 0.0 if self.known.change is None else float(np.abs(self.known.change).max())
+        rate = rate_of(self.found.told) / rate_of(self.known.told)
+        return JUMPED if before and min(rate, self.moved / before) > _JUMP else ""
+
+    def finish(self, rates: Sequence[KnownRates]) -> None:
+        """Say what it tells, by the rates of others if not by its own, and take it as the last value."""
+        if not self.is_checked:
+            return
+        if self.found.status != "holds" and self.moved and rates:
+            self.check_with(rates)
         found, known = self.found, self.known
         moved, size = self.moved, float(np.abs(self.gradient).max(initial=0.0))
-        last, before = rate_of(known.told), 0.0 if known.change is None else np.abs(known.change).max()
+        jumps = self._jumps()
         known.follow(wide(self.after), self.gradient, found.told if found.status == "holds" else "")
         if found.status == "open" and not moved and size:
             visible = unit_roundoff(self.after.dtype) * float(np.abs(known.value).max())
             found = IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
         elif found.status == "holds" and moved:
-            is_jump = before and min(rate_of(found.told) / last, moved / before) > _JUMP
-            found = replace(found, times=size / moved, told=found.told + (JUMPED if is_jump else ""))
+            found = replace(found, times=size / moved, told=found.told + jumps)
         elif found.status == "fails" and _lacks_gradient(found, self.gradient):
             found = IdentityCheck("open", "what has no gradient is updated otherwise")
         self.found = found
@@ -97,28 +106,37 @@ def judged(
     """
     for each in updates:
         each.check(norm)
-    holding = [each for each in updates if each.is_checked and each.found.status == "holds"]
-    families = Counter(family_of(each.found.told) for each in holding)
-    usual = max(families, key=families.__getitem__, default="")
-    rates = [each.known.fits[each.found.told] for each in holding if family_of(each.found.told) == usual]
-    for each in (one for one in updates if one.is_checked):
-        if each.found.status != "holds" and each.moved and rates:
-            each.check_with(rates)
-        each.finish()
-    told = [each.found.told for each in updates if each.found.status == "holds"]
-    failing = sum(each.found.status == "fails" for each in updates)
+    rates = _usual_rates([each for each in updates if each.found.status == "holds"])
     for each in updates:
-        own = [rate_of(one) for one in told if family_of(one) == family_of(each.found.told)]
-        is_known = len(own) > max(1, _MOST * failing) and _is_clear(each.found, float(np.median(own)))
-        is_doubtful = each.found.status == "fails" and not is_known
+        each.finish(rates)
+    yield from _without_doubtful(updates)
+
+
+def _without_doubtful(
+    updates: Sequence[ParameterUpdate],
+) -> Iterator[tuple[ParameterUpdate, IdentityCheck]]:
+    told = [each.found.told for each in updates if each.found.status == "holds"]
+    least = max(1, _MOST * sum(each.found.status == "fails" for each in updates))
+    for each in updates:
+        is_doubtful = each.found.status == "fails" and not _is_clear(each.found, told, least)
         yield each, IdentityCheck("open", "in doubt") if is_doubtful else each.found
 
 
-def _is_clear(found: IdentityCheck, rate: float) -> bool:
-    """Return whether an update that fails has the rate of others, and enough elements to tell that."""
+def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:
+    """Return what parameters showed, of the optimizer that most of them have."""
+    families = Counter(family_of(each.found.told) for each in holding)
+    usual = max(families, key=families.__getitem__, default="")
+    told = [each.known.fits.get(each.found.told) for each in holding if family_of(each.found.told) == usual]
+    return [rates for rates in told if rates is not None]
+
+
+def _is_clear(found: IdentityCheck, told: Sequence[str], least: int) -> bool:
+    """Return whether an update that fails has the rate of many others, and enough elements to tell that."""
+    rates = [rate_of(one) for one in told if family_of(one) == family_of(found.told)]
     # Of fewer elements, none is left out of the fit: what is wrong with one decides on the rates.
     is_large = found.difference is not None and found.difference.size * LEFT_OUT >= 1
-    return is_large and abs(rate_of(found.told) / rate - 1) < _SAME_RATE
+    is_usual = len(rates) > least and abs(rate_of(found.told) / np.median(rates) - 1) < _SAME_RATE
+    return is_large and bool(is_usual)
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:

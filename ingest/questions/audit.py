@@ -47,7 +47,7 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.model import StepKey
 
-#: What a tensor should be by an identity that is no definition of an operator.
+#: What a tensor should be by an identity other than the definition of an operator.
 _SHOULD = {
     SEQUENTIAL: "not what its last module gave: ",
     RECOMPUTED: "not what the forward pass read: ",

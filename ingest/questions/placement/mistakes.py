@@ -359,27 +359,27 @@ class _StepOfSums:
 
         At least one other layer shows the groups and the order in which the parts of a sequence are gathered.
         """
-        odd, usual = [], 0
-        for layer, ranks in layers:
-            sources = gathered_from(self._values, layer, ranks)
-            if sources is None:
-                continue
-            groups = [group for groups in partitions_of(ranks, self._coordinates) for group in groups]
-            first = sources[ranks[0]]
-            wrong = next((group for group in sources.values() if self._holds_same(layer.weight, group)), None)
-            if {tuple(sorted(each)) for each in sources.values()} - {*groups}:
-                continue
-            if wrong is not None:
-                text = (
-                    f"its input was gathered from {named_ranges('rank', wrong)}, which hold the same weight"
-                )
-                odd.append(self.mistake(layer.output, ranks, _WRONG_GROUP, "shown", text))
-            elif {*sources.values()} - {*groups}:
-                text = f"the parts of its input were put together in the order of ranks {[*first]}"
-                odd.append(self.mistake(layer.output, ranks, "permutation", "shown", text))
-            else:
-                usual += 1
-        yield from odd if usual else ()
+        found = [
+            self._gathered_otherwise(layer, ranks, sources)
+            for layer, ranks in layers
+            if (sources := gathered_from(self._values, layer, ranks)) is not None
+        ]
+        yield from filter(None, found) if None in found else ()
+
+    def _gathered_otherwise(
+        self, layer: Layer, ranks: tuple[int, ...], sources: Mapping[int, tuple[int, ...]]
+    ) -> _Mistake | None:
+        """Return what is wrong with the order or the group in which an input is gathered; None if nothing."""
+        partitions = partitions_of(ranks, self._coordinates)
+        groups = {group for groups in partitions for group in groups}
+        wrong = [group for group in sources.values() if self._holds_same(layer.weight, group)]
+        if wrong:
+            text = f"its input is gathered from {named_ranges('rank', wrong[0])}, which hold the same weight"
+            return self.mistake(layer.output, ranks, _WRONG_GROUP, "shown", text)
+        if {*sources.values()} <= groups:
+            return None
+        text = f"the parts of its input were put together in the order of ranks {[*sources[ranks[0]]]}"
+        return self.mistake(layer.output, ranks, "permutation", "shown", text)
 
     def _scattered(self, layers: Sequence[tuple[Layer, tuple[int, ...]]]) -> Iterator[_Mistake]:
         """Yield outputs that are parts of what each rank computes alone, if those of others are of a sum."""
@@ -546,12 +546,11 @@ class _StepOfSums:
         for way in ways:
             wrong = [group for group in way.groups if not self._holds_same(parameter, group)]
             if self._is_lone_copy(parameter):
-                held = Counter(self._values.content(rank, parameter) for rank in ranks)
-                same = [rank for rank in ranks if held[self._values.content(rank, parameter)] > 1]
-                ranks, hold = tuple(same), f"{named_ranges('rank', same)} hold the same"
+                ranks = self._copies(parameter, ranks)
                 text = (
-                    f"{hold} bytes, and gradients that are not those of replicas; of all others of its kind, "
+                    f"{named_ranges('rank', ranks)} hold the same bytes, and gradients that are not those of "
                 )
+                text += "replicas; of all others of its kind, "
                 yield self.mistake(parameter, ranks, "wrong shard", "likely", f"{text}each rank has a part")
             elif way.size > 1 and wrong:
                 text = (
@@ -583,6 +582,12 @@ class _StepOfSums:
             own[one] != own[other] and passed[one] == passed[other] >= 0 and read[one] != read[other]
             for one, other in combinations(apart, 2)
         )
+
+    def _copies(self, parameter: int, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return the ranks that hold the same of a parameter as another one."""
+        held = {rank: self._values.content(rank, parameter) for rank in ranks}
+        counts = Counter(held.values())
+        return tuple(rank for rank, content in held.items() if counts[content] > 1)
 
     def _is_lone_copy(self, parameter: int) -> bool:
         """Return whether ranks hold different parts of all other parameters of its kind."""

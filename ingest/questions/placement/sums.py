@@ -310,13 +310,28 @@ def _is_linear(x: Array, weight: Array, output: Array) -> bool:
     return (*x.shape[:-1], weight.shape[0]) == output.shape
 
 
+class _Operands(NamedTuple):
+    """Those of one layer, by rank."""
+
+    inputs: ByRank
+    weights: ByRank
+    outputs: ByRank
+    biases: ByRank | None
+
+
+def _operands(values: StepElements, layer: Layer, ranks: Sequence[int]) -> _Operands | None:
+    inputs, weights, outputs, biases = (
+        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output, layer.bias)
+    )
+    return _Operands(inputs, weights, outputs, biases) if inputs and weights and outputs else None
+
+
 def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
     """Return the products of inputs and weights of a linear layer; None if it is none, or cut otherwise."""
-    inputs, weights, outputs = (
-        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output)
-    )
-    if not inputs or not weights or not outputs:
+    known = _operands(values, layer, ranks)
+    if known is None:
         return None
+    inputs, weights, outputs, _ = known
     if not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
         return None
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
@@ -329,72 +344,53 @@ def gathered_from(
 
     None unless the output has several times the rows of the input along one axis, each from one known rank.
     """
-    inputs, weights, outputs = (
-        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output)
-    )
-    if not inputs or not weights or not outputs:
-        return None
-    found = {}
-    for rank in ranks:
-        axis = _cut_axis(inputs[rank], weights[rank], outputs[rank])
-        count = 0 if axis is None else outputs[rank].shape[axis] // inputs[rank].shape[axis]
-        if axis is None or count < 2:
-            return None
-        products = _products(inputs, dict.fromkeys(ranks, weights[rank].T))
-        bias = values.of(rank, layer.bias) if layer.bias >= 0 else None
-        added = 0.0 if bias is None else bias.astype(np.float64)
-        sources = []
-        for part in np.split(outputs[rank], count, axis):
-            of_part = [
-                other
-                for other in ranks
-                if _is_sum(
-                    part, [(1.0, products.values[other], products.magnitudes[other])], added, products.terms
-                )
-            ]
-            sources += of_part if len(of_part) == 1 else []
-        found[rank] = tuple(sources)
-        if len(sources) < count:
-            return None
-    return found
+    known = _operands(values, layer, ranks)
+    found = {} if known is None else {rank: _sources(known, rank) for rank in ranks}
+    return found if found and all(found.values()) else None
+
+
+def _sources(known: _Operands, rank: int) -> tuple[int, ...]:
+    """Return whose inputs the parts of an output are products of; empty if that is not known of all."""
+    inputs, weight, output = known.inputs, known.weights[rank], known.outputs[rank]
+    axis = _cut_axis(inputs[rank], weight, output)
+    if axis is None or output.shape[axis] < inputs[rank].shape[axis]:
+        return ()
+    products = _products(inputs, dict.fromkeys(inputs, weight.T))
+    bias = known.biases[rank].astype(np.float64) if known.biases else 0.0
+    parts = np.split(output, output.shape[axis] // inputs[rank].shape[axis], axis)
+    found = [
+        [
+            other
+            for other, made in products.values.items()
+            if _is_sum(part, [(1.0, made, products.magnitudes[other])], bias, products.terms)
+        ]
+        for part in parts
+    ]
+    return tuple(of_part[0] for of_part in found) if all(len(each) == 1 for each in found) else ()
 
 
 def scattered_sums(
     values: StepElements, layer: Layer, ranks: Sequence[int], partitions: Sequence[Groups]
 ) -> list[Groups]:
     """Return over which ranks an output is the own part of a sum, along an axis that its input has whole."""
-    inputs, weights, outputs, biases = (
-        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output, layer.bias)
-    )
-    if not inputs or not weights or not outputs:
-        return []
-    axes = {_cut_axis(inputs[rank], weights[rank], outputs[rank]) for rank in ranks}
+    known = _operands(values, layer, ranks)
+    axes = {None} if known is None else {_cut_axis(*(each[rank] for each in known[:3])) for rank in ranks}
     axis = axes.pop()
-    if axes or axis is None or inputs[ranks[0]].shape[axis] <= outputs[ranks[0]].shape[axis]:
+    if known is None or axes or axis is None:
         return []
-    count = inputs[ranks[0]].shape[axis] // outputs[ranks[0]].shape[axis]
-    products = _products(inputs, {rank: weight.T for rank, weight in weights.items()})
-    place = {
-        rank: group.index(rank)
-        for groups in partitions
-        for group in groups
-        if len(group) == count
-        for rank in group
-    }
-    found = []
-    for groups in partitions if len(place) == len(ranks) else ():
-        sums, bounds = _summed(products.values, groups), _summed(products.magnitudes, groups)
-        if all(
-            _is_sum(
-                outputs[rank],
-                [(1.0, *(np.split(each[rank], count, axis)[place[rank]] for each in (sums, bounds)))],
-                biases[rank].astype(np.float64) if biases else 0.0,
-                products.terms * len(groups[0]),
-            )
-            for rank in ranks
-        ):
-            found.append(groups)
-    return found
+    products = _products(known.inputs, {rank: weight.T for rank, weight in known.weights.items()})
+    count = known.inputs[ranks[0]].shape[axis] // known.outputs[ranks[0]].shape[axis]
+    of_size = (group for groups in partitions for group in groups if len(group) == count > 1)
+    place = {rank: group.index(rank) for group in of_size for rank in group}
+
+    def is_own_part(rank: int, groups: Groups) -> bool:
+        sums = (_summed(each, groups)[rank] for each in (products.values, products.magnitudes))
+        own = (np.split(each, count, axis)[place[rank]] for each in sums)
+        bias = known.biases[rank].astype(np.float64) if known.biases else 0.0
+        return _is_sum(known.outputs[rank], [(1.0, *own)], bias, products.terms * len(groups[0]))
+
+    tried = partitions if len(place) == len(ranks) else ()
+    return [groups for groups in tried if all(is_own_part(rank, groups) for rank in ranks)]
 
 
 def _cut_axis(x: Array, weight: Array, output: Array) -> int | None:
@@ -404,8 +400,8 @@ def _cut_axis(x: Array, weight: Array, output: Array) -> int | None:
     if (x.shape[-1], output.shape[-1]) != (weight.shape[1], weight.shape[0]):
         return None
     axes = [axis for axis in range(x.ndim - 1) if x.shape[axis] != output.shape[axis]]
-    lengths = sorted((x.shape[axes[0]], output.shape[axes[0]])) if len(axes) == 1 else (1, 1)
-    return axes[0] if lengths[0] and len(axes) == 1 and not lengths[1] % lengths[0] else None
+    shorter, longer = sorted((x.shape[axes[0]], output.shape[axes[0]])) if len(axes) == 1 else (0, 0)
+    return axes[0] if shorter and not longer % shorter else None
 
 
 def is_unmasked_lookup(values: StepElements, layer: Layer, ranks: Sequence[int]) -> bool:
@@ -414,23 +410,21 @@ def is_unmasked_lookup(values: StepElements, layer: Layer, ranks: Sequence[int])
     A rank that does not hold a word looks up its first or last one instead, unless that is masked.
     """
     tables, outputs = (values.by_rank(ranks, place) for place in (layer.weight, layer.output))
-    inputs = {values.content(rank, layer.input) for rank in ranks}
     ids = values.any_of(ranks[0], layer.input)
-    if not tables or not outputs or ids is None or ids.dtype.kind not in "iu" or len(inputs) > 1:
+    if not tables or not outputs or ids is None or ids.dtype.kind not in "iu":
+        return False
+    shapes, inputs = ({*map(len, tables.values())}, {values.content(rank, layer.input) for rank in ranks})
+    if max(len(shapes), len(inputs)) > 1:
         return False
     length = len(tables[ranks[0]])
-    if len({table.shape for table in tables.values()}) > 1:
-        return False
-    rows = {
-        rank: tables[rank][np.clip(ids - place * length, 0, length - 1)].astype(np.float64)
+    rows = [
+        tables[rank][np.clip(ids - place * length, 0, length - 1)].astype(np.float64)
         for place, rank in enumerate(ranks)
-    }
-    terms = [(1.0, sum(rows.values()), sum(map(np.abs, rows.values())))]
-    own = sum(each * (ids // length == place)[..., None] for place, each in enumerate(rows.values()))
-    return all(
-        _is_sum(result, terms, 0.0, len(ranks)) and not np.array_equal(result, own)
-        for result in outputs.values()
-    )
+    ]
+    own = np.sum([row * (ids // length == place)[..., None] for place, row in enumerate(rows)], axis=0)
+    terms = [(1.0, np.sum(rows, axis=0), np.sum(np.abs(rows), axis=0))]
+    is_other = not any(np.array_equal(result, own) for result in outputs.values())
+    return is_other and all(_is_sum(result, terms, 0.0, len(ranks)) for result in outputs.values())
 
 
 def backward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
