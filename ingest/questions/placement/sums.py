@@ -385,9 +385,9 @@ def scattered_sums(
 
     def is_own_part(rank: int, groups: Groups) -> bool:
         sums = (_summed(each, groups)[rank] for each in (products.values, products.magnitudes))
-        own = (np.split(each, count, axis)[place[rank]] for each in sums)
+        total, size = (np.split(each, count, axis)[place[rank]] for each in sums)
         bias = known.biases[rank].astype(np.float64) if known.biases else 0.0
-        return _is_sum(known.outputs[rank], [(1.0, *own)], bias, products.terms * len(groups[0]))
+        return _is_sum(known.outputs[rank], [(1.0, total, size)], bias, products.terms * len(groups[0]))
 
     tried = partitions if len(place) == len(ranks) else ()
     return [groups for groups in tried if all(is_own_part(rank, groups) for rank in ranks)]
