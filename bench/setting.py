@@ -21,7 +21,7 @@ from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
 from ingest.service.one_shot import ingest_once
 from ingest.service.options import ServiceOptions
-from ingest.service.service import build_service
+from ingest.service.service import Service
 from ingest.settings import Settings
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from tests.servers.ceph import CephS3, Store
@@ -141,7 +141,7 @@ def ingest(
     limits = DispatchLimits(1024 * MIB)
     options = ServiceOptions(policy, grid or Grid(), limits, rules=rules, sketches=sketches)
     objects = open_objects(resolve(str(store)))
-    service = build_service(find_dump(dump, layout=layout), objects, lambda: client, options)
+    service = Service(find_dump(dump, layout=layout), objects, lambda: client, options)
     report = ingest_once(service, threading.Event())
     assert not report.failures, report.failures
     assert report.stopped_by is None, report.stopped_by

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory, StepInventory
+from ingest.store_gc.inventory import Extent, Generation, Inventory, StepInventory
 from ingest.store_gc.plan import GcPolicy
 from workers.model import StepKey
 
@@ -18,15 +18,13 @@ _KEYS = st.builds(StepKey, st.integers(0, 3), st.none() | st.integers(0, 12))
 
 @st.composite
 def _step_inventories(draw: st.DrawFn, key: StepKey) -> StepInventory:
-    generations = draw(st.dictionaries(_NAMES, _GENERATIONS, max_size=3))
-    facts: CommitFacts | None = None
     is_committed = draw(st.booleans())
+    generations = draw(st.dictionaries(_NAMES, _GENERATIONS, max_size=3))
     if generations and is_committed:
-        name = draw(st.sampled_from(sorted(generations)))
-        facts = CommitFacts(name, draw(_TIMES), draw(st.booleans()), draw(st.booleans()))
-    record = Extent(1, 10, draw(_TIMES)) if facts else Extent()
-    damage = "" if facts or not draw(st.booleans()) else "no commit record"
-    return StepInventory(key, generations, record, facts, damage)
+        name, record = draw(st.sampled_from(sorted(generations))), Extent(1, 10, draw(_TIMES))
+        facts = draw(_TIMES), draw(st.booleans()), draw(st.booleans())
+        return StepInventory(key, generations, record, name, *facts)
+    return StepInventory(key, generations, damage=draw(st.sampled_from(["", "no commit record"])))
 
 
 @st.composite
@@ -61,8 +59,11 @@ def one_rank(*numbers: int, anomalous: tuple[int, ...] = ()) -> Inventory:
             StepKey(0, number),
             {f"{number:032x}": generation},
             Extent(1, 1, 0.0),
-            CommitFacts(f"{number:032x}", NOW - 10 * DAY_S, number in anomalous, True),
+            f"{number:032x}",
+            NOW - 10 * DAY_S,
+            number in anomalous,
+            has_tensors=True,
         )
         for number in numbers
     )
-    return Inventory("/run.zarr", Extent(11 * len(steps), 111 * len(steps)), steps, {})
+    return Inventory("/run.zarr", Extent(11 * len(steps), 111 * len(steps)), steps)

@@ -12,7 +12,7 @@ from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
 from ingest.service.one_shot import Report, ingest_once
 from ingest.service.options import ServiceOptions
-from ingest.service.service import Service, build_service
+from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.watching.watcher import QuietClock
 from tests.fake_client import FakeClient
@@ -43,7 +43,7 @@ def make_service(
     } | options
     client = client or FakeClient(eager=True)
     objects = open_objects(resolve(str(store))) if isinstance(store, str | Path) else store
-    return build_service(
+    return Service(
         find_dump(dump),
         objects,
         lambda: cast("Client", client),

@@ -167,7 +167,7 @@ def _ranges(numbers: Collection[int | None]) -> str:
 
 def say_notes(plan: GcPlan) -> None:
     """Print to stderr what stays for another reason than the policy, and whether it lets all steps stay."""
-    if not plan.policy.removes_steps:
+    if not plan.policy.is_choice and not plan.policy.reasons:
         say(
             "all steps stay, because no option says which are to go: --older-than, --keep-last, --max-size, "
             "--tensors-around-anomalies, or --rank and --step",

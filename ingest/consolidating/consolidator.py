@@ -18,7 +18,7 @@ from typing import Self
 from ingest.consolidating.cube_writer import CubeWriter, copy_commits, cut_blocks, write_steps
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
-from ingest.consolidating.round_plan import RoundState, Unreadable, plan_round
+from ingest.consolidating.round_plan import Unreadable, plan_round
 from ingest.dispatch.runners import RunJobs, in_threads
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
@@ -199,18 +199,18 @@ class Consolidator:
             if (event := AnomalousCommitRead.of(committed.record)) is not None:
                 self._emit(event)
         fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
-        state = RoundState(
-            held=self._writer,
-            ranks=listed.by_rank.keys(),
-            gone=listed.gone,
+        plan = plan_round(
+            fingerprints,
+            self._writer,
             asked=asked,
+            gone=listed.gone,
             damaged=damaged,
             unreadable=self._unreadable,
+            ranks=listed.by_rank.keys(),
             waiting_since=self._waiting_since,
             now=self.clock(),
             patience_s=self.patience_s,
         )
-        plan = plan_round(state, fingerprints)
         self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
         if plan:
             if self._writer is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -467,11 +467,8 @@ def _decoded(layout: ArrayLayout, data: bytes | None, name: str) -> npt.NDArray[
         return layout.full()
 
 
-class KeepLease(Protocol):
-    """Checks that nobody else can write, and renews the lease; with `in_time`, only if it is due."""
-
-    def __call__(self, *, in_time: bool = False) -> None:
-        """Raise `LeaseHeld` if another process writes the cubes."""
+#: Checks that nobody else can write, and renews the lease; with `in_time`, only if it is due.
+KeepLease: TypeAlias = Callable[..., None]
 
 
 def cut_blocks(writer: CubeWriter, run: RunJobs, keep: KeepLease, limit: int = 0) -> None:

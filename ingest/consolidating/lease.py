@@ -17,6 +17,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -76,6 +77,13 @@ class LeaseRecord(Struct, frozen=True):
         return False
 
 
+def read_lease(objects: ObjectStore, key: str) -> LeaseRecord | None:
+    """Return what a lease says; None if nobody holds it."""
+    with suppress(DecodeError, RecursionError, UnicodeDecodeError):
+        return typed_json.decode(objects.get(key) or b"", type=LeaseRecord)
+    return None  # half written, or not written by this program: it protects nobody
+
+
 @dataclass(slots=True)
 class Lease:
     """The right to write something, held by one process at a time."""
@@ -128,7 +136,7 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease up, if it is still held."""
-        record = self._read()
+        record = read_lease(self.objects, self.key)
         if record is not None and record.owner == self.owner:
             self.objects.delete(self.key)
 
@@ -138,7 +146,7 @@ class Lease:
         Raises:
             LeaseHeld: somebody does.
         """
-        first, since = self._read(), self.clock()
+        first, since = read_lease(self.objects, self.key), self.clock()
         record = first
         while record is not None and record.owner != self.owner and not record.has_ended:
             if record != first or 0 <= self.wall_clock() - record.renewed_at <= LEASE_S:
@@ -146,7 +154,7 @@ class Lease:
             if self.clock() - since >= LEASE_S:
                 return
             self.sleep(_LOOK_S)
-            record = self._read()
+            record = read_lease(self.objects, self.key)
 
     def _held_by(self, record: LeaseRecord) -> LeaseHeld:
         return LeaseHeld(
@@ -161,21 +169,12 @@ class Lease:
         Raises:
             LeaseHeld: another process holds it.
         """
-        record = self._read()
+        record = read_lease(self.objects, self.key)
         if record is None:
             return None
         if record.owner == self.owner or record.has_ended:
             return record.owner
         raise self._held_by(record)
-
-    def _read(self) -> LeaseRecord | None:
-        data = self.objects.get(self.key)
-        if data is None:
-            return None
-        try:
-            return typed_json.decode(data, type=LeaseRecord)
-        except (DecodeError, RecursionError, UnicodeDecodeError):
-            return None  # half written, or not written by this program: it protects nobody
 
     def _write(self) -> None:
         self.objects.put(self.key, typed_json.encode(LeaseRecord(self.owner, self.wall_clock())))

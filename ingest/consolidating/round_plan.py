@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from workers.model import StepKey
 
-
-class HeldSteps(Protocol):
-    """What the cubes hold."""
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The ranks on the axis of the cubes."""
-
-    def has(self, step: int) -> bool:
-        """Return whether a step is on the axis of the cubes."""
-
-    def fingerprint(self, key: StepKey) -> str:
-        """Return the generation of a step that is in the cubes; "" if none is."""
+if TYPE_CHECKING:
+    from ingest.consolidating.cube_writer import CubeWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +19,6 @@ class Unreadable:
 
     fingerprint: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundState:
-    """What is known when the commits of a round have been read."""
-
-    held: HeldSteps | None
-    """None without cubes."""
-    ranks: AbstractSet[int]
-    """The ranks that have committed steps."""
-    gone: AbstractSet[StepKey]
-    """Steps that are in the cubes and were not listed."""
-    asked: AbstractSet[StepKey]
-    """Steps whose commits were read, or found missing or damaged."""
-    damaged: Collection[StepKey]
-    """Steps whose commits are damaged."""
-    unreadable: Mapping[StepKey, Unreadable]
-    """Generations that could not be read in earlier rounds."""
-    waiting_since: Mapping[int, float]
-    """When each step was first seen that waited for ranks; by the clock of `now`."""
-    now: float
-    patience_s: float
-    """How long a step waits for the ranks that have not committed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +41,57 @@ class RoundPlan:
         return bool(self.rewrite or self.append)
 
 
-def plan_round(state: RoundState, commits: Mapping[StepKey, str]) -> RoundPlan:
-    """Decide what a round writes.
+def plan_round(
+    commits: Mapping[StepKey, str],
+    held: CubeWriter | None,
+    *,
+    asked: AbstractSet[StepKey],
+    gone: AbstractSet[StepKey],
+    damaged: Collection[StepKey],
+    unreadable: Mapping[StepKey, Unreadable],
+    ranks: AbstractSet[int],
+    waiting_since: Mapping[int, float],
+    now: float,
+    patience_s: float,
+) -> RoundPlan:
+    """Decide what a round writes when its commits have been read.
 
     Args:
-        state: what is known.
-        commits: the generations that the commits of `state.asked` point to.
+        commits: the generations that the commits of `asked` point to.
+        held: the cubes; None without any.
+        asked: steps whose commits were read, or found missing or damaged.
+        gone: steps that are in the cubes and were not listed.
+        damaged: steps whose commits are damaged.
+        unreadable: generations that could not be read in earlier rounds.
+        ranks: the ranks that have committed steps.
+        waiting_since: when each step was first seen that waited for ranks; by the clock of `now`.
+        now: the time by any clock.
+        patience_s: how long a step waits for the ranks that have not committed it.
     """
-    held = state.held
     name_held: Callable[[StepKey], str] = held.fingerprint if held else lambda _: ""
     # Damaged generations that commits still point to.
-    unreadable = {
-        key: damage for key, damage in state.unreadable.items() if commits.get(key) == damage.fingerprint
-    }
-    fresh = {key for key, name in commits.items() if name != name_held(key) and key not in unreadable}
+    still = {key: damage for key, damage in unreadable.items() if commits.get(key) == damage.fingerprint}
+    fresh = {key for key, name in commits.items() if name != name_held(key) and key not in still}
     # Steps of the cubes that were listed, and had no commit when it was read, are gone, too.
-    absent = state.asked - commits.keys() - {*state.damaged}
-    gone = state.gone | {key for key in absent if name_held(key)}
+    absent = asked - commits.keys() - {*damaged}
+    gone = {*gone, *(key for key in absent if name_held(key))}
     rewrite: dict[int, set[int]] = {}
     new: dict[int, set[int]] = {}
-    for step, ranks in sorted(_ranks_by_step(fresh, gone).items()):
+    for step, own in sorted(_ranks_by_step(fresh, gone).items()):
         if held and held.has(step):
             keys = {StepKey(rank, step) for rank in held.ranks} - gone
-            rewrite[step] = ranks | {key.rank for key in keys if name_held(key)}
+            rewrite[step] = own | {key.rank for key in keys if name_held(key)}
         else:
-            new[step] = ranks
-    since = {**dict.fromkeys(new, state.now), **state.waiting_since}
-    append = {
-        step: ranks
-        for step, ranks in new.items()
-        if ranks == state.ranks or state.now - since[step] >= state.patience_s
-    }
+            new[step] = own
+    since = {**dict.fromkeys(new, now), **waiting_since}
+    append = {step: has for step, has in new.items() if has == ranks or now - since[step] >= patience_s}
     return RoundPlan(
         fresh,
         rewrite,
         append,
         tuple(sorted(new.keys() - append.keys())),
         {step: at for step, at in since.items() if step not in append},
-        unreadable,
+        still,
     )
 
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import queue
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingest.dispatch.clients import TaskClient, TaskFuture, result_of, shares_of, submit
+from ingest.dispatch.clients import TaskClient, shares_of, submit
 from ingest.dispatch.outcomes import (
     JobConverted,
     Outcome,
@@ -31,7 +31,7 @@ from ingest.dispatch.outcomes import (
     StepStale,
     TaskRetried,
 )
-from ingest.dispatch.window import TaskMonitor
+from ingest.dispatch.window import TaskMonitor, TaskWindow
 from ingest.steps.state import Pause, Phase, StepState, StepTable, Work
 from workers.errors import (
     AccessDenied,
@@ -46,7 +46,7 @@ from workers.errors import (
     UsageError,
     WorkerDied,
 )
-from workers.model import MIB, StepKey
+from workers.model import MIB
 from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
 from workers.tasks.model import Receipt, StepPlan
@@ -67,8 +67,6 @@ class OfferedStep:
     work: Work
     offered_at: float
     receipts: dict[int, Receipt] = field(default_factory=dict)
-    tasks: dict[int, InflightTask] = field(default_factory=dict)
-    """Those in flight."""
     attempts: dict[int, int] = field(default_factory=dict)
     packed: bytes | None = None
     """The plan, if it must be published by itself: packed while the jobs run."""
@@ -83,15 +81,14 @@ class OfferedStep:
             return sum(job.nbytes for job in self.plan.jobs)
         return 0 if number == PUBLISH else self.plan.jobs[number].nbytes
 
+    def pack(self) -> None:
+        """Pack the plan if it will be published by itself, while nothing is to be done but wait."""
+        if self.packed is None and len(self.plan.jobs) > 1 and self.attempts:
+            self.packed = tasks.pack_plan(self.plan)
+
     def cost(self, number: int) -> int:
         """Return about how long one of its jobs takes, in bytes that are converted meanwhile."""
         return 0 if number < 0 else self.nbytes(number) + _FILE_NBYTES * len(self.plan.jobs[number].entries)
-
-    def add_receipt(self, number: int, receipt: Receipt) -> None:
-        """Record that a job is done."""
-        self.receipts[number] = receipt
-        self.unread_nbytes -= self.nbytes(number)
-        self.work.jobs_done = len(self.receipts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +108,6 @@ class TaskPart:
         quickly as ever.
         """
         return self.number == WHOLE and not self.step.is_alone and not self.step.state.is_isolated
-
-
-@dataclass(eq=False, slots=True)
-class InflightTask:
-    """A task that was submitted and has not finished."""
-
-    parts: Sequence[TaskPart]
-    nbytes: int
-    future: TaskFuture
-    submitted_at: float = 0.0
-    """By the monotonic clock."""
-
-    @property
-    def name(self) -> str:
-        """What it works at, for people: the first of its steps."""
-        return str(self.parts[0].step.plan.key)
 
 
 def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:
@@ -189,12 +170,13 @@ class Submitter:
     _later: list[tuple[float, int, TaskPart, DumpIngestError]] = field(default_factory=list)
     """What to submit not before a certain time, and what it failed with: a heap."""
     _count: Iterator[int] = field(default_factory=itertools.count)
-    _inflight: set[InflightTask] = field(default_factory=set)
-    _inflight_nbytes: int = 0
     monitor: TaskMonitor = field(default_factory=TaskMonitor)
     """Looks after tasks that take long."""
+    _window: TaskWindow[Sequence[TaskPart]] = field(init=False)
     _client: TaskClient | None = None
-    _finished: queue.SimpleQueue[InflightTask] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        self._window = TaskWindow(math.inf, self.limits.inflight_nbytes, _names_of, self.monitor)
 
     @property
     def unread_nbytes(self) -> int:
@@ -207,18 +189,13 @@ class Submitter:
         return sum(len(step.plan.entries) for step in self._offered)
 
     @property
-    def busy(self) -> frozenset[StepKey]:
-        """The steps that are under way."""
-        return frozenset(step.plan.key for step in self._offered)
-
-    @property
     def offered_steps(self) -> int:
         """How many steps are under way."""
         return len(self._offered)
 
     def count_inflight(self) -> int:
         """Return how many tasks the workers have."""
-        return len(self._inflight)
+        return len(self._window.jobs)
 
     def offer(self, plan: StepPlan) -> None:
         """Start a step; it stays under way until an outcome says that it is committed, failed or stale."""
@@ -241,13 +218,13 @@ class Submitter:
         if self._offered:
             self.client()
         self._submit_waiting()
-        for step in self._offered:  # what will be published, while nothing is to be done but wait
-            if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
-                step.packed = tasks.pack_plan(step.plan)
+        for step in self._offered:
+            step.pack()
         outcomes: list[Outcome] = []
-        for task in self._wait_for_finished(timeout_s):
-            outcomes += self._settle(task)
-        outcomes += self._give_up_stuck()
+        for parts, result in self._window.ended(self._client, timeout_s):
+            results = result if isinstance(result, list) else [result] * len(parts)
+            for part, result_of_part in zip(parts, results, strict=True):
+                outcomes += self._outcomes(part.step, part.number, result_of_part)
         try:
             self._submit_waiting()
         except ClusterError:
@@ -267,9 +244,7 @@ class Submitter:
 
     def cancel(self) -> None:
         """Drop everything that is under way; nothing of it becomes visible."""
-        for task in list(self._inflight):
-            self._take_back(task)
-            task.future.cancel()
+        self._window.drop()
         for step in self._offered:
             step.state.work = None
         self._offered.clear()
@@ -283,20 +258,11 @@ class Submitter:
             ClusterError: the scheduler does not answer, or has no workers.
         """
         if self._client is None or self._client.status in ("closing", "closed"):
-            for task in list(self._inflight):
-                for part in self._take_back(task):
-                    part.step.work.phase = Phase.OFFERED
-                    self._ready.append(part)
+            for part in itertools.chain.from_iterable(self._window.clear()):
+                part.step.work.phase = Phase.OFFERED
+                self._ready.append(part)
             self._client = self.connect()
         return self._client
-
-    def _wait_for_finished(self, timeout_s: float) -> Iterator[InflightTask]:
-        try:
-            yield self._finished.get(timeout=timeout_s)
-            while True:
-                yield self._finished.get_nowait()
-        except queue.Empty:
-            return
 
     def _submit_waiting(self) -> None:
         now = self.clock()
@@ -305,10 +271,9 @@ class Submitter:
         while self._ready:
             parts = self._next_parts()
             nbytes = max(sum(part.nbytes for part in parts), 1)  # so that empty tasks are bounded too
-            limit = self.limits.inflight_nbytes
-            if parts and self._inflight_nbytes and self._inflight_nbytes + nbytes > limit:
-                return
             if parts:
+                if not self._window.has_room(nbytes):
+                    return
                 self._submit(parts, nbytes)
             # Only now: if the cluster is lost, what was not submitted still waits.
             for _ in range(max(len(parts), 1)):
@@ -343,54 +308,17 @@ class Submitter:
         attempt = f"{first.number}-{first.step.attempts[first.number]}-{time.time_ns()}"
         key = f"{name}-0{plan.fingerprint[:15]}-{plan.key.rank}-{plan.key.step}-{attempt}"
         future = submit(client, run, packed, key=key, resources=shares_of(self.resources))
-        task = InflightTask(parts, nbytes, future, self.clock())
-        self._inflight.add(task)
-        self.monitor.add(task)
-        self._inflight_nbytes += nbytes
+        self._window.add(future, parts, nbytes)
         for part in parts:
-            part.step.tasks[part.number] = task
             part.step.work.phase = Phase.PUBLISHING if part.number == PUBLISH else Phase.CONVERTING
             part.step.work.retry = None
-        # Called in a thread of the client: only the queue is touched.
-        future.add_done_callback(lambda _: self._finished.put(task))
-
-    def _give_up_stuck(self) -> Iterator[Outcome]:
-        """Take back tasks that the scheduler has lost, or that keep their worker busy for too long."""
-        if self._client is None or not self._inflight:
-            return
-        for task, error in self.monitor.check(self._client, self._inflight):
-            if task in self._inflight:
-                parts = self._take_back(task)
-                task.future.cancel()
-                for part in parts:
-                    yield self._fail(part.step, part.number, error)
-
-    def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
-        """Remove a task from the tasks in flight; return its work."""
-        self._inflight.remove(task)
-        self.monitor.drop(task)
-        self._inflight_nbytes -= task.nbytes
-        for part in task.parts:
-            del part.step.tasks[part.number]
-        return task.parts
-
-    def _settle(self, task: InflightTask) -> list[Outcome]:
-        if task not in self._inflight:
-            return []  # of a step or a client that was given up
-        parts = self._take_back(task)
-        first, *others = (str(part.step.plan.key) for part in parts)
-        result = result_of(task.future, f"{first} (and {len(others)} more)" if others else first)
-        results = result if isinstance(result, list) else [result] * len(parts)
-        return [
-            outcome
-            for part, result_of_part in zip(parts, results, strict=True)
-            for outcome in self._outcomes(part.step, part.number, result_of_part)
-        ]
 
     def _outcomes(
         self, step: OfferedStep, number: int, result: Receipt | CommitSummary | DumpIngestError
     ) -> Iterator[Outcome]:
         plan = step.plan
+        if step not in self._offered:  # it was given up just now
+            return
         if isinstance(result, DumpIngestError):
             yield self._fail(step, number, result)
         elif isinstance(result, CommitSummary):
@@ -401,7 +329,9 @@ class Submitter:
                 yield from (JobConverted(plan, job) for job in plan.jobs)
             yield StepCommitted(plan, result, self.clock() - step.offered_at)
         else:
-            step.add_receipt(number, result)
+            step.receipts[number] = result
+            step.unread_nbytes -= step.nbytes(number)
+            step.work.jobs_done = len(step.receipts)
             if len(step.receipts) == len(plan.jobs):
                 self._ready.appendleft(TaskPart(step, PUBLISH, 0))
             yield JobConverted(plan, plan.jobs[number])
@@ -428,6 +358,9 @@ class Submitter:
         self._offered.remove(step)
         step.state.work = None
         # Its jobs only: a task that is shared has come to its end when a step of it is dropped.
-        for task in list(step.tasks.values()):
-            self._take_back(task)
-            task.future.cancel()
+        self._window.drop(lambda parts: parts[0].step is step)
+
+
+def _names_of(parts: Sequence[TaskPart]) -> str:
+    first, *others = (str(part.step.plan.key) for part in parts)
+    return f"{first} (and {len(others)} more)" if others else first

@@ -10,9 +10,11 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ingest.dispatch.clients import (
     HANGS_HINT,
@@ -23,10 +25,15 @@ from ingest.dispatch.clients import (
     ask,
     replace_worker,
     result_of,
+    shares_of,
+    submit,
 )
 from workers.errors import ClusterError, DumpIngestError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB, SourceFile
+
+if TYPE_CHECKING:
+    from workers.tasks.read_back import ReadBackJob
 
 #: Only older tasks are asked about, and how often, in seconds.
 _YOUNG_S, _PAUSE_S = 30.0, 10.0
@@ -47,27 +54,21 @@ class WorkerReplaced(Event):
     seconds: float
 
 
-class LongTask(Protocol):
-    """A task in flight, which may take long."""
-
-    @property
-    def name(self) -> str:
-        """What it works at, for people."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it reads."""
-
-    @property
-    def future(self) -> TaskFuture:
-        """The task itself."""
-
-    @property
-    def submitted_at(self) -> float:
-        """When it was submitted, by the monotonic clock."""
+Job = TypeVar("Job")
 
 
-Task = TypeVar("Task", bound=LongTask)
+@dataclass(eq=False, slots=True)
+class Task(Generic[Job]):
+    """A task in flight, with the job that it does."""
+
+    job: Job
+    name: str
+    """What it works at, for people."""
+    nbytes: int
+    """Bytes that it reads."""
+    future: TaskFuture
+    submitted_at: float
+    """By the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class TaskMonitor:
     pause_s: float = _PAUSE_S
     notify: Observer = lambda _: None
     """Called with each worker that is replaced, in the thread that calls `look`."""
-    _tasks: dict[Any, LongTask] = field(default_factory=dict)
+    _tasks: dict[Any, Task[Any]] = field(default_factory=dict)
     """The tasks in flight, by their keys. Bounded by those who add them."""
     _seen: dict[Any, _Seen] = field(default_factory=dict)
     _given_up: dict[Any, ClusterError] = field(default_factory=dict)
@@ -108,16 +109,16 @@ class TaskMonitor:
     """When the scheduler was asked first since its last answer; None if it answers."""
     _reported_at: float = -math.inf
 
-    def add(self, task: LongTask) -> None:
+    def add(self, task: Task[Any]) -> None:
         """Look after a task that was submitted."""
         self._tasks[task.future.key] = task
 
-    def drop(self, task: LongTask) -> None:
+    def drop(self, task: Task[Any]) -> None:
         """Look after a task no longer; call it for each that was added."""
         for of_tasks in (self._tasks, self._seen, self._given_up):
             of_tasks.pop(task.future.key, None)
 
-    def check(self, client: TaskClient, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
+    def check(self, client: TaskClient, tasks: Iterable[Task[Job]]) -> list[tuple[Task[Job], ClusterError]]:
         """Return the tasks that are given up, each with its error; ask about all tasks if it is time to.
 
         The worker of a task that runs for too long is being replaced when this returns.
@@ -160,7 +161,7 @@ class TaskMonitor:
         else:
             self._silent_since = None
 
-    def _judge(self, client: TaskClient, task: LongTask, answer: ClusterAnswer) -> ClusterError | None:
+    def _judge(self, client: TaskClient, task: Task[Any], answer: ClusterAnswer) -> ClusterError | None:
         key, now = task.future.key, self.clock()
         seen = self._seen.setdefault(key, _Seen())
         if answer.states[key] is None:
@@ -212,20 +213,6 @@ class TaskMonitor:
             self._silent_since = asked_at
 
 
-Job = TypeVar("Job")
-
-
-@dataclass(eq=False, slots=True)
-class _Inflight(Generic[Job]):
-    """A task in flight."""
-
-    job: Job
-    name: str
-    nbytes: int
-    future: TaskFuture
-    submitted_at: float
-
-
 @dataclass(slots=True)
 class TaskWindow(Generic[Job]):
     """Tasks in flight, each with the job that it does, for those who must not wait for results.
@@ -233,14 +220,14 @@ class TaskWindow(Generic[Job]):
     A task that is larger than the window goes alone. Single-threaded: all methods are called by one thread.
     """
 
-    max_tasks: int
+    max_tasks: float
     max_nbytes: float = math.inf
     """What the sizes of the tasks may sum up to, in bytes."""
-    describe: Callable[[Job], str] = str
+    describe: Callable[[Any], str] = lambda job: str(job.key)
     """Returns what a job works at, for people."""
     monitor: TaskMonitor = field(default_factory=TaskMonitor)
     """Looks after tasks that take long."""
-    _inflight: dict[TaskFuture, _Inflight[Job]] = field(default_factory=dict)
+    _inflight: dict[TaskFuture, Task[Job]] = field(default_factory=dict)
     _nbytes: int = 0
     _ended: queue.SimpleQueue[TaskFuture] = field(default_factory=queue.SimpleQueue)
 
@@ -257,35 +244,38 @@ class TaskWindow(Generic[Job]):
 
     def add(self, future: TaskFuture, job: Job, nbytes: int) -> None:
         """Count a task that was just submitted."""
-        task = _Inflight(job, self.describe(job), nbytes, future, self.monitor.clock())
-        self._inflight[future] = task
+        task = self._inflight[future] = Task(job, self.describe(job), nbytes, future, self.monitor.clock())
         self.monitor.add(task)
         self._nbytes += nbytes
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(lambda _: self._ended.put(future))
 
-    def ended(self, client: TaskClient | None) -> list[tuple[Job, Any | DumpIngestError]]:
+    def ended(
+        self, client: TaskClient | None, timeout_s: float = 0.0
+    ) -> list[tuple[Job, Any | DumpIngestError]]:
         """Return the jobs that have ended since the last call, with result or error, and forget them.
 
         A task that the scheduler has lost, or that keeps its worker busy for too long, ends with an error.
 
         Args:
             client: to which the tasks were submitted; None if none was yet.
+            timeout_s: how long to wait for the first.
         """
         results: list[tuple[Job, Any | DumpIngestError]] = []
-        while not self._ended.empty():
-            future = self._ended.get()
-            if future in self._inflight:  # else its job was dropped
-                task = self._remove(future)
-                results.append((task.job, result_of(future, task.name)))
+        with suppress(queue.Empty):
+            while True:
+                future = self._ended.get(timeout=timeout_s)
+                timeout_s = 0.0
+                if future in self._inflight:  # else its job was dropped
+                    task = self._remove(future)
+                    results.append((task.job, result_of(future, task.name)))
         if client is not None and self._inflight:
             for task, error in self.monitor.check(client, self._inflight.values()):
-                self._remove(task.future)
-                task.future.cancel()
+                self._remove(task.future).future.cancel()
                 results.append((task.job, error))
         return results
 
-    def drop(self, chooses: Callable[[Job], bool]) -> None:
+    def drop(self, chooses: Callable[[Job], bool] = lambda _: True) -> None:
         """Cancel and forget the tasks of the jobs that a function chooses."""
         for future in [future for future, task in self._inflight.items() if chooses(task.job)]:
             self._remove(future)
@@ -295,11 +285,64 @@ class TaskWindow(Generic[Job]):
         """Forget all tasks, which were lost with their client, and return their jobs."""
         return [self._remove(future).job for future in list(self._inflight)]
 
-    def _remove(self, future: TaskFuture) -> _Inflight[Job]:
+    def _remove(self, future: TaskFuture) -> Task[Job]:
         task = self._inflight.pop(future)
         self._nbytes -= task.nbytes
         self.monitor.drop(task)
         return task
+
+
+@dataclass(slots=True)
+class JobQueue:
+    """Files that are read back, besides the conversions: what waits, and a bounded number of tasks."""
+
+    kind: str
+    """What the keys of its tasks begin with."""
+    run: Callable[[bytes], Any]
+    """What a task runs."""
+    pack: Callable[[ReadBackJob], bytes]
+    connect: Callable[[], TaskClient]
+    """Returns a connected client, a new one if the last was lost, or raises ClusterError."""
+    window: TaskWindow[ReadBackJob]
+    priority: int
+    """Dask runs tasks of a higher one first; conversions have 0."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What a worker must offer to be given a task, as Dask counts resources."""
+    waiting: deque[ReadBackJob] = field(default_factory=deque)
+    _client: TaskClient | None = None
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs wait or are in flight."""
+        return len(self.waiting) + len(self.window.jobs)
+
+    def poll(self) -> list[tuple[ReadBackJob, Any | DumpIngestError]]:
+        """Submit what fits, and return the jobs that have ended. Does not wait.
+
+        Raises:
+            ClusterError: the scheduler is missing. Everything stays as it is; call again later.
+        """
+        if not self.jobs:
+            return []
+        client = self.connect()
+        if client is not self._client:
+            self.waiting.extendleft(self.window.clear())  # lost with their client
+            self._client = client
+        results = self.window.ended(client)
+        while self.waiting and self.window.has_room(self.waiting[0].nbytes):
+            job = self.waiting.popleft()
+            key = f"{self.kind}-0{job.fingerprint[:15]}-{job.key.rank}-{job.key.step}-{time.time_ns()}"
+            shares = shares_of(self.resources)
+            future = submit(
+                client, self.run, self.pack(job), key=key, priority=self.priority, resources=shares
+            )
+            self.window.add(future, job, job.nbytes)
+        return results
+
+    def drop(self, chooses: Callable[[ReadBackJob], bool] = lambda _: True) -> None:
+        """Forget the jobs that a function chooses."""
+        self.waiting = deque(job for job in self.waiting if not chooses(job))
+        self.window.drop(chooses)
 
 
 def batches(files: Sequence[SourceFile], max_nbytes: int, max_files: int) -> Iterator[tuple[SourceFile, ...]]:

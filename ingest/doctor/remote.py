@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import http.client
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import DecodeError
-from msgspec import json as typed_json
-from prometheus_client.parser import text_string_to_metric_families
-
-from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, LeaseRecord
+from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, read_lease
 from ingest.dispatch.cluster import SAME_VERSION_HINT, Cluster, address_of
 from ingest.layouts.base import Listing
 from ingest.reader.cubes.consolidated import open_cubes
 from ingest.reader.text import counted, counted_steps
-from ingest.service.live_watcher import FROM_HINT, process_address
+from ingest.service.live_watcher import FROM_HINT, get, metrics_of, process_address, store_in
 from ingest.settings import Settings
 from ingest.store_gc.last_run import read_last_runs
 from ingest.units import human_bytes
 from workers.errors import ClusterError
-from workers.model import StepKey
 from workers.scheduler import WORKER_TTL_S, silences
 from workers.store import commit
 from workers.store.objects import ObjectStore
@@ -86,7 +80,7 @@ def check_view(objects: ObjectStore) -> Check | None:
     cubes = open_cubes(objects)
     held = set() if cubes is None else set(cubes.steps)
     missing = sorted(last - held)
-    record = _lease(objects)
+    record = read_lease(objects, VIEW_LEASE)
     age_s = None if record is None else time.time() - record.renewed_at
     if record is not None and age_s is not None and abs(age_s) <= LEASE_S:
         return Check("view", ok=True, detail=f"{KEPT} {record.pid} on {record.host}")
@@ -106,7 +100,11 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         key=lambda listing: listing.key.order,
     )
     keys = [listing.key for listing in steps]
-    missing = _not_committed(objects, keys)
+    # That the store has anything of a step is taken for its commit, but for the newest: a writer may be at
+    # work on them, or may have been killed.
+    begun = set(commit.list_keys(objects, {key.rank for key in keys}))
+    newest = [key for key in keys if key in begun][-_READ:]
+    missing = set(newest) - commit.read_records(objects, newest).keys() | set(keys) - begun
     left = [listing for listing in steps if listing.key in missing]
     if not left:
         steps_are = "the only step is" if len(keys) == 1 else f"all {counted_steps(keys)} are"
@@ -124,26 +122,6 @@ def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
         "`dump-ingest watch --explain --from HOST:9108` says what each step waits for."
     )
     return Check("backlog", ok=False, detail=detail, hint=hint)
-
-
-def _not_committed(objects: ObjectStore, keys: Sequence[StepKey]) -> set[StepKey]:
-    """Return which of these steps, the oldest first, are not committed.
-
-    That the store has anything of a step is taken for its commit, but for the newest: a writer may be at work
-    on them, or may have been killed.
-    """
-    begun = set(commit.list_keys(objects, {key.rank for key in keys}))
-    newest = [key for key in keys if key in begun][-_READ:]
-    uncommitted = set(newest) - commit.read_records(objects, newest).keys()
-    return {key for key in keys if key not in begun} | uncommitted
-
-
-def _lease(objects: ObjectStore) -> LeaseRecord | None:
-    data = objects.get(VIEW_LEASE)
-    try:
-        return None if data is None else typed_json.decode(data, type=LeaseRecord)
-    except (DecodeError, RecursionError, UnicodeDecodeError):
-        return None
 
 
 def _ago(at: float) -> str:
@@ -214,49 +192,16 @@ _GONE_HINT = (
     "Then start it. If it runs, compare the port, and look for a firewall."
 )
 _HANGS_HINT = "Restart it. Before, look whether the file system of the dump and the store answer on its host."
-
-
-@dataclass(frozen=True, slots=True)
-class _Metrics:
-    """What a process serves at `/metrics`."""
-
-    values: Mapping[str, list[float]]
-    """By name of a series: its values."""
-    store: str
-
-    @classmethod
-    def parse(cls, text: str) -> _Metrics:
-        """Parse a page of metrics.
-
-        Raises:
-            ValueError: it is not a page of metrics.
-        """
-        values: dict[str, list[float]] = {}
-        store = ""
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                values.setdefault(sample.name, []).append(sample.value)
-                store = sample.labels.get("store", store)
-        return cls(values, store)
-
-    def one(self, name: str) -> float:
-        """Return the value of a series of which there is one, or the smallest; 0 if there is none."""
-        return min(self.values.get(f"dump_ingest_{name}", ()), default=0.0)
-
-    def total(self, name: str) -> float:
-        """Return the sum of several series."""
-        return sum(self.values.get(f"dump_ingest_{name}", ()))
-
-    @property
-    def role(self) -> str:
-        """What the process is; "" for none of ours."""
-        roles = {"watcher": "watcher_ranks", "consolidator": "consolidator_lease_held"}
-        return next((role for role, name in roles.items() if f"dump_ingest_{name}" in self.values), "")
-
-    @property
-    def age_s(self) -> float:
-        """How long ago the process was started, by its own clock."""
-        return self.one("time_seconds") - min(self.values.get("process_start_time_seconds", (0.0,)))
+_OTHER_STORE_HINT = (
+    "Give all processes of a run the same setting `store`, and restart those that have a different one."
+)
+_YOUNG_HINT = (
+    "If nobody restarted it, it restarts again and again: look at the end of its log before the last start. "
+    "Exit code 137: raise its memory limit."
+)
+#: By which series a process is told to be one of ours.
+_ROLES = {"watcher": "dump_ingest_watcher_ranks", "consolidator": "dump_ingest_consolidator_lease_held"}
+_Metrics: TypeAlias = Mapping[str, Mapping[str, float]]
 
 
 def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
@@ -271,103 +216,81 @@ def check_process(url: str, store: str, *, is_view_kept: bool) -> Check:
         UsageError: the URL is not one of a web server.
     """
     address = process_address(url)
+    metrics: dict[str, dict[str, float]] = {}
     try:
-        status, page = _get(f"{address}{_METRICS}")
-        metrics = _Metrics.parse(page if status == http.client.OK else "")
-        ready, reason = _get(f"{address}{_READY}")
+        status, page = get(f"{address}{_METRICS}", _ANSWER_S)
+        with suppress(ValueError):  # no metrics
+            metrics = metrics_of(page.decode(errors="replace") if status == http.client.OK else "")
+        ready, reason = get(f"{address}{_READY}", _ANSWER_S)
     except TimeoutError:
         detail = f"{address} accepts connections, and gives no answer in {_ANSWER_S:g} s: it hangs"
         return Check("process", ok=False, detail=detail, hint=_HANGS_HINT)
     except (OSError, http.client.HTTPException) as exc:
         detail = f"nobody answers at {address}: {getattr(exc, 'reason', None) or exc}"
         return Check("process", ok=False, detail=detail, hint=_GONE_HINT)
-    except ValueError:
-        metrics = _Metrics({}, "")
-    if not metrics.role:
+    role = next((role for role, name in _ROLES.items() if name in metrics), "")
+    if not role:
         refused = "" if status == http.client.OK else f": it answers {_METRICS} with status {status}"
         detail = f"{address} is not a watcher or consolidator{refused}"
         return Check("process", ok=False, detail=detail, hint=FROM_HINT)
-    name = f"{metrics.role} at {address}"
     if ready != http.client.OK:
         hint = "Run `dump-ingest doctor DUMP` as its user: it says what to change."
-        return _failure(name, reason.strip(), hint)
-    judges: Iterable[Callable[[], Check | None]] = (
-        lambda: _hang(name, metrics),
-        lambda: _other_store(name, metrics, store),
-        lambda: _work(name, metrics, is_view_kept=is_view_kept),
-    )
-    return next((check for judge in judges if (check := judge())), _success(name, metrics))
+        detail = f"{role} at {address}: {reason.decode(errors='replace').strip()}"
+        return Check("process", ok=False, detail=detail, hint=hint)
+    served, age_s = store_in(metrics), _age_s(metrics)
+    problems = [
+        (store not in ("", served), f"has the store {served}, and not {store}", _OTHER_STORE_HINT),
+        *(
+            _of_watcher(metrics, address)
+            if role == "watcher"
+            else _of_consolidator(metrics, is_view_kept=is_view_kept)
+        ),
+    ]
+    silent_s = _one(metrics, "time_seconds") - _one(metrics, "heartbeat_timestamp_seconds")
+    problems.insert(0, (silent_s > _HANGS_S, f"has made no progress for {silent_s:.0f} s", _HANGS_HINT))
+    for is_so, what, hint in problems:
+        if is_so:
+            return Check("process", ok=False, detail=f"{role} at {address}: {what}", hint=hint)
+    detail = f"{role} at {address}: makes progress; started {age_s:.0f} s ago"
+    return Check("process", ok=True, detail=detail, hint=_YOUNG_HINT if age_s <= _YOUNG_S else "")
 
 
-def _hang(name: str, metrics: _Metrics) -> Check | None:
-    silent_s = metrics.one("time_seconds") - metrics.one("heartbeat_timestamp_seconds")
-    if silent_s <= _HANGS_S:
-        return None
-    return _failure(name, f"has made no progress for {silent_s:.0f} s", _HANGS_HINT)
-
-
-def _other_store(name: str, metrics: _Metrics, store: str) -> Check | None:
-    if not store or metrics.store == store:
-        return None
+def _of_consolidator(metrics: _Metrics, *, is_view_kept: bool) -> list[tuple[bool, str, str]]:
+    """Return what may be wrong with the work of a consolidator: whether it is, what, and what to do."""
+    is_idle = not _one(metrics, "consolidator_lease_held") and not is_view_kept
     hint = (
-        "Give all processes of a run the same setting `store`, and restart those that have a different one."
+        f"The store does not exist under its URL, {store_in(metrics)}, or does not answer there: its log "
+        "line `waiting` says which. Correct the setting `store`."
     )
-    return _failure(name, f"has the store {metrics.store}, and not {store}", hint)
+    return [(is_idle and _age_s(metrics) > _YOUNG_S, "holds no lease, and nobody else does", hint)]
 
 
-def _work(name: str, metrics: _Metrics, *, is_view_kept: bool) -> Check | None:
-    """Return what is wrong with the work of a process that makes progress."""
-    if metrics.role == "consolidator":
-        is_idle = not metrics.one("consolidator_lease_held") and not is_view_kept
-        if not is_idle or metrics.age_s <= _YOUNG_S:
-            return None
-        hint = (
-            f"The store does not exist under its URL, {metrics.store}, or does not answer there: its log "
-            "line `waiting` says which. Correct the setting `store`."
-        )
-        return _failure(name, "holds no lease, and nobody else does", hint)
-    if not metrics.one("watcher_last_look_timestamp_seconds"):
-        if metrics.age_s <= _YOUNG_S:
-            return None
-        hint = "Run `dump-ingest doctor DUMP` on its host with its DUMP: it says why that is not a dump."
-        return _failure(name, f"has seen no dump since it started {metrics.age_s:.0f} s ago", hint)
-    lag_s = metrics.one("time_seconds") - metrics.one("watcher_oldest_pending_timestamp_seconds")
-    waiting = int(metrics.total("watcher_pending_steps"))
-    if waiting and lag_s > MAX_LAG_S:
-        steps = f"{counted(waiting, 'step')} wait{'s' if waiting == 1 else ''}"
-        hint = f"Ask why: dump-ingest watch --explain --from {name.rpartition(' ')[2]}"
-        return _failure(name, f"{steps} for a commit, the oldest for {lag_s:.0f} s", hint)
-    return None
+def _of_watcher(metrics: _Metrics, address: str) -> list[tuple[bool, str, str]]:
+    """Return the same for a watcher."""
+    age_s, has_seen = _age_s(metrics), bool(_one(metrics, "watcher_last_look_timestamp_seconds"))
+    lag_s = _one(metrics, "time_seconds") - _one(metrics, "watcher_oldest_pending_timestamp_seconds")
+    waiting = int(sum(metrics.get("dump_ingest_watcher_pending_steps", {}).values()))
+    steps = f"{counted(waiting, 'step')} wait{'s' if waiting == 1 else ''}"
+    return [
+        (
+            not has_seen and age_s > _YOUNG_S,
+            f"has seen no dump since it started {age_s:.0f} s ago",
+            "Run `dump-ingest doctor DUMP` on its host with its DUMP: it says why that is not a dump.",
+        ),
+        (
+            has_seen and waiting > 0 and lag_s > MAX_LAG_S,
+            f"{steps} for a commit, the oldest for {lag_s:.0f} s",
+            f"Ask why: dump-ingest watch --explain --from {address}",
+        ),
+    ]
 
 
-def _success(name: str, metrics: _Metrics) -> Check:
-    age_s = metrics.age_s
-    detail = f"{name}: makes progress; started {age_s:.0f} s ago"
-    hint = (
-        "If nobody restarted it, it restarts again and again: look at the end of its log before the last "
-        "start. Exit code 137: raise its memory limit."
-    )
-    return Check("process", ok=True, detail=detail, hint=hint if age_s <= _YOUNG_S else "")
+def _one(metrics: _Metrics, name: str) -> float:
+    """Return the value of a series of which there is one, or the smallest; 0 if there is none."""
+    return min(metrics.get(f"dump_ingest_{name}", {}).values(), default=0.0)
 
 
-def _failure(name: str, detail: str, hint: str) -> Check:
-    return Check("process", ok=False, detail=f"{name}: {detail}", hint=hint)
-
-
-def _get(address: str) -> tuple[int, str]:
-    """Return status and text of a page.
-
-    Raises:
-        TimeoutError: no answer came in time.
-        OSError: nobody listens.
-        HTTPException: what answers does not speak HTTP.
-    """
-    try:
-        with urllib.request.urlopen(address, timeout=_ANSWER_S) as answer:  # noqa: S310 (http or https)
-            return int(answer.status), answer.read().decode(errors="replace")
-    except urllib.error.HTTPError as exc:
-        return exc.code, exc.read().decode(errors="replace")
-    except urllib.error.URLError as exc:
-        if isinstance(exc.reason, TimeoutError):
-            raise exc.reason from exc
-        raise
+def _age_s(metrics: _Metrics) -> float:
+    """Return how long ago the process was started, by its own clock."""
+    started = metrics.get("process_start_time_seconds", {}).values()
+    return _one(metrics, "time_seconds") - min(started, default=0.0)

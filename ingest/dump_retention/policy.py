@@ -12,7 +12,7 @@ from ingest.steps.committed import Committed
 from ingest.steps.difference import comes_from_other_dump
 from ingest.steps.keeping import KeepReason, must_stay, newest_steps
 from ingest.steps.state import StepState, StepTable
-from workers.errors import DumpIngestError, UsageError
+from workers.errors import DumpIngestError
 from workers.events import Event
 from workers.model import StepKey
 from workers.store.commit import Commit
@@ -59,22 +59,6 @@ WhyKept: TypeAlias = tuple[KeepReason, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """What is known of a step of which the store has what the dump has."""
-
-    commit: Commit | None
-    """None if it cannot be read."""
-    elsewhere: UsageError | None = None
-    """Why the commit belongs to another dump."""
-    is_newest: bool = False
-    """Whether it is one of the newest steps of its rank, which are kept."""
-    undecided: StepKey | None = None
-    """The same step of another rank, of which it is not known yet whether it has an anomaly."""
-    anomalous: StepKey | None = None
-    """The same step, of this rank or another one, that has an anomaly."""
-
-
-@dataclass(frozen=True, slots=True)
 class RetentionPolicy:
     """What stays, besides what must."""
 
@@ -84,44 +68,10 @@ class RetentionPolicy:
     keep_anomalous: bool = False
     """Whether steps with an anomaly on any rank of the dump stay."""
 
-    def newest(self, keys: Iterable[StepKey]) -> set[StepKey]:
-        """Return the steps among these that are the newest of their rank, by number."""
-        return newest_steps(keys, max(self.keep_last, 1))
-
+    @property
     def why_newest(self) -> WhyKept:
-        """Return why one of the newest steps of a rank stays."""
+        """Why one of the newest steps of a rank stays."""
         return KeepReason.NEWEST, f"of the newest {self.keep_last} of its rank"
-
-    def why_kept(self, step: Candidate) -> WhyKept | None:
-        """Return why the files of a step stay; None if they may be read back and deleted."""
-        if step.is_newest:
-            return self.why_newest()
-        why_kept = must_stay(step.commit)
-        if why_kept is None and step.elsewhere is not None:
-            why_kept = KeepReason.ELSEWHERE, step.elsewhere.message
-        if why_kept is None and self.keep_anomalous:
-            why_kept = _why_anomalous(step)
-        return why_kept
-
-
-def _why_anomalous(step: Candidate) -> WhyKept | None:
-    """Return why a step stays if those with an anomaly do."""
-    if step.undecided is not None:
-        return KeepReason.UNDECIDED, f"{step.undecided} is not committed yet; it may have an anomaly"
-    if step.anomalous is not None:
-        return KeepReason.ANOMALOUS, f"{step.anomalous} has an anomaly"
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Whether the files of a step, as they were listed, may go."""
-
-    state: StepState
-    listing: Listing
-    commit: Commit | None
-    why_kept: WhyKept | None
-    """None if they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +86,18 @@ class SourceJudge:
     policy: RetentionPolicy
 
     def newest(self) -> set[StepKey]:
-        """Return the steps that stay because they are the newest of their rank."""
-        return self.policy.newest(state.key for state in self.table if state.listing)
+        """Return the steps that stay because they are the newest of their rank, by number."""
+        keys = (state.key for state in self.table if state.listing)
+        return newest_steps(keys, max(self.policy.keep_last, 1))
 
-    def judge(self, states: Iterable[StepState]) -> list[Judged]:
+    def judge(
+        self, states: Iterable[StepState]
+    ) -> list[tuple[StepState, Listing, Commit | None, WhyKept | None]]:
         """Decide about steps that are not among the newest of their rank.
 
-        Steps that are pending by now are left out.
+        Returns:
+            For each step that is not pending by now: its files as they were listed, its commit, and why the
+            files stay; None if they may go.
 
         Raises:
             StoreError: the store refused.
@@ -151,34 +106,37 @@ class SourceJudge:
             (state, state.listing) for state in states if state.listing is not None and not state.is_pending
         ]
         commits = self._commits([state.key for state, _ in held])
-        judged = []
-        for state, listing in held:
-            commit = commits.get(state.key)
-            why_kept = self.policy.why_kept(self._candidate(state, listing, commit))
-            judged.append(Judged(state, listing, commit, why_kept))
-        return judged
+        return [
+            (state, listing, commit, self._why_kept(listing, commit))
+            for state, listing in held
+            for commit in [commits.get(state.key)]
+        ]
 
     def may_go(self, listing: Listing, commit: Commit | None, fingerprint: str) -> bool:
         """Return whether the files of a step may still go, given its commit just before they are unlinked."""
         return (
             commit is not None
             and commit.fingerprint == fingerprint
-            and must_stay(commit) is None
-            and comes_from_other_dump(listing.key, self._origin(listing), commit) is None
+            and self._why_must_stay(listing, commit) is None
         )
 
-    def _candidate(self, state: StepState, listing: Listing, commit: Commit | None) -> Candidate:
-        elsewhere = (
-            None if commit is None else comes_from_other_dump(state.key, self._origin(listing), commit)
-        )
-        if not self.policy.keep_anomalous:
-            return Candidate(commit, elsewhere)
-        alike = self._of_steps({state.key.step})
-        undecided = [other.key for other in alike if other.is_pending or other.is_unchecked]
-        anomalous = [other.key for other in alike if other.deletion.has_anomaly]
-        return Candidate(
-            commit, elsewhere, undecided=next(iter(undecided), None), anomalous=next(iter(anomalous), None)
-        )
+    def _why_must_stay(self, listing: Listing, commit: Commit | None) -> WhyKept | None:
+        why_kept = must_stay(commit)
+        if commit is None or why_kept is not None:
+            return why_kept
+        origin = Origin(listing.layout, self.host, str(self.root), listing.rank_from)
+        elsewhere = comes_from_other_dump(listing.key, origin, commit)
+        return None if elsewhere is None else (KeepReason.ELSEWHERE, elsewhere.message)
+
+    def _why_kept(self, listing: Listing, commit: Commit | None) -> WhyKept | None:
+        if (why_kept := self._why_must_stay(listing, commit)) or not self.policy.keep_anomalous:
+            return why_kept
+        alike = self._of_steps({listing.key.step})
+        for other in alike:
+            if other.is_pending or other.is_unchecked:
+                return KeepReason.UNDECIDED, f"{other.key} is not committed yet; it may have an anomaly"
+        anomalous = (other.key for other in alike if other.deletion.has_anomaly)
+        return next(((KeepReason.ANOMALOUS, f"{key} has an anomaly") for key in anomalous), None)
 
     def _commits(self, keys: Sequence[StepKey]) -> Mapping[StepKey, Commit]:
         """Return the commits of steps, and of the same steps of other ranks if those matter."""
@@ -201,6 +159,3 @@ class SourceJudge:
     def _of_steps(self, steps: set[int | None]) -> list[StepState]:
         """Return these steps of all ranks of the dump."""
         return [state for state in self.table if state.key.step in steps]
-
-    def _origin(self, listing: Listing) -> Origin:
-        return Origin(listing.layout, self.host, str(self.root), listing.rank_from)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ingest.dispatch.clients import TaskClient, shares_of, submit
-from ingest.dispatch.window import TaskMonitor, TaskWindow, batches
+from ingest.dispatch.clients import TaskClient
+from ingest.dispatch.window import JobQueue, TaskMonitor, TaskWindow, batches
 from ingest.dump_retention.policy import (
     NO_NEWS,
-    Judged,
     ReadBackFailed,
     RetentionSeen,
     SourceDeleted,
@@ -37,7 +36,7 @@ from ingest.steps.keeping import KeepReason
 from ingest.steps.state import DeletionStage, StepState
 from workers.errors import DumpIngestError, SourceDiffers, StoreError
 from workers.events import Event
-from workers.model import MIB, SourceFile, StepKey
+from workers.model import MIB
 from workers.store.model import StoreAddress
 from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
@@ -48,96 +47,25 @@ JOB_NBYTES = 256 * MIB
 JOB_FILES = 10_000
 #: Tasks in flight at once.
 _AT_ONCE = 8
-#: Dask runs tasks of a higher priority first; conversions have 0.
-_PRIORITY = -10
 
 
-class ReadBacks:
-    """Runs jobs on a cluster. Single-threaded: all methods are called by one thread.
+def read_back_queue(
+    connect: Callable[[], TaskClient],
+    inflight_nbytes: int,
+    resources: Mapping[str, float],
+    monitor: TaskMonitor,
+) -> JobQueue:
+    """Return the queue for `SourceRetention`: its tasks come after conversions.
 
-    In flight are at most eight tasks, and `inflight_nbytes` of source bytes; a single larger task goes alone.
+    In flight are at most eight, and `inflight_nbytes` of source bytes; a single larger task goes alone.
     """
-
-    def __init__(
-        self,
-        client: Callable[[], TaskClient],
-        inflight_nbytes: int,
-        resources: Mapping[str, float] | None = None,
-        monitor: TaskMonitor | None = None,
-    ) -> None:
-        """Remember where to run; nothing is submitted yet.
-
-        Args:
-            client: returns a connected client, a new one if the last was lost, or raises ClusterError.
-            inflight_nbytes: source bytes of the tasks in flight.
-            resources: what a worker must offer to be given a task, as Dask counts resources.
-            monitor: looks after tasks that take long.
-        """
-        self._connect = client
-        self._resources = shares_of(resources or {})
-        self._waiting: deque[ReadBackJob] = deque()
-        self._window: TaskWindow[ReadBackJob] = TaskWindow(
-            _AT_ONCE, inflight_nbytes, lambda job: str(job.key), monitor or TaskMonitor()
-        )
-        self._client: TaskClient | None = None
-
-    @property
-    def has_room(self) -> bool:
-        """Whether everything that was offered has been submitted."""
-        return not self._waiting
-
-    def offer(self, job: ReadBackJob) -> None:
-        """Take on a job; `poll` returns its result, once."""
-        self._waiting.append(job)
-
-    def poll(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
-        """Submit what fits, and return the jobs that have ended. Does not wait.
-
-        Raises:
-            ClusterError: the scheduler is missing. Everything stays as it is; call again later.
-        """
-        if not self._waiting and not self._window.jobs:
-            return []
-        client = self._connect()
-        if client is not self._client:
-            self._waiting.extendleft(self._window.clear())  # lost with their client
-            self._client = client
-        results = self._window.ended(client)
-        while self._waiting and self._window.has_room(self._waiting[0].nbytes):
-            self._submit(client, self._waiting.popleft())
-        return results
-
-    def drop(self, key: StepKey) -> None:
-        """Forget the jobs of a step."""
-        self._waiting = deque(job for job in self._waiting if job.key != key)
-        self._window.drop(lambda job: job.key == key)
-
-    def cancel(self) -> None:
-        """Forget everything."""
-        self._waiting.clear()
-        self._window.drop(lambda _: True)
-
-    def _submit(self, client: TaskClient, job: ReadBackJob) -> None:
-        place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
-        future = submit(
-            client,
-            tasks.run_read_back,
-            tasks.pack_read_back(job),
-            key=f"read-back-0{job.fingerprint[:15]}-{place}",
-            priority=_PRIORITY,
-            resources=self._resources,
-        )
-        self._window.add(future, job, job.nbytes)
-
-
-_REASONS = {
-    ReadBackVerdict.NOT_STORED: KeepReason.NOT_STORED,
-    ReadBackVerdict.NOT_UNDERSTOOD: KeepReason.NOT_UNDERSTOOD,
-}
+    window: TaskWindow[ReadBackJob] = TaskWindow(_AT_ONCE, inflight_nbytes, monitor=monitor)
+    pack: Callable[[ReadBackJob], bytes] = lambda job: tasks.pack_read_back(job)  # noqa: E731, PLW0108
+    return JobQueue("read-back", tasks.run_read_back, pack, connect, window, -10, resources)
 
 
 @dataclass(eq=False, slots=True)
-class StepDeletion:
+class _Deletion:
     """The deletion of one step's source files, from the decision that they may go to the last file."""
 
     state: StepState
@@ -147,45 +75,17 @@ class StepDeletion:
     """Of its commit."""
     started: float
     jobs: dict[int, ReadBackJob]
-    results: dict[int, ReadBack] = field(default_factory=dict)
+    verdicts: dict[ReadBackVerdict, list[Proven]] = field(default_factory=lambda: defaultdict(list))
+    """What was found of its files, by verdict."""
+    read_back: set[int] = field(default_factory=set)
+    """Numbers of the jobs that are done."""
     removing: Future[Removed] | None = None
-
-    @property
-    def key(self) -> StepKey:
-        """Rank and step."""
-        return self.state.key
-
-    @property
-    def is_read_back(self) -> bool:
-        """Whether all of its files were read back."""
-        return len(self.results) == len(self.jobs)
 
     @property
     def has_changed(self) -> bool:
         """Whether the last scan saw other files, or found the step not to be in the store as it is."""
         listing = self.state.listing
         return listing is None or self.state.is_pending or listing.files != self.listing.files
-
-    def proven(self) -> list[Proven]:
-        """Return the files of which the store has every byte."""
-        return [
-            Proven(file, changed_ns)
-            for file, verdict, changed_ns in self._files()
-            if verdict == ReadBackVerdict.SAME
-        ]
-
-    def others(self) -> dict[KeepReason, list[SourceFile]]:
-        """Return the files that stay, by reason."""
-        others: dict[KeepReason, list[SourceFile]] = {}
-        for file, verdict, _ in self._files():
-            if verdict != ReadBackVerdict.SAME:
-                others.setdefault(_REASONS[ReadBackVerdict(verdict)], []).append(file)
-        return others
-
-    def _files(self) -> Iterator[tuple[SourceFile, int, int]]:
-        for number, result in sorted(self.results.items()):
-            columns = result.verdicts.tolist(), result.changed_ns.tolist()
-            yield from zip(self.jobs[number].files, *columns, strict=True)
 
 
 #: Steps whose commits are asked for at once, and that are read back at once.
@@ -200,8 +100,11 @@ _ATTEMPTS = 3
 #: Errors that may pass by waiting a little.
 _PASSING = ("cluster", "source_changed", "store_unavailable")
 _WHY = {
-    KeepReason.NOT_STORED: "the commit does not have it as it is now",
-    KeepReason.NOT_UNDERSTOOD: "what it holds is not understood; the store has it as a file",
+    ReadBackVerdict.NOT_STORED: (KeepReason.NOT_STORED, "the commit does not have it as it is now"),
+    ReadBackVerdict.NOT_UNDERSTOOD: (
+        KeepReason.NOT_UNDERSTOOD,
+        "what it holds is not understood; the store has it as a file",
+    ),
 }
 
 
@@ -209,12 +112,12 @@ _WHY = {
 class SourceRetention:
     """Deletes source files whose bytes are committed. Called by one thread; another one unlinks the files.
 
-    Bounds: `_BATCH` steps on their way, and what `ReadBacks` has in flight.
+    Bounds: `_BATCH` steps on their way, and what `read_backs` has in flight.
     """
 
     judge: SourceJudge
     store: StoreAddress
-    read_backs: ReadBacks
+    read_backs: JobQueue
     retry_forever: bool = False
     """Whether to try for ever, rather than a few times."""
     dry_run: bool = False
@@ -223,7 +126,7 @@ class SourceRetention:
     _has_seen: bool = False
     _waiting: deque[StepState] = field(default_factory=deque)
     """Steps to decide about, oldest first."""
-    _under_way: list[StepDeletion] = field(default_factory=list)
+    _under_way: list[_Deletion] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
     """What is still to be reported."""
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -276,7 +179,7 @@ class SourceRetention:
         for step in list(self._under_way):
             self._advance(step)
         until = self.clock() + _BEGIN_S
-        while self._waiting and len(self._under_way) < _BATCH and self.read_backs.has_room:
+        while self._waiting and len(self._under_way) < _BATCH and not self.read_backs.waiting:
             self._begin([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
             if self.clock() >= until:
                 break
@@ -285,7 +188,7 @@ class SourceRetention:
     def close(self) -> None:
         """Stop. The next run continues with steps that are partly deleted."""
         self._stop.set()
-        self.read_backs.cancel()
+        self.read_backs.drop()
         self._threads.shutdown()
 
     def _take_events(self) -> list[Event]:
@@ -303,7 +206,7 @@ class SourceRetention:
             if state.is_pending:
                 continue
             if state.key in newest:
-                self._keep(state, listing, *self.judge.policy.why_newest())
+                self._keep(state, listing, *self.judge.policy.why_newest)
                 continue
             is_due = deletion.settled_files != listing.files and deletion.paused_until <= now
             if deletion.stage is None and is_due:
@@ -316,34 +219,32 @@ class SourceRetention:
         for state in states:
             state.deletion.stage = None
         try:
-            for judged in self.judge.judge(states):
-                self._begin_step(judged)
+            for state, listing, commit, why_kept in self.judge.judge(states):
+                if why_kept is not None:
+                    if why_kept[0] is not KeepReason.UNDECIDED:
+                        state.deletion.settled_files = listing.files
+                    self._keep(state, listing, *why_kept)
+                elif commit is not None:  # as always then
+                    self._read_back(state, listing, commit.fingerprint)
         except StoreError as exc:
             for state in states:
                 if state.listing is not None:
                     self._record_failure(state, state.listing, exc)
 
-    def _begin_step(self, judged: Judged) -> None:
-        state, listing, commit = judged.state, judged.listing, judged.commit
-        if judged.why_kept is not None:
-            self._settle(state, listing, *judged.why_kept)
-            return
-        assert commit is not None  # noqa: S101 (for mypy: a step without a commit must stay)
+    def _read_back(self, state: StepState, listing: Listing, name: str) -> None:
+        """Have the files of a step compared with its commit, if they may be deleted then."""
         if denied := not_writable(self.judge.root, [path for path, _ in listing.directories]):
             self._leave_alone(
                 state, listing, KeepReason.DENIED, cannot_delete(self.judge.root, denied).message
             )
             return
-        name, root = commit.fingerprint, str(self.judge.root)
         jobs = {
-            number: ReadBackJob(state.key, number, name, root, self.store, batch)
+            number: ReadBackJob(state.key, number, name, str(self.judge.root), self.store, batch)
             for number, batch in enumerate(batches(listing.files, JOB_NBYTES, JOB_FILES))
         }
-        step = StepDeletion(state, listing, name, self.clock(), jobs)
-        self._under_way.append(step)
+        self._under_way.append(_Deletion(state, listing, name, self.clock(), jobs))
         state.deletion.stage = DeletionStage.READING_BACK
-        for job in step.jobs.values():
-            self.read_backs.offer(job)
+        self.read_backs.waiting += jobs.values()
 
     def _collect(self, job: ReadBackJob, result: ReadBack | DumpIngestError) -> None:
         """Collect what came of a task; nothing, if its step was given up meanwhile."""
@@ -354,21 +255,24 @@ class SourceRetention:
             self._give_up(step)
             self._record_failure(step.state, step.listing, result)
         else:
-            step.results[job.number] = result
+            step.read_back.add(job.number)
+            rows = zip(job.files, result.verdicts.tolist(), result.changed_ns.tolist(), strict=True)
+            for file, verdict, changed_ns in rows:
+                step.verdicts[ReadBackVerdict(verdict)].append(Proven(file, changed_ns))
 
-    def _advance(self, step: StepDeletion) -> None:
+    def _advance(self, step: _Deletion) -> None:
         """Remove the files of a step that was read back as a whole, and record the outcome."""
-        if step.removing is None and step.is_read_back:
+        if step.removing is None and step.read_back == step.jobs.keys():
             self._remove(step)
         if step.removing is not None and step.removing.done():
             self._end(step)
             self._record_removed(step, step.removing.result())
 
-    def _remove(self, step: StepDeletion) -> None:
+    def _remove(self, step: _Deletion) -> None:
         """Unlink what was found to be in the store, if the commit is still the one that was read back."""
         listing = step.listing
         try:
-            commit = self.judge.committed.read([step.key]).get(step.key)
+            commit = self.judge.committed.read([listing.key]).get(listing.key)
         except StoreError as exc:
             self._give_up(step)
             self._record_failure(step.state, listing, exc)
@@ -380,19 +284,19 @@ class SourceRetention:
         step.removing = self._threads.submit(
             remove,
             self.judge.root,
-            step.proven(),
+            step.verdicts[ReadBackVerdict.SAME],
             listed={file.path for file in listing.files},
             directories={*(path for path, _ in listing.directories), *step_directories(listing.places)},
             stop=self._stop,
             dry_run=self.dry_run,
         )
 
-    def _record_removed(self, step: StepDeletion, removed: Removed) -> None:
+    def _record_removed(self, step: _Deletion, removed: Removed) -> None:
         """Report what was deleted and what was not."""
         state, listing = step.state, step.listing
         if removed.files:
             seconds = self.clock() - step.started
-            deleted = SourceDeleted(step.key, removed.files, removed.nbytes, seconds, self.dry_run)
+            deleted = SourceDeleted(listing.key, removed.files, removed.nbytes, seconds, self.dry_run)
             self._events.append(deleted)
         if removed.stopped:
             return
@@ -404,22 +308,18 @@ class SourceRetention:
         else:
             self._settle_rest(step)
 
-    def _settle_rest(self, step: StepDeletion) -> None:
+    def _settle_rest(self, step: _Deletion) -> None:
         """Record why the rest of a step stays, so that the next scan, which shows it, changes nothing."""
-        others = step.others()
-        left = {file.path for files in others.values() for file in files}
+        others = {verdict: step.verdicts[verdict] for verdict in _WHY if step.verdicts[verdict]}
+        left = {member.file.path for members in others.values() for member in members}
         deletion = step.state.deletion
         deletion.failures, deletion.paused_until = 0, 0.0
         deletion.settled_files = tuple(
             file for file in step.listing.files if self.dry_run or file.path in left
         )
-        for reason, files in others.items():
-            self._keep(step.state, step.listing, reason, f"{files[0].path}: {_WHY[reason]}", len(files))
-
-    def _settle(self, state: StepState, listing: Listing, reason: KeepReason, detail: str) -> None:
-        if reason is not KeepReason.UNDECIDED:
-            state.deletion.settled_files = listing.files
-        self._keep(state, listing, reason, detail)
+        for verdict, members in others.items():
+            reason, why = _WHY[verdict]
+            self._keep(step.state, step.listing, reason, f"{members[0].file.path}: {why}", len(members))
 
     def _keep(
         self, state: StepState, listing: Listing, reason: KeepReason, detail: str, files: int | None = None
@@ -454,10 +354,10 @@ class SourceRetention:
         deletion.paused_until = self.clock() + pause_s
         return pause_s
 
-    def _give_up(self, step: StepDeletion) -> None:
+    def _give_up(self, step: _Deletion) -> None:
         self._end(step)
-        self.read_backs.drop(step.key)
+        self.read_backs.drop(lambda job: job.key == step.state.key)
 
-    def _end(self, step: StepDeletion) -> None:
+    def _end(self, step: _Deletion) -> None:
         self._under_way.remove(step)
         step.state.deletion.stage = None

@@ -85,7 +85,13 @@ class CommitsBehind:
     def after(self, committed: Mapping[int, int]) -> dict[int, int]:
         """Take in the highest committed step of each rank, and return the counts."""
         fastest = max(committed.values(), default=-1)
-        self._see_fastest(fastest)
+        # What was removed from the store does not count any more.
+        if max(self._fastest, default=-1) > fastest:
+            self._seen.clear()
+            kept = [step for step in self._fastest if step <= fastest]
+            self._fastest = deque(kept, maxlen=MAX_STEPS_BEHIND)
+        if max(self._fastest, default=-1) < fastest:
+            self._fastest.append(fastest)
         for rank, step in committed.items():
             if rank not in self._seen:
                 self._seen[rank] = step, step
@@ -94,15 +100,6 @@ class CommitsBehind:
         return {
             rank: len(self._fastest) - bisect_right(self._fastest, self._seen[rank][1]) for rank in committed
         }
-
-    def _see_fastest(self, step: int) -> None:
-        """Remember how far the fastest rank is. What was removed from the store does not count any more."""
-        if self._fastest and self._fastest[-1] > step:
-            self._seen.clear()
-        while self._fastest and self._fastest[-1] > step:
-            self._fastest.pop()
-        if step >= 0 and (not self._fastest or self._fastest[-1] < step):
-            self._fastest.append(step)
 
 
 #: How many ranks of one process have series of their own. A host has ten; ten thousand may share a file
@@ -124,6 +121,10 @@ class Declare:
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Return a new gauge."""
         return Gauge(f"{self.prefix}{name}", text, labels, registry=self.registry)
+
+    def gauges(self, texts: Mapping[str, str], *labels: str) -> dict[str, Gauge]:
+        """Return new gauges by name."""
+        return {name: self.gauge(name, text, *labels) for name, text in texts.items()}
 
     def counter(self, name: str, text: str, *labels: str, values: Iterable[str] = ()) -> Counter:
         """Return a new counter; the series of these values of its label exist from the first scrape."""
@@ -172,6 +173,15 @@ class RankLabels:
         return {label: together(of_label) for label, of_label in by_label.items()}
 
 
+_OF_PROCESS = {
+    "time_seconds": "Unix time by the clock of this host; its distance from the scrape is its error.",
+    # It goes on through a scan of half an hour, and stands still if the scan hangs.
+    "heartbeat_timestamp_seconds": "Unix time when the process last made progress.",
+    "expected_ranks": "Ranks that the run is to have, by its settings or rank tables; 0: not known.",
+    "finishes": "1 if the process takes everything before it ends, and has that scraped.",
+}
+
+
 class ProcessMetrics:
     """Which process of which run this is: clock, heartbeat, store, expected ranks, kind of end, version."""
 
@@ -195,22 +205,14 @@ class ProcessMetrics:
             finishes: whether the process takes everything before it ends, and has that scraped.
         """
         self._is_given = expected_ranks is not None
-        gauge = Declare(registry, "dump_ingest_").gauge
-        gauge(
-            "time_seconds", "Unix time by the clock of this host; its distance from the scrape is its error."
-        ).set_function(clock)
-        # It goes on through a scan of half an hour, and stands still if the scan hangs.
-        gauge("heartbeat_timestamp_seconds", "Unix time when the process last made progress.").set_function(
-            last_beat
-        )
-        gauge("store_info", "1, with the URL of the store.", "store").labels(store=masked(store)).set(1)
-        self._expected = gauge(
-            "expected_ranks", "Ranks that the run is to have, by its settings or rank tables; 0: not known."
-        )
+        declare = Declare(registry, "dump_ingest_")
+        gauges = declare.gauges(_OF_PROCESS)
+        gauges["time_seconds"].set_function(clock)
+        gauges["heartbeat_timestamp_seconds"].set_function(last_beat)
+        gauges["finishes"].set(finishes)
+        self._expected = gauges["expected_ranks"]
         self._expected.set(expected_ranks or 0)
-        gauge("finishes", "1 if the process takes everything before it ends, and has that scraped.").set(
-            finishes
-        )
+        declare.gauge("store_info", "1, with the URL of the store.", "store").labels(masked(store)).set(1)
         register_build_info(registry)
 
     def observe(self, event: Event) -> None:

@@ -84,12 +84,12 @@ class ConsolidatorMetrics:
         )
         self._observers = [group.observe for group in groups]
         of_dump, declare = Declare(registry, "dump_ingest_"), Declare(registry, "dump_ingest_consolidator_")
-        self._gauges = {name: of_dump.gauge(name, text) for name, (text, _) in _GAUGES.items()}
+        self._gauges = of_dump.gauges({name: text for name, (text, _) in _GAUGES.items()})
         self._set(**{name: first for name, (_, first) in _GAUGES.items()})
         self._gauges["consolidator_oldest_waiting_timestamp_seconds"].set_function(
             lambda: min(self._waiting_since.values(), default=self._clock())
         )
-        self._of_ranks = {name: declare.gauge(name, text, "rank") for name, text in _OF_RANKS.items()}
+        self._of_ranks = declare.gauges(_OF_RANKS, "rank")
         self._appended = declare.counter("appended_steps", "Steps added to the view.")
         self._rewritten = declare.counter(
             "rewritten_steps",
@@ -123,25 +123,22 @@ class ConsolidatorMetrics:
                     self._of_ranks["rank_steps_behind"].labels(rank=label).set(behind)
                 self._wait_for(event.behind)
             case StepsConsolidated():
-                self._observe_end(event)
+                self._appended.inc(len(event.appended))
+                self._rewritten.inc(len(event.rewritten))
+                self._wait_for(event.waiting)
+                self._set(
+                    consolidator_damaged_commits=len(event.damaged),
+                    consolidator_last_round_timestamp_seconds=self._clock(),
+                )
+                if event:
+                    newest = max((self._newest, *event.appended, *event.rewritten))
+                    self._set(consolidator_newest_step=newest)
+                    self._seconds.observe(max(self._clock() - self._began, 0))
             case GcRunsRead(runs=runs):
                 self._set(
                     gc_last_success_timestamp_seconds=runs.succeeded_at,
                     gc_last_failure_timestamp_seconds=runs.failed_at,
                 )
-
-    def _observe_end(self, consolidated: StepsConsolidated) -> None:
-        self._appended.inc(len(consolidated.appended))
-        self._rewritten.inc(len(consolidated.rewritten))
-        self._wait_for(consolidated.waiting)
-        self._set(
-            consolidator_damaged_commits=len(consolidated.damaged),
-            consolidator_last_round_timestamp_seconds=self._clock(),
-        )
-        if consolidated:
-            newest = max((self._newest, *consolidated.appended, *consolidated.rewritten))
-            self._set(consolidator_newest_step=newest)
-            self._seconds.observe(max(self._clock() - self._began, 0))
 
     def _wait_for(self, steps: Iterable[int]) -> None:
         now = self._clock()

@@ -7,7 +7,6 @@ and the rank, `dump-ingest` shows the tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +16,7 @@ from ingest.findings.stored import SeriesRead
 from ingest.metrics.common import OTHER, Declare
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event
-from workers.store.model import Evaluated, Totals
+from workers.store.model import Totals
 
 #: How many rules have series of their own. Further ones count as one.
 MAX_RULES = 256
@@ -25,15 +24,6 @@ MAX_RULES = 256
 MAX_PLACES = 1024
 #: The rank of a finding about several ranks together.
 ALL_RANKS = "all"
-
-
-class RuleTotal(NamedTuple):
-    """How often a rule found something in one step."""
-
-    rule: str
-    severity: str
-    """`critical`, `warning` or `info`."""
-    findings: int
 
 
 class FindingMetrics:
@@ -81,59 +71,48 @@ class FindingMetrics:
         """Count the findings of a commit, or of a round of the consolidator."""
         match event:
             case StepCommitted(summary=summary):
-                self.count(summary.key.rank, summary.key.step, totals_of(summary))
-                self._failures.inc(len(summary.failed_rules))
+                totals = totals_of(summary)
+                self._count(totals, len(summary.failed_rules))
+                self._record_places(summary.key.step, _places_of(summary.key.rank, totals))
             case AnomalousCommitRead(key=key, summary=earlier, committed_at=at):
-                for total in totals_of(earlier):
-                    if total.findings > 0:
-                        self._record_place(key.rank, key.step, total.rule, total.severity, at)
+                self._record_places(key.step, _places_of(key.rank, totals_of(earlier)), at)
             case SeriesRead(step=number, findings=findings, found_at=at):
-                for rank, rule, severity in {(row.rank, row.rule, row.severity) for row in findings}:
-                    self._record_place(rank, number, rule, severity, at)
+                self._record_places(number, {(row.rank, row.rule, row.severity) for row in findings}, at)
             case StepsConsolidated(findings=steps):
                 for step in steps:
-                    self._count_series(step.result, step.step)
+                    result, severity_of = step.result, step.result.severities
+                    totals = [
+                        (rule, severity_of.get(rule, "warning"), total)
+                        for rule, total in result.totals.items()
+                    ]
+                    self._count(totals, len(result.failed))
+                    # Findings that were not stored have no rank.
+                    places = {(row.rank, row.rule, row.severity) for row in result.findings}
+                    self._record_places(step.step, places)
 
-    def count(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
-        """Count what rules found in a step of one rank."""
-        for total in totals:
-            self._count(total)
-            if total.findings > 0:
-                self._record_place(rank, step, total.rule, total.severity)
+    def _count(self, totals: Iterable[tuple[str, str, int]], failed: int) -> None:
+        for rule, severity, findings in totals:
+            self._total.labels(rule=self._rule(rule, severity), severity=severity).inc(max(findings, 0))
+        self._failures.inc(failed)
 
-    def _count_series(self, result: Evaluated, step: int) -> None:
-        """Count what rules found in a step of all ranks. Findings that were not stored have no rank."""
-        severity_of = result.severities
-        for rule, total in result.totals.items():
-            self._count(RuleTotal(rule, severity_of.get(rule, "warning"), total))
-        for rank, rule, severity in {(row.rank, row.rule, row.severity) for row in result.findings}:
-            self._record_place(rank, step, rule, severity)
-        self._failures.inc(len(result.failed))
-
-    def _count(self, total: RuleTotal) -> None:
-        name = self._rule(total.rule, total.severity)
-        self._total.labels(rule=name, severity=total.severity).inc(max(total.findings, 0))
-
-    def _record_place(
-        self, rank: int | None, step: int | None, rule: str, severity: str, at: float | None = None
+    def _record_places(
+        self, step: int | None, places: Iterable[tuple[int | None, str, str]], at: float | None = None
     ) -> None:
-        """Record where a rule found something: at one rank, or at several together (None).
+        """Record where rules found something.
 
         Args:
-            rank: where.
             step: in which step; None for run files.
-            rule: its name.
-            severity: its severity.
+            places: rank, rule and severity; None for several ranks together.
             at: when; None for now. What is known of a later time stands.
         """
-        name = self._rule(rule, severity)
-        place = (self._rank(rank, name, severity), name, severity)
         at = self._clock() if at is None else at
-        if at < self._found_at.get(place, at):
-            return
-        self._found_at[place] = at
-        self._step.labels(*place).set(-1 if step is None else step)
-        self._time.labels(*place).set(at)
+        for rank, rule, severity in places:
+            name = self._rule(rule, severity)
+            place = (self._rank(rank, name, severity), name, severity)
+            if at >= self._found_at.get(place, at):
+                self._found_at[place] = at
+                self._step.labels(*place).set(-1 if step is None else step)
+                self._time.labels(*place).set(at)
 
     def _rule(self, rule: str, severity: str) -> str:
         """Return the label of a rule."""
@@ -164,13 +143,19 @@ COUNTED = (
 )
 
 
-def totals_of(summary: Totals) -> list[RuleTotal]:
-    """Return the findings of each rule in a step of a rank; without rules, what its commit counts anyway."""
+def totals_of(summary: Totals) -> list[tuple[str, str, int]]:
+    """Return rule, severity and number of findings in a step of a rank.
+
+    Without rules, they are what its commit counts anyway.
+    """
     if summary.rules:
         severity_of = summary.severities
         return [
-            RuleTotal(rule, severity_of.get(rule, "warning"), findings)
-            for rule, findings in summary.findings.items()
+            (rule, severity_of.get(rule, "warning"), findings) for rule, findings in summary.findings.items()
         ]
     counts = (summary.nan_tensors, summary.pos_inf_tensors, summary.overflows, summary.disagreements)
-    return [RuleTotal(*rule, count) for rule, count in zip(COUNTED, counts, strict=True)]
+    return [(*rule, count) for rule, count in zip(COUNTED, counts, strict=True)]
+
+
+def _places_of(rank: int, totals: Iterable[tuple[str, str, int]]) -> list[tuple[int | None, str, str]]:
+    return [(rank, rule, severity) for rule, severity, findings in totals if findings > 0]

@@ -206,7 +206,7 @@ class RankMetrics:
         """By rank: its steps that are not committed, as the last scan listed them."""
         self._stragglers = Stragglers()
         declare, of_dump = Declare(registry, _PREFIX), Declare(registry, "dump_ingest_")
-        self._gauges = {name: declare.gauge(name, text, "rank") for name, text in _OF_RANKS.items()}
+        self._gauges = declare.gauges(_OF_RANKS, "rank")
         self._look = declare.gauge(
             "last_look_timestamp_seconds", "Unix time of the last scan; 0 before the dump exists."
         )
@@ -255,14 +255,6 @@ class RankMetrics:
             rank: {key: dump.pending[key] for key in steps if key in dump.pending}
             for rank, steps in steps_of.items()
         }
-        self._show_steps(steps_of, dump)
-        self._show_backlog(self._pending)
-        self._stragglers.record_listings(dump.present.values())
-        if not dump.unlisted:  # nothing is known of what is still to be listed
-            self._show("steps_behind", self._stragglers.steps_behind(dump.present), max)
-
-    def _show_steps(self, steps_of: Mapping[int, list[StepKey]], dump: DumpState) -> None:
-        """Show the newest and the committed steps."""
         for rank, steps in steps_of.items():
             for key in steps:
                 if key not in dump.pending and key not in dump.unlisted:
@@ -271,18 +263,20 @@ class RankMetrics:
             self._newest[rank] = max(highest, self._committed.get(rank, -1))
         self._show("newest_step", self._newest, min)
         self._show("committed_step", dict.fromkeys(steps_of, -1) | self._committed, min)
-        never = dict.fromkeys(steps_of, 0.0)
-        self._show("last_commit_timestamp_seconds", never | self._committed_at, min)
+        self._show("last_commit_timestamp_seconds", dict.fromkeys(steps_of, 0.0) | self._committed_at, min)
+        self._show_backlog(self._pending)
+        self._stragglers.record_listings(dump.present.values())
+        if not dump.unlisted:  # nothing is known of what is still to be listed
+            self._show("steps_behind", self._stragglers.steps_behind(dump.present), max)
 
     def _show_backlog(self, pending_of: Mapping[int, Mapping[StepKey, Listing]]) -> None:
         """Show what is pending, and since when."""
-        amounts: dict[str, Callable[[Listing], float]] = {
-            "pending_steps": lambda _: 1,
-            "pending_files": lambda listing: len(listing.files),
-            "pending_bytes": lambda listing: listing.nbytes,
-        }
-        for name, amount in amounts.items():
-            self._show(name, {rank: sum(map(amount, of.values())) for rank, of in pending_of.items()}, sum)
+        listings = {rank: list(pending.values()) for rank, pending in pending_of.items()}
+        files = {rank: sum(len(listing.files) for listing in own) for rank, own in listings.items()}
+        nbytes = {rank: sum(listing.nbytes for listing in own) for rank, own in listings.items()}
+        self._show("pending_steps", {rank: len(own) for rank, own in listings.items()}, sum)
+        self._show("pending_files", files, sum)
+        self._show("pending_bytes", nbytes, sum)
         oldest = {
             rank: pending[min(pending, key=lambda key: key.order)].newest_change
             for rank, pending in pending_of.items()
@@ -348,7 +342,7 @@ class DiskMetrics:
                 self._pressure.labels(policy=event.policy).set(event.under_pressure)
                 # Not before there is a value: an alert would take 0 for a full disk.
                 if not self._space:
-                    self._space = {name: self._declare.gauge(name, text) for name, text in _OF_DISK.items()}
+                    self._space = self._declare.gauges(_OF_DISK)
                 values = (space.free_nbytes, space.nbytes, space.free_inodes, space.inodes)
                 for gauge, value in zip(self._space.values(), values, strict=True):
                     gauge.set(value)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
 from ingest.reader.cubes.commit_copies import copies_of
@@ -21,7 +20,7 @@ from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
-from workers.store.model import CommitSummary, Finding, Origin, RowKind
+from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool import GENERATION, PooledArray
@@ -45,12 +44,6 @@ def list_generations(objects: ObjectStore, key: StepKey) -> list[str]:
     return [name for name in objects.children(key.path) if GENERATION.fullmatch(name)]
 
 
-def name_in(leaf: bytes) -> str:
-    """Return the generation that a damaged commit still names; "" if it names none."""
-    match = _FINGERPRINT_IN_TEXT.search(leaf)
-    return match[1].decode() if match else ""
-
-
 def commit_from_objects(
     objects: ObjectStore, key: StepKey, fingerprint: str, *, leaf: bytes = b"", origin: Origin | None = None
 ) -> Commit:
@@ -71,18 +64,20 @@ def commit_from_objects(
     """
     prefix = f"{key.path}/{fingerprint}"
     sizes = objects.sizes(prefix)
-    nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == LEAF])
+    nodes = _read_nodes(objects, prefix, [name for name in sizes if name.endswith(LEAF)])
     in_chunks = {name: nbytes for name, nbytes in sizes.items() if "/c/" in name}
     stored = {name: size for name, size in in_chunks.items() if name.startswith(("tensors/", "files/"))}
     without = None
     with suppress(DamagedStore):  # why it has no tensors, if what is left of the commit says so
         without = decode_record(without_checksum(leaf), key).without_tensors
-    chunks = _read_chunks(objects, prefix, in_chunks.keys() - stored.keys())
+    read = objects.get_many([f"{prefix}/{name}" for name in in_chunks.keys() - stored.keys()])
+    chunks = {name[len(prefix) + 1 :]: data for name, data in read.items()}
     built, pooled = _read_index(objects, key, chunks, nodes, has_tensors=without is None)
     was_complete = b'"status":"complete"' in leaf
     totals = _totals_of(built)
-    rules, found = _read_findings(objects, key, prefix, nodes)
-    problems = zip(built.label("source"), built.label("problem"), strict=True)
+    # The rule set that was evaluated, if one is known, and what it found.
+    rules = min((path.split("/")[1] for path in nodes if path.startswith(f"{findings.GROUP}/")), default="")
+    found = findings.decode(rules, key, nodes, chunks) if rules else []
     summary = CommitSummary(
         key=key,
         fingerprint=fingerprint,
@@ -102,49 +97,30 @@ def commit_from_objects(
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=(
-            *(() if was_complete else (_NOT_KNOWN,)),
-            *(f"{source}: {problem}" for source, problem in problems if problem),
-        )[:MAX_PROBLEMS_IN_RECORD],
+        problems=_problems_of(built, is_known=was_complete),
         pool=pooled,
         checksums=checksums_of(chunks),
     )
     return commit.parse(encode_leaf(record, nodes), key)
 
 
-def _read_chunks(objects: ObjectStore, prefix: str, names: Iterable[str]) -> dict[str, bytes]:
-    """Return chunks of tables, by path in the generation."""
-    read = objects.get_many([f"{prefix}/{name}" for name in names])
-    return {name[len(prefix) + 1 :]: data for name, data in read.items()}
-
-
-def _read_index(
-    objects: ObjectStore,
-    key: StepKey,
-    chunks: dict[str, bytes],
-    nodes: dict[str, metadata.Document],
-    *,
-    has_tensors: bool,
-) -> tuple[Tables, dict[str, PooledArray]]:
-    """Return the checked index, and the arrays in the pool that it refers to."""
-    decoded = tables.decode(nodes, chunks, str(key))
-    pooled = _read_pooled(objects, key, decoded) if has_tensors else {}
-    all_nodes = {**nodes, **{path: array.node for path, array in pooled.items()}}
-    return tables.check(decoded, all_nodes, str(key), has_tensors=has_tensors), pooled
-
-
 def _totals_of(built: Tables) -> dict[str, Any]:
     """Return the totals of a step that follow from the rows of its index."""
     is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
-    places = set(
-        zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
-    )
+    arrays, offsets = built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist()
     source_sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
     return {
-        "duplicates": int(np.count_nonzero(is_tensor)) - len(places),
+        "duplicates": len(offsets) - len(set(zip(arrays, offsets, strict=True))),
         "raw_bytes": sum(source_sizes.values()),
         **count_rows(built),
     }
+
+
+def _problems_of(built: Tables, *, is_known: bool) -> tuple[str, ...]:
+    """Return what was wrong with files of a step, unless that is not known."""
+    rows = zip(built.label("source"), built.label("problem"), strict=True)
+    problems = [f"{source}: {problem}" for source, problem in rows if problem]
+    return tuple(problems if is_known else [_NOT_KNOWN, *problems])[:MAX_PROBLEMS_IN_RECORD]
 
 
 def _read_nodes(
@@ -167,25 +143,23 @@ def _read_nodes(
     return nodes
 
 
-def _read_pooled(objects: ObjectStore, key: StepKey, decoded: Tables) -> dict[str, PooledArray]:
-    """Return the arrays in the pool that an index refers to, as they are in the store."""
-    paths = sorted(path for path in set(decoded.label("array")) if pool.is_pooled(path))
+def _read_index(
+    objects: ObjectStore,
+    key: StepKey,
+    chunks: dict[str, bytes],
+    nodes: dict[str, metadata.Document],
+    *,
+    has_tensors: bool,
+) -> tuple[Tables, dict[str, PooledArray]]:
+    """Return the checked index, and the arrays in the pool that it refers to, as they are in the store."""
+    decoded = tables.decode(nodes, chunks, str(key))
+    paths = sorted(path for path in set(decoded.label("array")) if has_tensors and pool.is_pooled(path))
     for path in paths:
         pool.refuse_foreign(key, path)
-    nodes = _read_nodes(objects, "", [f"{path}/{LEAF}" for path in paths], ())
+    pooled_nodes = _read_nodes(objects, "", [f"{path}/{LEAF}" for path in paths], ())
+    checked = tables.check(decoded, {**nodes, **pooled_nodes}, str(key), has_tensors=has_tensors)
     sizes = {path: objects.sizes(path).get(pool.SHARD, 0) for path in paths}
-    return {path: PooledArray(sizes[path], nodes[path]) for path in paths}
-
-
-def _read_findings(
-    objects: ObjectStore, key: StepKey, prefix: str, nodes: dict[str, metadata.Document]
-) -> tuple[str, list[Finding]]:
-    """Return the rule set that was evaluated and what it found; "" for none that is known."""
-    names = sorted({path.split("/")[1] for path in nodes if path.startswith(f"{findings.GROUP}/")})
-    if not names:
-        return "", []
-    keys = findings.chunk_keys(names[0], nodes)
-    return names[0], findings.decode(names[0], key, nodes, _read_chunks(objects, prefix, keys))
+    return checked, {path: PooledArray(sizes[path], pooled_nodes[path]) for path in paths}
 
 
 def commit_of(work: StepWork, leaf: bytes) -> Commit:
@@ -197,9 +171,14 @@ def commit_of(work: StepWork, leaf: bytes) -> Commit:
     try:
         return commit.parse(leaf, work.key)
     except DamagedStore as exc:
-        made = (
-            _commit_from_view(work, leaf) or _commit_from_dump(work, leaf) or _commit_from_objects(work, leaf)
-        )
+        match = _FINGERPRINT_IN_TEXT.search(leaf)
+        named, names = match[1].decode() if match else "", list_generations(work.objects, work.key)
+        # Byte for byte what was committed.
+        copy = copies_of(work.objects, [work.key]).get(work.key)
+        if copy is not None and named in ("", copy.fingerprint):
+            work.mended(work.leaf_path, "its copy in the consolidated view")
+            return copy
+        made = _from_dump(work, named, names) or _from_objects(work, leaf, named, names)
         if made is None:
             raise Unmendable(
                 work.leaf_path,
@@ -216,7 +195,7 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
         SourceChanged: somebody else committed the step meanwhile.
     """
     made = committed.data
-    if made == leaf or work.repair.generation or not work.policy.apply:
+    if made == leaf or work.repair.generation or not work.apply:
         return
     if work.objects.get(work.leaf_path) != leaf:
         raise SourceChanged(f"{work.key} was committed again meanwhile")
@@ -224,27 +203,15 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
     commit.replace_leaf(work.objects, work.key, made, committed.fingerprint, ())
 
 
-def _commit_from_view(work: StepWork, leaf: bytes) -> Commit | None:
-    """Return the copy in the consolidated view: byte for byte what was committed."""
-    copy = copies_of(work.objects, [work.key]).get(work.key)
-    if copy is None or name_in(leaf) not in ("", copy.fingerprint):
-        return None
-    work.mended(work.leaf_path, "its copy in the consolidated view")
-    return copy
-
-
-def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:
-    names = list_generations(work.objects, work.key)
-    named = name_in(leaf)
+def _from_dump(work: StepWork, named: str, names: Sequence[str]) -> Commit | None:
+    """Return the commit of the generation that the damaged one names, or of one that has objects."""
+    wanted = [named] if named else names or None
     remade = work.dumps.remake(
-        work.key,
-        [named] if named else names or None,
-        None,
-        sketches=lambda name: stored_marginals(work.objects, work.key, name),
+        work.key, wanted, None, lambda name: stored_marginals(work.objects, work.key, name)
     )
     if remade is None:
         return None
-    work.remember(remade)
+    work.remade.append(remade)
     assembled = remade.assembled
     previous = tuple(name for name in names if name != assembled.summary.fingerprint)
     record = structs.replace(assembled.record, previous=previous)
@@ -252,20 +219,17 @@ def _commit_from_dump(work: StepWork, leaf: bytes) -> Commit | None:
     return commit.parse(encode_leaf(record, assembled.nodes), work.key)
 
 
-def _commit_from_objects(work: StepWork, leaf: bytes) -> Commit | None:
-    named = name_in(leaf)
-    names = list_generations(work.objects, work.key)
+def _from_objects(work: StepWork, leaf: bytes, named: str, names: Sequence[str]) -> Commit | None:
+    """Return the commit of the one generation whose objects are whole, or that the damaged one names."""
     # Where another step of the rank comes from.
     steps = work.catalog.select(rank=work.key.rank, damages=[])
     origin = steps[0].commit.record.source if steps else None
     whole = []
     for name in [named] if named in names else names:
-        try:
+        with suppress(DamagedStore):
             made = commit_from_objects(work.objects, work.key, name, leaf=leaf, origin=origin)
-        except DamagedStore:
-            continue
-        if name == named or not list(verify_step(Step(work.objects, made), Verified())):
-            whole.append(made)
+            if name == named or not list(verify_step(Step(work.objects, made), Verified())):
+                whole.append(made)
     if len(whole) != 1:
         return None
     work.mended(work.leaf_path, "the objects of its generation")

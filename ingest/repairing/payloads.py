@@ -8,26 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 import xxhash
 
-from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.repairing.commits import commit_from_objects
-from ingest.repairing.work import (
-    DumpedPayload,
-    Lost,
-    Payload,
-    StepWork,
-    StoredPayload,
-    Unmendable,
-    find_copies,
-    first_same,
-)
+from ingest.repairing.work import Lost, Payload, StepWork, Unmendable, find_copies, first_same, in_dump
 from workers.errors import DamagedStore
 from workers.model import MIB, StepKey
 from workers.store import commit, metadata, tables
@@ -44,6 +33,8 @@ from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 
 _PIECE_NBYTES = 16 * MIB
+#: What the label `problem` of a lost row begins with.
+LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +45,14 @@ class PlaceInArray:
     stop: int
     rows: tuple[int, ...]
 
-    def within(self, first: int, last: int) -> bool:
-        """Return whether any of it lies in elements `first` to `last`."""
-        return self.start < last and self.stop > first
 
-
-def encode_shard(
+def elements_of_shard(
     spec: ArraySpec,
     shard: int,
     places: Iterable[PlaceInArray],
     payload_of: Callable[[PlaceInArray], Payload | None],
-) -> bytes:
-    """Return the bytes of a shard.
-
-    Memory: the encoded shard, and one piece of 16 MiB.
+) -> Iterator[bytes | bytearray]:
+    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place.
 
     Args:
         spec: the array.
@@ -79,20 +64,6 @@ def encode_shard(
         DumpIngestError, OSError: a payload cannot be read.
         DamagedStore: the places overlap.
     """
-    encoded: list[bytes] = []
-    with ShardPacker(spec, shard, lambda _shard: Gathered(encoded.append)) as packer:
-        for piece in elements_of_shard(spec, shard, places, payload_of):
-            packer.append(memoryview(piece))
-    return encoded[0] if encoded else b""
-
-
-def elements_of_shard(
-    spec: ArraySpec,
-    shard: int,
-    places: Iterable[PlaceInArray],
-    payload_of: Callable[[PlaceInArray], Payload | None],
-) -> Iterator[bytes | bytearray]:
-    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place; see `encode_shard`."""
     first, last = shard * spec.shard, (shard + 1) * spec.shard
     position = first
     for place in sorted(places, key=lambda place: place.start):
@@ -112,112 +83,50 @@ def elements_of_shard(
 
 
 def _zeros(nbytes: int) -> Iterator[bytes]:
-    for start in range(0, nbytes, _PIECE_NBYTES):
-        yield bytes(min(_PIECE_NBYTES, nbytes - start))
+    yield from (bytes(min(_PIECE_NBYTES, nbytes - start)) for start in range(0, nbytes, _PIECE_NBYTES))
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedShard:
-    """One shard that has to be made again."""
+def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
+    """Write damaged shards again. What is found nowhere is lost: named, and left out if that is accepted."""
+    payloads = _Payloads(work, step, {damage.row for damage in damages}, {damage.path for damage in damages})
+    payloads.find_sources()
+    is_odd = False
+    for shard, places in payloads.shards.items():
+        if None not in map(payloads.source, places):
+            is_odd |= not payloads.mend(*shard)
+    said = {damage.row: damage.reason for damage in damages}
+    lost = sorted(row for place, found in payloads.sources.items() if found is None for row in place.rows)
+    reasons = {row: said.get(row, f"{step.key}: its place is damaged") for row in lost}
+    sources = step.tables.label("source")
+    work.repair.lost += [Lost(str(sources[row]), reason) for row, reason in reasons.items()]
+    if work.accept_loss if reasons else is_odd:
+        named = {row: f"{LOST}: {reason}" for row, reason in reasons.items()}
+        work.repair.generation = name_of_rest(step.commit.fingerprint, named)
+        if work.apply:
+            payloads.commit_rest(work.repair.generation, named)
 
-    array: str
-    number: int
-    places: tuple[PlaceInArray, ...]
-    """Everything that lies in it."""
 
-    @property
-    def path(self) -> str:
-        """Its path in the generation."""
-        return f"{self.array}/c/{self.number}"
+def name_of_rest(fingerprint: str, lost: Collection[int]) -> str:
+    """Return the name of the generation that is another one without the payloads of some rows."""
+    text = f"{fingerprint}\nlost\n{' '.join(map(str, sorted(lost)))}\n"
+    return xxhash.xxh3_128(text.encode()).hexdigest()
 
 
 @dataclass(eq=False)
-class Payloads:
+class _Payloads:
     """The payloads of one step, some of which are damaged."""
 
+    work: StepWork
     step: Step
-    damages: Sequence[Damage]
-    """What verifying found."""
-    roots: Sequence[Path]
-    """The dumps that may have its files."""
-    catalog: Catalog
-    """Of the store, in which copies are looked for."""
-    earlier: Sequence[StoredStep] = ()
-    """Earlier generations of the step."""
-    sharers: Callable[[str], Iterable[tuple[StoredStep, Sequence[Path]]]] = lambda _path: ()
-    """Given an array in the pool, returns the steps of other ranks that refer to it, and their dumps."""
-    _sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
+    rows: Collection[int]
+    """Of the damaged payloads."""
+    paths: Collection[str]
+    """Of the damaged objects."""
+    sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
+    """What each damaged payload is taken from; None for one that is found nowhere."""
 
     @cached_property
-    def shards(self) -> list[DamagedShard]:
-        """The shards that are damaged, or hold a damaged payload."""
-        wanted: set[tuple[str, int]] = set()
-        prefix = f"{self.step.commit.prefix}/"
-        for damage in self.damages:
-            array, is_chunk, number = damage.path.removeprefix(prefix).partition("/c/")
-            if is_chunk and number.isdecimal() and array in self._places:
-                wanted.add((array, int(number)))
-        for array, place in self._damaged_places():
-            spec = self.step.packed_spec(array)
-            numbers = range(place.start // spec.shard, (place.stop - 1) // spec.shard + 1)
-            wanted.update((array, number) for number in numbers)
-        return [self._shard(array, number) for array, number in sorted(wanted)]
-
-    def find_sources(self) -> None:
-        """Find what each damaged payload can be taken from: dump files first, then copies in the store.
-
-        Raises:
-            Unmendable: rows that share a damaged place do not agree what lies there.
-        """
-        missing: dict[bytes, list[PlaceInArray]] = {}
-        table = self.step.tables
-        for place in dict.fromkeys(place for _, place in self._damaged_places()):
-            digest, nbytes = self._identity(place)
-            self._sources[place] = first_same(self._in_dumps(place), nbytes, digest)
-            if self._sources[place] is None:
-                missing.setdefault(digest, []).append(place)
-        if not missing:
-            return
-        copies = find_copies(self.catalog, self.step.key, self.earlier, missing)
-        for digest, places in missing.items():
-            nbytes = int(table.number("nbytes")[places[0].rows[0]])
-            source = first_same(copies[digest], nbytes, digest)
-            self._sources.update(dict.fromkeys(places, source))
-
-    @property
-    def lost(self) -> list[int]:
-        """The rows whose payload is found nowhere; after `find_sources`."""
-        return sorted(row for place, source in self._sources.items() if source is None for row in place.rows)
-
-    def is_lost(self, shard: DamagedShard) -> bool:
-        """Return whether something that lies in a shard is found nowhere."""
-        return any(self._source(place) is None for place in shard.places)
-
-    def encode(self, shard: DamagedShard) -> bytes:
-        """Return the bytes of a shard; zeros in the place of what is lost.
-
-        Raises:
-            DumpIngestError, OSError: a payload cannot be read any more.
-        """
-        return encode_shard(self.step.packed_spec(shard.array), shard.number, shard.places, self._source)
-
-    def elements(self, shard: DamagedShard) -> list[bytes | bytearray]:
-        """Return the elements of a shard in pieces; zeros in the place of what is lost. See `encode`."""
-        spec = self.step.packed_spec(shard.array)
-        return list(elements_of_shard(spec, shard.number, shard.places, self._source))
-
-    def holds_anything(self, shard: DamagedShard) -> bool:
-        """Return whether anything that lies in a shard is left."""
-        return any(self._source(place) is not None for place in shard.places)
-
-    def origins(self, shard: DamagedShard) -> str:
-        """Return where the damaged payloads of a shard come from, for people."""
-        sources = [self._sources[place] for place in shard.places if place in self._sources]
-        names = dict.fromkeys(source.origin for source in sources if source is not None)
-        return ", ".join(names) or "its own payloads"
-
-    @cached_property
-    def _places(self) -> dict[str, list[PlaceInArray]]:
+    def places(self) -> dict[str, list[PlaceInArray]]:
         """By array, the places to which rows refer, in order."""
         table = self.step.tables
         offsets, sizes, arrays = table.number("offset"), table.number("size"), table.label("array")
@@ -231,176 +140,213 @@ class Payloads:
             places.setdefault(array, []).append(PlaceInArray(offset, offset + size, tuple(members)))
         return places
 
-    def _damaged_places(self) -> list[tuple[str, PlaceInArray]]:
-        damaged = {damage.row for damage in self.damages}
-        every = ((array, place) for array, places in self._places.items() for place in places)
-        return [(array, place) for array, place in every if not damaged.isdisjoint(place.rows)]
+    @cached_property
+    def shards(self) -> dict[tuple[str, int], list[PlaceInArray]]:
+        """By array and number: what lies in each shard that is damaged, or holds a damaged payload."""
+        wanted: set[tuple[str, int]] = set()
+        for path in self.paths:
+            array, _, number = path.removeprefix(f"{self.step.commit.prefix}/").partition("/c/")
+            if number.isdecimal() and array in self.places:
+                wanted.add((array, int(number)))
+        for array, place in self._damaged():
+            size = self.step.packed_spec(array).shard
+            wanted |= {(array, shard) for shard in range(place.start // size, (place.stop - 1) // size + 1)}
+        return {shard: self._in_shard(*shard) for shard in sorted(wanted)}
 
-    def _shard(self, array: str, number: int) -> DamagedShard:
-        spec = self.step.packed_spec(array)
-        first, last = number * spec.shard, (number + 1) * spec.shard
-        places = tuple(place for place in self._places[array] if place.within(first, last))
-        return DamagedShard(array, number, places)
+    def _in_shard(self, array: str, number: int) -> list[PlaceInArray]:
+        size = self.step.packed_spec(array).shard
+        first, last = number * size, (number + 1) * size
+        return [place for place in self.places[array] if place.start < last and place.stop > first]
 
-    def _identity(self, place: PlaceInArray) -> tuple[bytes, int]:
-        """Return digest and length of a payload.
+    def _damaged(self) -> list[tuple[str, PlaceInArray]]:
+        every = ((array, place) for array, places in self.places.items() for place in places)
+        return [(array, place) for array, place in every if not set(self.rows).isdisjoint(place.rows)]
+
+    def source(self, place: PlaceInArray) -> Payload | None:
+        """Return what lies in a place, after `find_sources`; None if it is found nowhere."""
+        if place in self.sources:
+            return self.sources[place]
+        return Payload("the store", lambda start, stop: self.step.read(place.rows[0], start, stop))
+
+    def find_sources(self) -> None:
+        """Find what each damaged payload can be taken from: dump files first, then copies in the store.
 
         Raises:
-            Unmendable: rows that share a place do not agree.
+            Unmendable: rows that share a damaged place do not agree what lies there.
         """
-        table = self.step.tables
-        digests = {table.digest[row].tobytes() for row in place.rows}
-        if len(digests) > 1:
-            source = table.label("source")[place.rows[0]]
-            raise Unmendable(
-                f"{self.step.commit.prefix}/index/digest",
-                f"{source} shares its place with rows of other digests, and nothing tells which of them is "
-                "right: name the dump with --dump",
-            )
-        return digests.pop(), int(table.number("nbytes")[place.rows[0]])
+        work, table = self.work, self.step.tables
+        missing: dict[tuple[bytes, int], list[PlaceInArray]] = {}
+        for array, place in self._damaged():
+            digests = {table.digest[row].tobytes() for row in place.rows}
+            if len(digests) > 1:
+                raise Unmendable(
+                    f"{self.step.commit.prefix}/index/digest",
+                    f"{table.label('source')[place.rows[0]]} shares its place with rows of other digests, "
+                    "and nothing tells which of them is right: name the dump with --dump",
+                )
+            nbytes, digest = int(table.number("nbytes")[place.rows[0]]), digests.pop()
+            self.sources[place] = first_same(self._in_dumps(array, place), nbytes, digest)
+            if self.sources[place] is None:
+                missing.setdefault((digest, nbytes), []).append(place)
+        if missing:
+            earlier: list[StoredStep] = []
+            for name in reversed(self.step.commit.record.previous):
+                with suppress(DamagedStore):  # it cannot be read any more
+                    earlier.append(
+                        StoredStep(work.objects, commit_from_objects(work.objects, work.key, name))
+                    )
+            copies = find_copies(work.catalog, work.key, earlier, [digest for digest, _ in missing])
+            for (digest, nbytes), places in missing.items():
+                self.sources |= dict.fromkeys(places, first_same(copies[digest], nbytes, digest))
 
-    def _in_dumps(self, place: PlaceInArray) -> Iterable[Payload]:
-        for root in self.roots:
-            yield from (DumpedPayload(self.step, row, root) for row in place.rows)
-        path = str(self.step.tables.label("array")[place.rows[0]])
-        if not pool.is_pooled(path):
-            return
-        for other, roots in self.sharers(path):
-            table = other.tables
-            same = (table.label("array") == path) & (table.number("offset") == place.start)
-            for row in np.flatnonzero(same & (table.number("size") == place.stop - place.start)).tolist():
-                yield from (DumpedPayload(other, row, root) for root in roots)
+    def _in_dumps(self, array: str, place: PlaceInArray) -> Iterator[Payload]:
+        work = self.work
+        for dump in work.dumps.of(self.step.commit.record):
+            yield from (in_dump(self.step, row, dump.root) for row in place.rows)
+        # Other ranks that refer to an array in the pool have dumps of it, too.
+        for rank in commit.list_ranks(work.objects) if pool.is_pooled(array) else ():
+            with suppress(DamagedStore):
+                other = commit.read(work.objects, StepKey(rank, work.key.step))
+                if rank != work.key.rank and other is not None and array in other.record.pool:
+                    step = StoredStep(work.objects, other)
+                    table = step.tables
+                    same = (table.label("array") == array) & (table.number("offset") == place.start)
+                    for row in np.flatnonzero(same & (table.number("size") == place.stop - place.start)):
+                        for dump in work.dumps.of(other.record):
+                            yield in_dump(step, int(row), dump.root)
 
-    def _source(self, place: PlaceInArray) -> Payload | None:
-        if place in self._sources:
-            return self._sources[place]
-        return StoredPayload(self.step, place.rows[0], "the store")
+    def elements(self, array: str, number: int) -> Iterator[bytes | bytearray]:
+        """Yield the elements of a shard in pieces; zeros in the place of what is lost."""
+        spec = self.step.packed_spec(array)
+        return elements_of_shard(spec, number, self.shards[array, number], self.source)
 
-    def mend_pooled(self, shard: DamagedShard, put: Callable[[str, bytes, str], None]) -> bool:
-        """Write a shard in the pool again; return whether it is what the name of its array says.
+    def encode(self, array: str, number: int) -> bytes:
+        """Return the bytes of a shard; zeros in the place of what is lost.
 
-        Digests of payloads were compared already. They are not cryptographic, and other ranks rely on the
-        array, too: a dump that was forged must not get into it.
-
-        Args:
-            shard: one of `shards`.
-            put: writes an object, unless this is a dry run: its key, its content, and where it comes from.
+        Memory: the encoded shard, and one piece of 16 MiB.
         """
-        pooled = self.step.commit.record.pool[shard.array]
-        elements = self.elements(shard)
-        if not is_named(pool.name_in(shard.array), pooled.node, elements):
-            return False
-        data = encode(self.step.packed_spec(shard.array), elements)
-        if len(data) != pooled.nbytes:
-            return False  # another version of the compressor
-        if self.step.objects.get(shard.path) != data:
-            put(shard.path, data, self.origins(shard))
+        encoded: list[bytes] = []
+        spec = self.step.packed_spec(array)
+        with ShardPacker(spec, number, lambda _shard: Gathered(encoded.append)) as packer:
+            for piece in self.elements(array, number):
+                packer.append(memoryview(piece))
+        return encoded[0] if encoded else b""
+
+    def mend(self, array: str, number: int) -> bool:
+        """Write a shard again; return whether it is what it was.
+
+        Digests of payloads were compared already. They are not cryptographic, and other ranks rely on an
+        array in the pool, too: a dump that was forged must not get into it.
+        """
+        committed, path = self.step.commit, f"{array}/c/{number}"
+        if pool.is_pooled(array):
+            pooled, elements = committed.record.pool[array], list(self.elements(array, number))
+            if not is_named(pool.name_in(array), pooled.node, elements):
+                return False
+            data, nbytes = encode(self.step.packed_spec(array), elements), pooled.nbytes
+        else:
+            data, nbytes = self.encode(array, number), committed.record.stored.get(path, -1)
+            path = f"{committed.prefix}/{path}"
+        if len(data) != nbytes:
+            return False  # another version of the compressor: the commit has another size
+        if self.work.objects.get(path) != data:
+            found = [self.sources.get(place) for place in self.shards[array, number]]
+            origins = dict.fromkeys(source.origin for source in found if source is not None)
+            self.work.put(path, data, ", ".join(origins) or "its own payloads")
         return True
 
-    def replace_pooled(self, put: Callable[[str, bytes, str], None]) -> dict[str, PackedInPool | None]:
-        """Write what is left of arrays that cannot be made again as other arrays in the pool.
+    def commit_rest(self, name: str, lost: Mapping[int, str]) -> None:
+        """Commit the step again without the payloads that are lost.
+
+        Lost rows keep their labels, digests and statistics. Their offset is -1, and their label `problem`
+        says why. The committed generation stays as it is until `gc` removes it.
+
+        Args:
+            name: of the generation.
+            lost: by row, why its payload is lost.
+
+        Raises:
+            SourceChanged: another generation was committed meanwhile.
+            StoreError: the store refused.
+        """
+        step, committed, objects = self.step, self.step.commit, self.work.objects
+        record, prefix = committed.record, committed.prefix
+        in_pool = self._replace_pooled()
+        stored = self._copy_shards(f"{committed.key.path}/{name}")
+        pooled = {path: array for path, array in record.pool.items() if path not in in_pool}
+        pooled |= {made.path: made.array for made in in_pool.values() if made is not None}
+        built = _without(step.tables, lost, in_pool)
+        documents, chunks = tables.encode(built)
+        # Those of findings and sketches stay.
+        keys = [
+            f"{path}/c/0/0"
+            for path, node in committed.nodes.items()
+            if path.startswith("findings/") and node.get("node_type") == "array"
+        ]
+        kept = objects.get_many(
+            [f"{prefix}/{key}" for key in (*keys, *sketch_tables.chunk_keys(committed.nodes))]
+        )
+        chunks |= {key[len(prefix) + 1 :]: data for key, data in kept.items()}
+        nodes = _nodes(step, documents, stored)
+        summary = replace(
+            committed.summary,
+            fingerprint=name,
+            status="partial" if lost else committed.summary.status,
+            stored_bytes=sum(stored.values())
+            + sum(map(len, chunks.values()))
+            + sum(array.nbytes for array in pooled.values()),
+            objects=len(stored) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
+            **count_rows(built),
+        )
+        sources = built.label("source")
+        problems = [f"{sources[row]}: {reason}" for row, reason in sorted(lost.items())]
+        remade = new_record(
+            summary,
+            origin=record.source,
+            stored=stored,
+            without_tensors=record.without_tensors,
+            nets=record.nets,
+            graphs=record.graphs,
+            problems=(*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
+            poison=record.poison,
+            pool=pooled,
+            checksums=checksums_of(chunks),
+        )
+        commit.write(objects, remade, nodes, chunks, replaces=committed.fingerprint)
+
+    def _replace_pooled(self) -> dict[str, PackedInPool | None]:
+        """Write what is left of arrays in the pool that cannot be made again as other arrays there.
 
         Returns:
             By path of a damaged array: what takes its place; None if nothing of it is left.
         """
         replaced: dict[str, PackedInPool | None] = {}
-        for shard in self.shards:
-            if not pool.is_pooled(shard.array):
+        for (array, number), places in self.shards.items():
+            found = list(map(self.source, places))
+            if not pool.is_pooled(array) or (None not in found and self.mend(array, number)):
                 continue
-            if not self.is_lost(shard) and self.mend_pooled(shard, put):
-                continue
-            replaced[shard.array] = None
-            if self.holds_anything(shard):
-                spec = self.step.packed_spec(shard.array)
-                with PoolPacker(spec, self.step.key, self.step.objects) as packer:
-                    for piece in self.elements(shard):
+            replaced[array] = None
+            if any(found):
+                with PoolPacker(self.step.packed_spec(array), self.step.key, self.step.objects) as packer:
+                    for piece in self.elements(array, number):
                         packer.append(memoryview(piece))
-                (replaced[shard.array],) = packer.arrays
+                (replaced[array],) = packer.arrays
         return replaced
 
-
-#: What the label `problem` of a lost row begins with.
-LOST = "lost"
-
-
-def name_of_rest(fingerprint: str, lost: Collection[int]) -> str:
-    """Return the name of the generation that is another one without the payloads of some rows."""
-    text = f"{fingerprint}\nlost\n{' '.join(map(str, sorted(lost)))}\n"
-    return xxhash.xxh3_128(text.encode()).hexdigest()
-
-
-def commit_rest(
-    step: Step,
-    lost: Mapping[int, str],
-    shard_of: Callable[[str], bytes | None],
-    made_in_pool: Mapping[str, PackedInPool | None],
-) -> str:
-    """Commit a step again without the payloads that are lost, and return the name of the generation.
-
-    Lost rows keep their labels, digests and statistics. Their offset is -1, and their label `problem` says
-    why. The committed generation stays as it is until `gc` removes it.
-
-    Args:
-        step: the step, whose index is whole.
-        lost: by row, why its payload is lost.
-        shard_of: given the path of a shard in the generation, returns its bytes; None if all in it is lost.
-        made_in_pool: the arrays in the pool that are damaged, by path: what takes the place of each, which is
-            in the store; None if all in it is lost.
-
-    Raises:
-        SourceChanged: another generation was committed meanwhile.
-        StoreError: the store refused.
-    """
-    committed, objects = step.commit, step.objects
-    name = name_of_rest(committed.fingerprint, lost)
-    prefix = f"{committed.key.path}/{name}"
-    stored: dict[str, int] = {}
-    for path in committed.record.stored:
-        data = shard_of(path)
-        if data is not None:
-            objects.put(f"{prefix}/{path}", data)
-            stored[path] = len(data)
-    pooled = {path: array for path, array in committed.record.pool.items() if path not in made_in_pool}
-    pooled |= {made.path: made.array for made in made_in_pool.values() if made is not None}
-    built = _without(step.tables, lost, made_in_pool)
-    documents, chunks = tables.encode(built)
-    # Those of findings and sketches stay.
-    keys = [
-        f"{path}/c/0/0"
-        for path, node in committed.nodes.items()
-        if path.startswith("findings/") and node.get("node_type") == "array"
-    ]
-    keys += sketch_tables.chunk_keys(committed.nodes)
-    kept = objects.get_many([f"{committed.prefix}/{key}" for key in keys])
-    chunks |= {key[len(committed.prefix) + 1 :]: data for key, data in kept.items()}
-    nodes = _nodes(step, documents, stored)
-    summary = replace(
-        committed.summary,
-        fingerprint=name,
-        status="partial" if lost else committed.summary.status,
-        stored_bytes=sum(stored.values())
-        + sum(map(len, chunks.values()))
-        + sum(array.nbytes for array in pooled.values()),
-        objects=len(stored) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
-        **count_rows(built),
-    )
-    sources = built.label("source")
-    problems = [f"{sources[row]}: {reason}" for row, reason in sorted(lost.items())]
-    record = committed.record
-    remade = new_record(
-        summary,
-        origin=record.source,
-        stored=stored,
-        without_tensors=record.without_tensors,
-        nets=record.nets,
-        graphs=record.graphs,
-        problems=(*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
-        poison=record.poison,
-        pool=pooled,
-        checksums=checksums_of(chunks),
-    )
-    commit.write(objects, remade, nodes, chunks, replaces=committed.fingerprint)
-    return name
+    def _copy_shards(self, prefix: str) -> dict[str, int]:
+        """Write what is left of the shards into another generation; return their sizes."""
+        stored: dict[str, int] = {}
+        for path in self.step.commit.record.stored:
+            array, _, number = path.partition("/c/")
+            places = self.shards.get((array, int(number)))
+            if places is None:
+                data = self.work.objects.get(f"{self.step.commit.prefix}/{path}")
+            else:
+                data = self.encode(array, int(number)) if any(map(self.source, places)) else None
+            if data is not None:
+                self.work.objects.put(f"{prefix}/{path}", data)
+                stored[path] = len(data)
+        return stored
 
 
 def _without(
@@ -432,58 +378,3 @@ def _nodes(
     if not any(path.startswith("tensors/") for path in nodes):
         nodes.pop("tensors", None)
     return {**nodes, **documents}
-
-
-def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
-    """Write damaged shards again. What is found nowhere is lost: named, and left out if that is accepted."""
-    earlier: list[StoredStep] = []
-    for name in reversed(step.commit.record.previous):
-        with suppress(DamagedStore):  # it cannot be read any more
-            earlier.append(StoredStep(work.objects, commit_from_objects(work.objects, work.key, name)))
-    roots = [dump.root for dump in work.dumps.of(step.commit.record)]
-    payloads = Payloads(step, damages, roots, work.catalog, earlier, partial(_sharers, work))
-    payloads.find_sources()
-    stored, odd = step.commit.record.stored, False
-    for shard in payloads.shards:
-        if payloads.is_lost(shard):
-            continue
-        if pool.is_pooled(shard.array):
-            odd |= not payloads.mend_pooled(shard, work.put)
-            continue
-        data, path = payloads.encode(shard), f"{step.commit.prefix}/{shard.path}"
-        if len(data) != stored.get(shard.path):
-            odd = True  # another version of the compressor: the commit has another size
-        elif work.objects.get(path) != data:
-            work.put(path, data, payloads.origins(shard))
-    said = {damage.row: damage.reason for damage in damages}
-    reasons = {row: said.get(row, f"{step.key}: its place is damaged") for row in payloads.lost}
-    sources = step.tables.label("source")
-    work.repair.lost += [Lost(str(sources[row]), reason) for row, reason in reasons.items()]
-    if odd or (reasons and work.policy.accept_loss):
-        lost = {row: f"{LOST}: {reason}" for row, reason in reasons.items()}
-        if not reasons or work.policy.accept_loss:
-            _commit_rest(work, step, lost, payloads)
-
-
-def _sharers(work: StepWork, path: str) -> Iterator[tuple[StoredStep, list[Path]]]:
-    """Yield the steps of other ranks that refer to an array in the pool, and the dumps of each."""
-    for rank in commit.list_ranks(work.objects):
-        with suppress(DamagedStore):
-            other = commit.read(work.objects, StepKey(rank, work.key.step))
-            if rank != work.key.rank and other is not None and path in other.record.pool:
-                roots = [dump.root for dump in work.dumps.of(other.record)]
-                yield StoredStep(work.objects, other), roots
-
-
-def _commit_rest(work: StepWork, step: Step, lost: dict[int, str], payloads: Payloads) -> None:
-    work.repair.generation = name_of_rest(step.commit.fingerprint, lost)
-    if not work.policy.apply:
-        return
-    shards = {shard.path: shard for shard in payloads.shards}
-
-    def shard_of(path: str) -> bytes | None:
-        if path not in shards:
-            return work.objects.get(f"{step.commit.prefix}/{path}")
-        return payloads.encode(shards[path]) if payloads.holds_anything(shards[path]) else None
-
-    commit_rest(step, lost, shard_of, payloads.replace_pooled(work.put))

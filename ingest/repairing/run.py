@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
+from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
-from ingest.reader.step import Step
 from ingest.reader.verifying.verify import Verified, verify, verify_step
 from ingest.reader.verifying.verify_view import StoreDamage, verify_copies, verify_surroundings
 from ingest.repairing.commits import commit_of, write_commit
 from ingest.repairing.payloads import mend_payloads
 from ingest.repairing.tables import (
-    doubtful_tables,
     mend_findings,
     mend_nodes,
     mend_sketches,
@@ -32,17 +32,14 @@ from ingest.repairing.tables import (
     tables_of,
 )
 from ingest.repairing.work import (
-    DumpReading,
     Dumps,
     Lost,
     Mended,
-    RepairPolicy,
     RepairReport,
     StepRepair,
     StepWork,
     Unmendable,
     grids_like,
-    name_dump,
 )
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
@@ -55,7 +52,9 @@ from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
 
-def mend_step(catalog: Catalog, key: StepKey, dumps: Dumps, policy: RepairPolicy) -> StepRepair | None:
+def mend_step(
+    catalog: Catalog, key: StepKey, dumps: Dumps, *, apply: bool, accept_loss: bool
+) -> StepRepair | None:
     """Repair one step; return what became of it, or None if it is undamaged or gone.
 
     Memory: the index of the step and of one other, one shard, and a few pieces of 16 MiB. Tables that are
@@ -67,7 +66,7 @@ def mend_step(catalog: Catalog, key: StepKey, dumps: Dumps, policy: RepairPolicy
     damages = list(verify(catalog, [key]))
     if not damages:
         return None
-    work = StepWork(catalog, key, dumps, policy, StepRepair(key, tuple(map(str, damages))))
+    work = StepWork(catalog, key, dumps, StepRepair(key, tuple(map(str, damages))), apply, accept_loss)
     try:
         _mend(work)
     except Unmendable as exc:
@@ -78,7 +77,7 @@ def mend_step(catalog: Catalog, key: StepKey, dumps: Dumps, policy: RepairPolicy
         return None
     except DamagedStore as exc:  # other steps must not wait for what is wrong with this one
         work.repair.lost.append(Lost(key.path, exc.message))
-    if policy.apply:
+    if apply:
         work.repair.remains = tuple(map(str, verify(catalog.reopened(), [key])))
     return work.repair
 
@@ -100,18 +99,10 @@ def _mend(work: StepWork) -> None:
         return  # a new generation was committed from the dump
     step = mend_findings(work, step)
     step = mend_totals(work, step)
-    damages = _damages_of(step)
-    if doubtful := doubtful_tables(damages, step.commit.record.checksums):
-        step = tables_of(work, step.commit, doubtful) or step
-        damages = _damages_of(step)
+    damages = list(verify_step(step, Verified()))
     step = mend_sketches(work, step, damages)
     mend_payloads(work, step, damages)
     write_commit(work, leaf, step.commit)
-
-
-def _damages_of(step: Step) -> list[Damage]:
-    """Return what is damaged of a step whose index is whole."""
-    return list(verify_step(step, Verified()))
 
 
 def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
@@ -212,7 +203,7 @@ def repair(
         StoreFormatError: a later version of dump-ingest wrote the store, or it is something else.
         StoreError: the store refused. What was repaired stays repaired.
     """
-    reading = DumpReading(layout, rank_map)
+    find = partial(find_dump, rank_map=rank_map, layout=layout)
     objects = open_objects(resolve(store, storage_options, timeout_s=timeout_s))
     catalog = Catalog(objects)
     if damage_of_root(objects) is None:
@@ -222,24 +213,21 @@ def repair(
         grids_like(grid or Grid()),
         rules or load_rules().enabled,
         host or socket.gethostname(),
-        tuple(name_dump(Path(directory), reading) for directory in dumps),
-        reading,
+        tuple(find(Path(directory)) for directory in dumps),
+        find,
     )
-    policy = RepairPolicy(apply, accept_loss)
     report = RepairReport(objects.address.url, apply)
-    for key in _chosen(catalog, rank, step):
+    if rank is None and step is None:
+        keys = commit.list_keys(objects)
+    else:
+        unread: list[Damage] = []
+        chosen = catalog.select(rank, step, damages=unread)
+        keys = [*(one.key for one in chosen), *(damage.key for damage in unread)]
+    for key in keys:
         progress(key)
         report.checked += 1
-        if outcome := mend_step(catalog, key, sources, policy):
-            report.repairs.append(outcome)
+        outcome = mend_step(catalog, key, sources, apply=apply, accept_loss=accept_loss)
+        report.repairs += [outcome] if outcome else []
     if rank is None and step is None and (outcome := mend_surroundings(objects, apply=apply)):
         report.repairs.append(outcome)
     return report
-
-
-def _chosen(catalog: Catalog, rank: Choice, step: Choice) -> list[StepKey]:
-    if rank is None and step is None:
-        return commit.list_keys(catalog.objects)
-    damages: list[Damage] = []
-    opened = catalog.select(rank, step, damages=damages)
-    return [*(chosen.key for chosen in opened), *(damage.key for damage in damages)]

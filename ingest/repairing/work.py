@@ -11,20 +11,21 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingest.layouts.base import Dump, Listing
 from ingest.layouts.detect import find_dump
-from ingest.planning.inspection import Inspected, inspect
+from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.reader.catalog import Catalog
 from ingest.reader.plain import Plain
 from workers.arrays import device_format
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import new_digest
 from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.arrays.strided import elements_of
@@ -40,7 +41,7 @@ from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, CommitRecord
 from workers.store.step import StoredStep, is_view, view_of
 from workers.tasks.convert import dry_run
-from workers.tasks.model import Receipt, StepPlan
+from workers.tasks.model import StepPlan
 from workers.tasks.publish import Assembled, assemble
 
 
@@ -117,90 +118,57 @@ class RepairReport(Plain):
 _PIECE_NBYTES = 16 * MIB
 
 
-class Payload(Protocol):
+@dataclass(frozen=True, slots=True)
+class Payload:
     """The payload of a row as it is to be stored."""
 
-    @property
-    def origin(self) -> str:
-        """Where it is, for people."""
-
-    def read(self, start: int, stop: int) -> bytes | bytearray:
-        """Return bytes `start` to `stop`, both multiples of the size of a stored element.
-
-        Raises:
-            DumpIngestError, OSError: they cannot be read.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPayload:
-    """The payload of a row of a stored step."""
-
-    step: StoredStep
-    row: int
     origin: str
+    """Where it is, for people."""
+    read: Callable[[int, int], bytes | bytearray]
+    """Returns the bytes from one position to another, both multiples of the size of a stored element; raises
+    DumpIngestError or OSError."""
 
-    def read(self, start: int, stop: int) -> bytearray:
-        """Return bytes `start` to `stop`."""
-        return self.step.read(self.row, start, stop)
 
+def in_dump(step: StoredStep, row: int, root: Path) -> Payload:
+    """Return the payload of a row in the dump file that the row was made from.
 
-@dataclass(eq=False)
-class DumpedPayload:
-    """The payload of a row in the dump file that the row was made from.
-
-    Memory: a tensor that was stored in the order of its axes and dumped in device layout is read as a whole,
-    which is at most 256 MiB; of other payloads, what is asked for.
+    Memory: a view, and a tensor that was stored in the order of its axes and dumped in device layout, are
+    read as a whole, which is at most 256 MiB; of other payloads, what is asked for.
     """
+    table = step.tables
+    begin = int(table.number("source_offset")[row])
 
-    step: StoredStep
-    """The step whose index says where the payload is in the file."""
-    row: int
-    root: Path
-    origin: str = field(init=False)
+    def in_file(start: int, stop: int) -> bytes:
+        path = from_text(str(table.label("source")[row]))
+        status = os.lstat(root / paths.relative(path))
+        source = SourceFile(path, status.st_size, bounded_ns(status.st_mtime_ns))
+        with OpenFile(root, source, str(step.key)) as file:
+            return file.read_at(begin + start, stop - start)
 
-    def __post_init__(self) -> None:
-        """Name the dump."""
-        self.origin = f"the dump {self.root}"
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop`."""
-        if is_view(self.step, self.row):
-            return self._viewed[start:stop]
-        device = self.step.device(self.row)
-        if device is not None and not self.step.is_in_device_layout(self.row):
-            return self._host[start:stop]
-        return self._in_file(start, stop)
-
-    @cached_property
-    def _host(self) -> bytes:
-        """The whole tensor in the order of its axes."""
-        device = self.step.device(self.row)
-        assert device is not None  # noqa: S101 (for mypy)
-        nbytes = int(self.step.tables.number("source_nbytes")[self.row])
-        payload = np.frombuffer(self._in_file(0, nbytes), np.uint8)
-        host = device_format.to_host(payload, device, self.step.shape(self.row), self.step.element(self.row))
-        return host.tobytes()
-
-    @cached_property
-    def _viewed(self) -> bytes:
-        """All elements of a view."""
-        view = view_of(self.step, self.row)
+    @cache
+    def viewed() -> bytes:
+        view = view_of(step, row)
         if view is None:
             return b""
-        shape, element = self.step.shape(self.row), self.step.element(self.row)
-        return bytes(
-            elements_of(lambda start, size: self._in_file(start, start + size), view, shape, element)
+        elements = elements_of(
+            lambda start, size: in_file(start, start + size), view, step.shape(row), step.element(row)
         )
+        return bytes(elements)
 
-    def _in_file(self, start: int, stop: int) -> bytes:
-        table = self.step.tables
-        path = paths.from_text(str(table.label("source")[self.row]))
-        begin = int(table.number("source_offset")[self.row])
-        status = os.lstat(self.root / paths.relative(path))
-        source = SourceFile(path, status.st_size, bounded_ns(status.st_mtime_ns))
-        with OpenFile(self.root, source, str(self.step.key)) as file:
-            return file.read_at(begin + start, stop - start)
+    @cache
+    def host(layout: DeviceLayout) -> bytes:
+        payload = np.frombuffer(in_file(0, int(table.number("source_nbytes")[row])), np.uint8)
+        return device_format.to_host(payload, layout, step.shape(row), step.element(row)).tobytes()
+
+    def read(start: int, stop: int) -> bytes:
+        device = step.device(row)
+        if is_view(step, row):
+            return viewed()[start:stop]
+        if device is not None and not step.is_in_device_layout(row):
+            return host(device)[start:stop]
+        return in_file(start, stop)
+
+    return Payload(f"the dump {root}", read)
 
 
 def is_same(payload: Payload, nbytes: int, digest: bytes) -> bool:
@@ -229,7 +197,7 @@ _ENOUGH = 3
 
 def find_copies(
     catalog: Catalog, key: StepKey, earlier: Sequence[StoredStep], digests: Iterable[bytes]
-) -> dict[bytes, list[StoredPayload]]:
+) -> dict[bytes, list[Payload]]:
     """Return rows of other steps that have these digests, by digest; at most a few of each.
 
     Reads the indexes of the steps, one at a time.
@@ -240,7 +208,7 @@ def find_copies(
         earlier: earlier generations of it, which are searched first.
         digests: what to look for.
     """
-    found: dict[bytes, list[StoredPayload]] = {digest: [] for digest in digests}
+    found: dict[bytes, list[Payload]] = {digest: [] for digest in digests}
     # Nearest first: replicas of the same step, then neighbouring steps.
     number = key.order[0]
     others = (step for step in catalog.select(damages=[]) if step.key != key)
@@ -262,16 +230,14 @@ def find_copies(
                 rows = found.get(digest.tobytes(), [])
                 wanted = digest.tobytes() in found and len(rows) < _ENOUGH
                 if wanted and offsets[row] >= 0 and step.has_payload(row):
-                    rows.append(StoredPayload(step, row, origin))
+                    rows.append(Payload(origin, partial(step.read, row)))
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Remade:
+class Remade(NamedTuple):
     """A generation as the dump gives it. None of it is written."""
 
     plan: StepPlan
-    receipts: tuple[Receipt, ...]
     assembled: Assembled
 
     @property
@@ -280,42 +246,11 @@ class Remade:
         return f"the dump {self.plan.origin.root}"
 
 
-@dataclass(eq=False)
-class SourceDump:
-    """One dump; it is listed once, when it is needed."""
-
-    dump: Dump
-
-    @property
-    def root(self) -> Path:
-        """Where its paths begin."""
-        return self.dump.root
-
-    @cached_property
-    def listings(self) -> dict[StepKey, Listing]:
-        """What it has of each step."""
-        return {listing.key: listing for listing in self.dump.scan({}).listings if listing.files}
-
-    def inspected(self, key: StepKey, record: CommitRecord | None) -> Inspected | None:
-        """Read the headers of a step; None if the dump does not have it."""
-        listing = self.listings.get(key)
-        if listing is None:
-            return None
-        poison = {
-            SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
-            for file in (record.poison if record else ())
-        }
-        return inspect(self.root, listing, self.dump.describe(listing), poison=poison)
-
-
-@dataclass(frozen=True, slots=True)
-class DumpReading:
-    """How paths in dumps tell ranks and steps. Commits do not say with which of these they were ingested."""
-
-    layout: str = ""
-    """Patterns for a tree that no layout covers; see `ingest.layouts.declared`."""
-    rank_map: Mapping[int, int] | None = None
-    """Ranks by device id, for dumps whose paths name only devices."""
+def grids_like(grid: Grid) -> tuple[Grid, ...]:
+    """Return the ways in which a generation may have been cut: as now, and by default."""
+    keeps = (grid.keep_device_layout, not grid.keep_device_layout)
+    grids = [replace(known, keep_device_layout=keep) for known in (grid, Grid()) for keep in keeps]
+    return tuple(dict.fromkeys(grids))
 
 
 @dataclass(eq=False)
@@ -325,19 +260,23 @@ class Dumps:
     store: StoreAddress
     grids: Sequence[Grid]
     """How generations may have been cut: the commit does not say, but the name of the generation shows it."""
-    rules: RuleSet | None
+    rules: RuleSet
     host: str
-    named: Sequence[SourceDump] = ()
-    reading: DumpReading = DumpReading()
-    _by_root: dict[str, SourceDump | None] = field(default_factory=dict)
+    named: Sequence[Dump] = ()
+    find: Callable[[Path], Dump] = find_dump
+    """Opens a dump. Commits do not say by which layout and rank map they were ingested."""
+    _by_root: dict[str, Dump | None] = field(default_factory=dict)
+    _listings: dict[Path, dict[StepKey, Listing]] = field(default_factory=dict)
 
-    def of(self, record: CommitRecord | None) -> Iterator[SourceDump]:
+    def of(self, record: CommitRecord | None) -> Iterator[Dump]:
         """Yield the dumps that a step may be in: those that the user names come first."""
         yield from self.named
         root = record.source.root if record else ""
         if root and Path(root) not in {dump.root for dump in self.named}:
             if root not in self._by_root:
-                self._by_root[root] = _opened(root, self.reading)
+                self._by_root[root] = None
+                with suppress(DumpIngestError, OSError):  # it is not there any more
+                    self._by_root[root] = self.find(Path(from_text(root)))
             if dump := self._by_root[root]:
                 yield dump
 
@@ -346,8 +285,7 @@ class Dumps:
         key: StepKey,
         names: Collection[str] | None,
         record: CommitRecord | None,
-        *,
-        sketches: Callable[[str], MarginalScope | None] | MarginalScope | None = None,
+        sketches: Callable[[str], MarginalScope | None] = lambda _: None,
     ) -> Remade | None:
         """Return a generation as a dump gives it; None if no dump gives one of these names.
 
@@ -357,27 +295,37 @@ class Dumps:
             key: the step.
             names: of generations; None for whatever the dump gives with the first grid.
             record: the commit, if it is known.
-            sketches: the tensors that have marginals, or what returns them for the generation of a name; None
-                for no sketches.
+            sketches: returns the tensors that have marginals, for the generation of a name; None for no
+                sketches.
         """
         for dump in self.of(record):
-            try:
-                for planned in self._plans(dump, key, record, names):
-                    scope = sketches(planned.fingerprint) if callable(sketches) else sketches
-                    plan = planned if scope is None else planned.with_sketches(scope)
-                    receipts = tuple(dry_run(job) for job in plan.jobs)
-                    return Remade(plan, receipts, assemble(plan, receipts))
-            except (DumpIngestError, OSError):
-                continue  # this dump cannot be read, or changes just now
+            with suppress(DumpIngestError, OSError):  # it cannot be read, or changes just now
+                for plan in self._plans(dump, key, record, names):
+                    scope = sketches(plan.fingerprint)
+                    made = plan if scope is None else plan.with_sketches(scope)
+                    return Remade(made, assemble(made, [dry_run(job) for job in made.jobs]))
         return None
 
+    def _listing(self, dump: Dump, key: StepKey) -> Listing | None:
+        """Return what a dump has of a step; the dump is listed once."""
+        if dump.root not in self._listings:
+            listed = dump.scan({}).listings
+            self._listings[dump.root] = {listing.key: listing for listing in listed if listing.files}
+        return self._listings[dump.root].get(key)
+
     def _plans(
-        self, dump: SourceDump, key: StepKey, record: CommitRecord | None, names: Collection[str] | None
+        self, dump: Dump, key: StepKey, record: CommitRecord | None, names: Collection[str] | None
     ) -> Iterator[StepPlan]:
-        inspected = dump.inspected(key, record)
-        if inspected is None or inspected.denied:
+        listing = self._listing(dump, key)
+        if listing is None:
             return
-        listing = inspected.listing
+        poison = {
+            SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
+            for file in (record.poison if record else ())
+        }
+        inspected = inspect(dump.root, listing, dump.describe(listing), poison=poison)
+        if inspected.denied:
+            return
         origin = Origin(listing.layout, self.host, str(dump.root), listing.rank_from)
         without = record.without_tensors if record else None
         reasons = ["", without.reason] if without is not None and without.by == "policy" else [""]
@@ -385,49 +333,6 @@ class Dumps:
             plan = plan_step(inspected, origin, self.store, grid, self.rules, leave_out_tensors=reason)
             if names is None or plan.fingerprint in names:
                 yield plan
-
-
-def name_dump(directory: Path, reading: DumpReading | None = None) -> SourceDump:
-    """Return the dump at a directory that the user names.
-
-    Args:
-        directory: the directory.
-        reading: how paths in it tell ranks and steps, if that is not to be seen.
-
-    Raises:
-        UsageError: it is not a dump.
-        DumpError: it cannot be read.
-    """
-    reading = reading or DumpReading()
-    return SourceDump(find_dump(directory, rank_map=reading.rank_map, layout=reading.layout))
-
-
-def grids_like(grid: Grid) -> tuple[Grid, ...]:
-    """Return the ways in which a generation may have been cut: as now, and by default."""
-    grids = [
-        replace(known, keep_device_layout=keep)
-        for known in (grid, Grid())
-        for keep in (known.keep_device_layout, not known.keep_device_layout)
-    ]
-    return tuple(dict.fromkeys(grids))
-
-
-def _opened(root: str, reading: DumpReading) -> SourceDump | None:
-    """Return the dump that a commit names; None if it is not there any more."""
-    try:
-        return name_dump(Path(from_text(root)), reading)
-    except (DumpIngestError, OSError):
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class RepairPolicy:
-    """What a repair may do."""
-
-    apply: bool = False
-    """Whether to write; otherwise it only says what it would write."""
-    accept_loss: bool = False
-    """Whether a step is committed again without the payloads that are found nowhere."""
 
 
 class Unmendable(Exception):
@@ -446,10 +351,13 @@ class StepWork:
     catalog: Catalog
     key: StepKey
     dumps: Dumps
-    policy: RepairPolicy
     repair: StepRepair
     """What was done so far."""
-    _remade: list[Remade | None] = field(default_factory=list)
+    apply: bool = False
+    """Whether to write; otherwise it only says what it would write."""
+    accept_loss: bool = False
+    """Whether the step is committed again without the payloads that are found nowhere."""
+    remade: list[Remade | None] = field(default_factory=list)
     """What the dump gives for the committed generation; empty before it was asked."""
 
     @property
@@ -464,20 +372,23 @@ class StepWork:
 
     def put(self, path: str, data: bytes, origin: str) -> None:
         """Write one object, unless this is a dry run."""
-        if self.policy.apply:
+        if self.apply:
             self.objects.put(path, data)
         self.mended(path, origin)
+
+    def put_changed(self, contents: Mapping[str, bytes], origin: str) -> None:
+        """Write the objects that are missing or not like this, unless this is a dry run."""
+        stored = self.objects.get_many(list(contents))
+        for path, data in contents.items():
+            if stored.get(path) != data:
+                self.put(path, data, origin)
 
     def mended(self, path: str, origin: str) -> None:
         """Note that an object is made again, and where from."""
         self.repair.mended.append(Mended(path, origin))
 
-    def remember(self, remade: Remade) -> None:
-        """Keep what the dump gives for the committed generation."""
-        self._remade.append(remade)
-
-    def remade(self, committed: Commit) -> Remade | None:
+    def from_dump(self, committed: Commit) -> Remade | None:
         """Return the committed generation as the dump gives it. The dump is read once."""
-        if not self._remade:
-            self._remade.append(self.dumps.remake(self.key, [committed.fingerprint], committed.record))
-        return self._remade[0]
+        if not self.remade:
+            self.remade.append(self.dumps.remake(self.key, [committed.fingerprint], committed.record))
+        return self.remade[0]

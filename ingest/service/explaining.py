@@ -12,7 +12,7 @@ from ingest.dispatch.clients import TaskClient
 from ingest.dump_retention.policy import SourceJudge
 from ingest.layouts.base import Dump, ProblemKind
 from ingest.service.options import ServiceOptions
-from ingest.service.service import Service, build_service
+from ingest.service.service import Service
 from ingest.steps.decide import Decision, StepPolicy
 from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
@@ -35,7 +35,7 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     Raises:
         StoreError: the store refused.
     """
-    service = build_service(dump, objects, _no_cluster, options)
+    service = Service(dump, objects, _no_cluster, options)
     service.measure_disk()
     now = service.clock()
     service.committed.at_look_s = 1e9  # the store is asked for every step: one scan shows them all
@@ -63,17 +63,16 @@ def _judge(judge: SourceJudge) -> None:
     """Record which dump files would be deleted, and why the others stay."""
     newest = judge.newest()
     held = [state for state in judge.table if state.held is not None and state.key.step is not None]
-    reason, detail = judge.policy.why_newest()
     for state in held:
         if state.key in newest and state.listing is not None:
+            reason, detail = judge.policy.why_newest
             state.deletion.kept = SourceKept(state.key, reason, len(state.listing.files), detail)
-    for judged in judge.judge(state for state in held if state.key not in newest):
-        deletion = judged.state.deletion
-        if judged.why_kept is None:
-            deletion.stage = DeletionStage.QUEUED
+    for state, listing, _, why_kept in judge.judge(state for state in held if state.key not in newest):
+        if why_kept is None:
+            state.deletion.stage = DeletionStage.QUEUED
         else:
-            reason, detail = judged.why_kept
-            deletion.kept = SourceKept(judged.state.key, reason, len(judged.listing.files), detail)
+            reason, detail = why_kept
+            state.deletion.kept = SourceKept(state.key, reason, len(listing.files), detail)
 
 
 def _no_cluster() -> TaskClient:

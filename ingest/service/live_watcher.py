@@ -73,17 +73,54 @@ def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
 
     Raises:
         UsageError: the URL is not one of a web server.
-        DumpIngestError: nobody answers there.
+        DumpIngestError: nobody answers there, or no watcher does.
     """
     address = f"{process_address(url)}{path}"
     try:
-        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
-            return bytes(answer.read())
+        status, page = get(address, timeout_s)
     except (OSError, http.client.HTTPException) as exc:
-        if isinstance(exc, urllib.error.HTTPError) and exc.code == http.client.NOT_FOUND:
-            raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
         reason = getattr(exc, "reason", None) or exc
         raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=FROM_HINT) from exc
+    if status != http.client.OK:
+        raise DumpIngestError(f"{address} is not served by a watcher: status {status}", hint=FROM_HINT)
+    return page
+
+
+def get(address: str, timeout_s: float) -> tuple[int, bytes]:
+    """Return status and content of a page.
+
+    Raises:
+        TimeoutError: no answer came in time.
+        OSError: nobody listens.
+        HTTPException: what answers does not speak HTTP.
+    """
+    try:
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
+            return int(answer.status), bytes(answer.read())
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read()
+    except urllib.error.URLError as exc:
+        if isinstance(exc.reason, TimeoutError):
+            raise exc.reason from exc
+        raise
+
+
+def metrics_of(text: str) -> dict[str, dict[str, float]]:
+    """Return by name the values of a metric, by the value of its only label; "" without a label.
+
+    Raises:
+        ValueError: this is not a page of metrics.
+    """
+    values: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            values.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
+    return values
+
+
+def store_in(metrics: Mapping[str, Iterable[str]]) -> str:
+    """Return the URL of the store of a process, from its metrics."""
+    return next(iter(metrics.get("dump_ingest_store_info", ())), "")
 
 
 _PREFIX = "dump_ingest_watcher_"
@@ -167,32 +204,22 @@ def parse_watcher(url: str, metrics: str, rows: Iterable[StepRow]) -> LiveWatche
         DumpIngestError: they are not metrics.
     """
     try:
-        values = _values(metrics)
+        values = metrics_of(metrics)
         now = values.get("dump_ingest_time_seconds", {}).get("", 0.0)
-        labels = sorted(values.get(f"{_PREFIX}pending_steps", {}), key=_by_number)
-        ranks = tuple(_rank(label, now, values) for label in labels)
-        disk = _disk(values)
+        labels = values.get(f"{_PREFIX}pending_steps", {})
+        in_order = sorted(
+            labels, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0)
+        )
+        ranks = tuple(_rank(label, now, values) for label in in_order)
+        free, size = (values.get(f"{_PREFIX}disk_{name}_bytes", {}).get("") for name in ("free", "size"))
+        is_full = any(values.get(f"{_PREFIX}under_pressure", {}).values())
+        disk = None if free is None or size is None else DumpDisk(int(free), int(size), is_full)
     except (ValueError, OverflowError) as exc:
         raise DumpIngestError(f"{url}/metrics is not served by a watcher") from exc
     all_rows = list(rows)
-    open_rows = [row for row in all_rows if row.phase not in _SETTLED]
-    return LiveWatcher(
-        url,
-        store=next(iter(values.get("dump_ingest_store_info", ())), ""),
-        ranks=ranks,
-        disk=disk,
-        steps=tuple(open_rows),
-        settled=len(all_rows) - len(open_rows),
-    )
-
-
-def _values(metrics: str) -> dict[str, dict[str, float]]:
-    """Return by name the values of a metric, by the value of its only label; "" without a label."""
-    values: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            values.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
-    return values
+    open_rows = tuple(row for row in all_rows if row.phase not in _SETTLED)
+    settled = len(all_rows) - len(open_rows)
+    return LiveWatcher(url, "", store_in(values), ranks, disk, open_rows, settled)
 
 
 def _rank(label: str, now: float, values: Mapping[str, Mapping[str, float]]) -> RankProgress:
@@ -211,15 +238,3 @@ def _rank(label: str, now: float, values: Mapping[str, Mapping[str, float]]) -> 
         pending_files=int(of_rank("pending_files")),
         pending_bytes=int(of_rank("pending_bytes")),
     )
-
-
-def _disk(values: Mapping[str, Mapping[str, float]]) -> DumpDisk | None:
-    free, size = (values.get(f"{_PREFIX}disk_{name}_bytes", {}).get("") for name in ("free", "size"))
-    if free is None or size is None:
-        return None
-    pressure = values.get(f"{_PREFIX}under_pressure", {})
-    return DumpDisk(int(free), int(size), any(pressure.values()))
-
-
-def _by_number(label: str) -> tuple[bool, int]:
-    return (not label.isdigit(), int(label) if label.isdigit() else 0)

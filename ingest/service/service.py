@@ -127,37 +127,101 @@ class ScanSchedule:
         self.next_at = max(now + pause_s, self.rests_until)
 
 
-@dataclass(slots=True)
 class Service:
-    """Watcher, store, workers and retention of one dump; `build_service` puts them together."""
+    """Watcher, store, workers and retention of one dump, around one table of steps."""
 
-    options: ServiceOptions
-    table: StepTable
-    """What is known of each step: the one thing that all parts share."""
-    watcher: Watcher
-    committed: Committed
-    offering: Offering
-    submitter: Submitter
-    retention: SourceRetention | None
-    """Deletes what is committed; None if dumps are kept."""
-    dependencies: Dependencies
-    schedule: ScanSchedule
-    observers: Observers
-    policy: StepPolicy
-    foreign_dumps: ForeignDumpCheck | None
-    """Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway."""
-    rechecks: Rechecks
-    """Reads committed files again."""
-    clock: Callable[[], float]
-    dump_state: DumpState | None = None
-    """What the last scan showed; None before the first."""
-    disk: DiskSeen | None = None
-    """How full the disk of the dump was at the last scan; None if that does not matter."""
-    workers: ProcessWorkers | None = None
-    """Processes of its own that may rest while there is nothing to do; None if there are none."""
-    _next_recheck: float | None = None
-    _worked_at: float = 0.0
-    """When there was something to do for workers."""
+    def __init__(
+        self,
+        dump: Dump,
+        objects: ObjectStore,
+        connect: Callable[[], TaskClient],
+        options: ServiceOptions | None = None,
+        *,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """Put the parts together; nothing is scanned yet.
+
+        Args:
+            dump: what to take steps from.
+            objects: the store to take them into.
+            connect: returns a connected client; called when the first step is offered, and if a client is
+                lost.
+            options: what to do.
+            observers: called with everything that happens.
+        """
+        self.options = options = options or ServiceOptions()
+        self.clock = clock = options.clock
+        self.observers = heard = Observers(observers)
+        #: What is known of each step: the one thing that all parts share.
+        self.table = table = StepTable()
+        outage = Outage()
+        patient = BoundedObjects(objects, options.patience_s, outage)
+        self.committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
+        self.watcher = watcher = Watcher(dump, options.grid, table, options.quiet_clock)
+        monitor = TaskMonitor(options.task_timeout_s, clock, notify=heard.notify)
+        self.submitter = Submitter(connect, options.limits, table, clock, options.resources, monitor=monitor)
+        self.schedule = ScanSchedule(options.poll_s, clock)
+
+        def ask() -> None:
+            commit.read_root(objects)
+            outage.end()
+
+        self.dependencies = Dependencies(
+            heard.notify,
+            StoreProbe(ask),
+            options.retry_forever,
+            options.patience_s,
+            outage,
+            lambda: commit.read_root(patient),
+            clock,
+        )
+        in_store = SharedTensors(patient)
+        in_dump = SharedInDump(
+            dump.root, options.grid, lambda key: watcher.complete_ranks(key, options.policy, clock())
+        )
+        shared = (lambda key: in_store.of(key) or in_dump.of(key)) if options.pool else None
+        self.offering = Offering(
+            watcher,
+            Planner(dump.root, self.committed, options, shared),
+            self.submitter,
+            self.dependencies,
+            heard.notify,
+            self.schedule.outdate,
+            clock,
+        )
+        #: Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway.
+        self.foreign_dumps = (
+            None
+            if options.policy.replace
+            else ForeignDumpCheck(dump, patient, options.grid, options.host, set(options.continues))
+        )
+        self.policy = replace(
+            options.policy,
+            deletes=options.retention is not None,
+            other_roots=frozenset(options.continues),
+        )
+        #: Reads committed files again.
+        self.rechecks = Rechecks(
+            table,
+            str(dump.root),
+            objects.address,
+            self.submitter.client,
+            options.recheck_rate,
+            options.resources,
+            clock,
+            monitor,
+        )
+        #: Deletes what is committed; None if dumps are kept.
+        self.retention = _retention(dump, self.committed, self.submitter, options, monitor)
+        #: What the last scan showed; None before the first.
+        self.dump_state: DumpState | None = None
+        #: How full the disk of the dump was at the last scan; None if that does not matter.
+        self.disk: DiskSeen | None = None
+        #: Processes of its own that may rest while there is nothing to do; None if there are none.
+        self.workers: ProcessWorkers | None = None
+        self._next_recheck: float | None = None
+        #: When there was something to do for workers.
+        self._worked_at = 0.0
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Scan the dump, decide about complete steps, submit them, settle what has finished, and delete.
@@ -292,7 +356,7 @@ class Service:
 
         A store that is silent is not waited for: what needs it would not come to an end.
         """
-        while self.submitter.busy and self.clock() < until and not self.dependencies.is_store_silent:
+        while self.submitter.offered_steps and self.clock() < until and not self.dependencies.is_store_silent:
             self._settle(_TICK_S)
         self.submitter.cancel()
 
@@ -457,95 +521,20 @@ def without_old_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
-def build_service(
-    dump: Dump,
-    objects: ObjectStore,
-    connect: Callable[[], TaskClient],
-    options: ServiceOptions | None = None,
-    *,
-    observers: Sequence[Observer] = (),
-) -> Service:
-    """Put a service together, around one table of steps; nothing is scanned yet.
-
-    Args:
-        dump: what to take steps from.
-        objects: the store to take them into.
-        connect: returns a connected client; called when the first step is offered, and if a client is lost.
-        options: what to do.
-        observers: called with everything that happens.
-    """
-    options = options or ServiceOptions()
-    table, heard, clock, outage = StepTable(), Observers(observers), options.clock, Outage()
-    patient = BoundedObjects(objects, options.patience_s, outage)
-    committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
-    watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    monitor = TaskMonitor(options.task_timeout_s, clock, notify=heard.notify)
-    submitter = Submitter(connect, options.limits, table, clock, options.resources, monitor=monitor)
-    schedule = ScanSchedule(options.poll_s, clock)
-    other_roots = frozenset(options.continues)
-
-    def ask() -> None:
-        commit.read_root(objects)
-        outage.end()
-
-    dependencies = Dependencies(
-        heard.notify,
-        StoreProbe(ask),
-        options.retry_forever,
-        options.patience_s,
-        outage,
-        lambda: commit.read_root(patient),
-        clock,
-    )
-    in_store = SharedTensors(patient)
-    in_dump = SharedInDump(
-        dump.root, options.grid, lambda key: watcher.complete_ranks(key, options.policy, clock())
-    )
-    planner = Planner(
-        dump.root,
-        committed,
-        options,
-        (lambda key: in_store.of(key) or in_dump.of(key)) if options.pool else None,
-    )
-    foreign_dumps = ForeignDumpCheck(dump, patient, options.grid, options.host, set(other_roots))
-    return Service(
-        options=options,
-        table=table,
-        watcher=watcher,
-        committed=committed,
-        offering=Offering(watcher, planner, submitter, dependencies, heard.notify, schedule.outdate, clock),
-        submitter=submitter,
-        retention=_retention(dump, committed, submitter, options, monitor),
-        dependencies=dependencies,
-        schedule=schedule,
-        observers=heard,
-        policy=replace(options.policy, deletes=options.retention is not None, other_roots=other_roots),
-        foreign_dumps=None if options.policy.replace else foreign_dumps,
-        rechecks=Rechecks(
-            table,
-            str(dump.root),
-            objects.address,
-            submitter.client,
-            options.recheck_rate,
-            options.resources,
-            clock,
-            monitor,
-        ),
-        clock=clock,
-    )
-
-
 def _retention(
     dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions, monitor: TaskMonitor
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
-    from ingest.dump_retention.retention import ReadBacks, SourceRetention  # deferred: 0.03 s, mostly idle
+    from ingest.dump_retention.retention import (  # deferred: 0.03 s, mostly idle
+        SourceRetention,
+        read_back_queue,
+    )
 
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,
-        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources, monitor),
+        read_back_queue(submitter.client, options.limits.inflight_nbytes, options.resources, monitor),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
         clock=options.clock,

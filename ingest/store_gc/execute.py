@@ -6,10 +6,11 @@ See docs/design/008-retention.md for why that needs no lock.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,13 +18,7 @@ from os import PathLike
 from typing import TypeAlias
 
 from ingest.reader.catalog import Catalog, open_catalog
-from ingest.store_gc.inventory import (
-    Extent,
-    generations_in,
-    is_of_tensors,
-    is_temporary,
-    take_inventory,
-)
+from ingest.store_gc.inventory import Extent, generations_in, is_of_tensors, is_temporary, take_inventory
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, duration
 from ingest.store_gc.planner import make_plan
 from workers.errors import DamagedStore, StoreDenied, UsageError
@@ -79,6 +74,10 @@ class GcReport:
         return [done for done in self.done if done.left]
 
 
+class _LeftAlone(Exception):
+    """What was to go must stay, for the reason that this says."""
+
+
 @dataclass(slots=True, eq=False)
 class Execution:
     """Carries out one plan. Memory: the listings of `threads` steps."""
@@ -104,11 +103,7 @@ class Execution:
             UsageError: the plan is for another store, or the clocks of host and store differ.
             StoreError: the store refused. What was removed stays removed.
         """
-        if self.plan.store != self.objects.address.url:
-            raise UsageError(
-                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
-                hint="Name the store of the plan, or make a plan for this store.",
-            )
+        self._refuse_other_store()
         report = GcReport()
         if not self.plan.actions:
             return report
@@ -119,7 +114,7 @@ class Execution:
                 # What is in a pool goes when the commits that refer to it are gone.
                 for is_of_pool in (False, True):
                     for outcomes in threads.map(
-                        lambda actions: [] if stop.is_set() else list(self._carry_out(actions)),
+                        lambda actions: [] if stop.is_set() else [*map(self._carry_out, actions)],
                         self._by_step(is_of_pool=is_of_pool),
                     ):
                         report.done += outcomes
@@ -129,21 +124,27 @@ class Execution:
                 stop.set()
                 raise
         report.stopped = stop.is_set()
-        report.broken = self._broken(report.done)
+        report.broken = self._broken(done.action for done in report.done if done.objects)
         return report
+
+    def _refuse_other_store(self) -> None:
+        if self.plan.store != self.objects.address.url:
+            raise UsageError(
+                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
+                hint="Name the store of the plan, or make a plan for this store.",
+            )
 
     def _by_step(self, *, is_of_pool: bool) -> list[list[GcAction]]:
         """Return the actions grouped by step: those on one step are carried out one after the other."""
-        by_step: dict[StepKey | str, list[GcAction]] = {}
+        by_step: dict[object, list[GcAction]] = {}
         for action in self.plan.actions:
             if (action.what == "pool") == is_of_pool:
-                pooled = pool.step_of(action.path) if is_of_pool else None
-                name = f"{action.path} {action.upload}" if pooled is None else f"{pool.POOL} {pooled}"
-                by_step.setdefault(action.key or name, []).append(action)
+                beside = pool.step_of(action.path) if is_of_pool else (action.path, action.upload)
+                by_step.setdefault(action.key or beside, []).append(action)
         return list(by_step.values())
 
-    def _carry_out(self, actions: Iterable[GcAction]) -> Iterator[GcDone]:
-        handlers = {
+    def _carry_out(self, action: GcAction) -> GcDone:
+        remove = {
             "step": self._remove_step,
             "tensors": self._remove_tensors,
             "remains": self._remove_remains,
@@ -151,95 +152,82 @@ class Execution:
             "temporary": self._remove_temporary,
             "upload": self._abort_upload,
             "announcement": self._end_change,
-        }
-        for action in actions:
-            try:
-                yield handlers[action.what](action)
-            except DamagedStore as exc:
-                yield GcDone(action, left=exc.message)
+        }[action.what]
+        try:
+            gone = remove(action)
+        except _LeftAlone as exc:
+            return GcDone(action, left=str(exc))
+        except DamagedStore as exc:
+            return GcDone(action, left=exc.message)
+        return GcDone(action, gone.objects, gone.nbytes)
 
-    def _remove_step(self, action: GcAction) -> GcDone:
+    def _remove_step(self, action: GcAction) -> Extent:
         key = _key(action)
         listed = self.objects.listed(key.path)
-        committed = commit.read(self.objects, key)
+        committed = self._committed(action, listed)
         if committed is None:
-            return GcDone(action)  # somebody else was quicker
-        if reason := self._why_left(action, committed, listed):
-            return GcDone(action, left=reason)
-        self._write_tombstone(action, committed)
-        announce(self.objects, key, REMOVED)
-        # The last look, as close to the deletion as possible.
-        committed = commit.read(self.objects, key)
-        if committed is None:
-            return GcDone(action)
-        if reason := self._why_left(action, committed, listed):
-            self.objects.delete(path_of(key, REMOVED))
-            return GcDone(action, left=reason)
-        self.objects.delete(f"{key.path}/{LEAF}")
-        doomed = [name for members in generations_in(listed).values() for name in members]
-        doomed += [name for name in listed if "/" not in name and is_temporary(name)]
-        return self._delete(action, listed, doomed, also=(LEAF,))
-
-    def _write_tombstone(self, action: GcAction, committed: Commit) -> None:
-        """Record in the store that a step was removed, so that nobody takes it out of its dump again."""
-        key = committed.key
+            return Extent()  # somebody else was quicker
+        # So that nobody takes it out of its dump again.
         if key.rank not in self._with_tombstones:
             tombstones.ensure_group(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
         committed_ms = round(committed.record.committed_at_s * 1000)
         tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
         tombstones.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
+        announce(self.objects, key, REMOVED)
+        try:
+            # The last look, as close to the deletion as possible.
+            if self._committed(action, listed) is None:
+                return Extent()
+        except _LeftAlone:
+            self.objects.delete(path_of(key, REMOVED))
+            raise
+        self.objects.delete(f"{key.path}/{LEAF}")
+        doomed = [*itertools.chain.from_iterable(generations_in(listed).values())]
+        doomed += [name for name in listed if "/" not in name and is_temporary(name)]
+        return self._delete(key, listed, doomed) + Extent.of([listed[LEAF]])
 
-    def _remove_tensors(self, action: GcAction) -> GcDone:
+    def _remove_tensors(self, action: GcAction) -> Extent:
         key = _key(action)
         listed = self.objects.listed(key.path)
-        committed = commit.read(self.objects, key)
+        committed = self._committed(action, listed)
         if committed is None:
-            return GcDone(action)
-        if reason := self._why_left(action, committed, listed):
-            return GcDone(action, left=reason)
+            return Extent()
         doomed = [name for name in generations_in(listed).get(action.generation, []) if is_of_tensors(name)]
         if committed.without_tensors is None:
             commit.drop_tensors(self.objects, committed, WithoutTensors(_iso(self._now()), "gc", action.why))
             # A power cut must neither bring back nor spoil the commit whose payloads are deleted next.
             self.objects.flush(f"{key.path}/{LEAF}")
-        elif reason := self._too_young({name: listed[name] for name in doomed}):
-            return GcDone(action, left=reason)
-        return self._delete(action, listed, doomed)
+        else:
+            self._refuse_young(listed[name] for name in doomed)
+        return self._delete(key, listed, doomed)
 
-    def _remove_remains(self, action: GcAction) -> GcDone:
+    def _remove_remains(self, action: GcAction) -> Extent:
         key = _key(action)
-        if not action.generation:
-            self.objects.prune(key.path)
-            return GcDone(action)
-        committed = commit.read(self.objects, key)
+        committed = commit.read(self.objects, key) if action.generation else None
         if committed is not None and committed.fingerprint == action.generation:
-            return GcDone(action, left="it was committed meanwhile")
-        listed = self.objects.listed(key.path)
+            raise _LeftAlone("it was committed meanwhile")
+        listed = self.objects.listed(key.path) if action.generation else {}
         doomed = generations_in(listed).get(action.generation, [])
-        if reason := self._too_young({name: listed[name] for name in (*doomed, LEAF) if name in listed}):
-            return GcDone(action, left=reason)
-        return self._delete(action, listed, doomed)
+        self._refuse_young(listed[name] for name in (*doomed, LEAF) if name in listed)
+        return self._delete(key, listed, doomed)
 
-    def _remove_pooled(self, action: GcAction) -> GcDone:
+    def _remove_pooled(self, action: GcAction) -> Extent:
         step = pool.step_of(action.path)
         if step is None:
             raise UsageError(f"{action.path!r} is not an array in a pool", hint="Make the plan again.")
         if step not in self._users:
             self._users[step] = self._read_users(step)
         if reason := self._users[step].get(action.path) or self._users[step].get(""):
-            return GcDone(action, left=reason)
+            raise _LeftAlone(reason)
         # After the commits were read: whoever finds an old array writes it again, before committing.
         listed = self.objects.listed(action.path)
-        grace_s = max(self.plan.policy.grace_s, pool.GRACE_S)
-        if reason := self._too_young(listed, grace_s):
-            return GcDone(action, left=reason)
+        self._refuse_young(listed.values(), max(self.plan.policy.grace_s, pool.GRACE_S))
         # First, what says that the array is whole.
         for name in sorted(listed, key=lambda name: name != pool.NODE):
             self.objects.delete(f"{action.path}/{name}")
         self.objects.prune(action.path.rpartition("/")[0])
-        gone = Extent.of(listed.values())
-        return GcDone(action, gone.objects, gone.nbytes)
+        return Extent.of(listed.values())
 
     def _read_users(self, step: int) -> dict[str, str]:
         """Return why arrays in the pool of a step must stay, by path; "" stands for all of them."""
@@ -252,85 +240,80 @@ class Execution:
             users[""] = f"the commit of {key} is damaged and may refer to it"
         return users
 
-    def _remove_temporary(self, action: GcAction) -> GcDone:
+    def _remove_temporary(self, action: GcAction) -> Extent:
         listed = self.objects.listed(action.path)
         if "" not in listed:
-            return GcDone(action)
-        if reason := self._too_young(listed):
-            return GcDone(action, left=reason)
+            return Extent()
+        self._refuse_young(listed.values())
         self.objects.delete(action.path)
-        return GcDone(action, 1, listed[""].nbytes)
+        return Extent.of([listed[""]])
 
-    def _abort_upload(self, action: GcAction) -> GcDone:
-        uploads = self.objects.unfinished_uploads(action.path.rpartition("/")[0])
-        for upload in uploads:
-            if (upload.key, upload.upload_id) != (action.path, action.upload):
-                continue
-            if self.clock() - upload.written_at <= self.plan.policy.grace_s:
-                return GcDone(action, left=f"a part was written within {duration(self.plan.policy.grace_s)}")
-            try:
-                self.objects.abort_upload(upload)
-            except StoreDenied as exc:
-                return GcDone(action, left=f"{exc.message}; it takes s3:AbortMultipartUpload")
-            return GcDone(action, 0, upload.nbytes)
-        return GcDone(action)  # completed, or ended by somebody else
+    def _abort_upload(self, action: GcAction) -> Extent:
+        grace_s = self.plan.policy.grace_s
+        for upload in self.objects.unfinished_uploads(action.path.rpartition("/")[0]):
+            if (upload.key, upload.upload_id) == (action.path, action.upload):
+                if self.clock() - upload.written_at <= grace_s:
+                    raise _LeftAlone(f"a part was written within {duration(grace_s)}")
+                try:
+                    self.objects.abort_upload(upload)
+                except StoreDenied as exc:
+                    raise _LeftAlone(f"{exc.message}; it takes s3:AbortMultipartUpload") from exc
+                return Extent(0, upload.nbytes)
+        return Extent()  # completed, or ended by somebody else
 
-    def _end_change(self, action: GcAction) -> GcDone:
+    def _end_change(self, action: GcAction) -> Extent:
         """Announce the end of a change: the consolidator reads the commit, and deletes both announcements.
 
         A writer that was not killed, and goes on after the grace period, announces the end once more.
         """
         listed = self.objects.listed(action.path)
-        if "" not in listed:
-            return GcDone(action)  # the change has ended
-        if reason := self._too_young(listed):
-            return GcDone(action, left=reason)
-        self.objects.put(end_of(action.path), b"")
-        return GcDone(action)
+        self._refuse_young(listed.values())
+        if "" in listed:  # it has not ended
+            self.objects.put(end_of(action.path), b"")
+        return Extent()
 
-    def _why_left(self, action: GcAction, committed: Commit, listed: Mapping[str, StoredObject]) -> str:
-        """Return why a step must not be touched; "" if it may be."""
+    def _committed(self, action: GcAction, listed: Mapping[str, StoredObject]) -> Commit | None:
+        """Return the commit of a step as it is now; None if it is gone.
+
+        Raises:
+            _LeftAlone: the step must not be touched.
+            DamagedStore: its commit is damaged.
+        """
+        committed = commit.read(self.objects, _key(action))
+        if committed is None:
+            return None
         if LEAF not in listed:
-            return "it was committed meanwhile, or is behind a symbolic link"
+            raise _LeftAlone("it was committed meanwhile, or is behind a symbolic link")
         if committed.fingerprint != action.generation:
-            return "it was committed again since the plan was made"
-        for name, members in generations_in(listed).items():
-            if name != action.generation and (
-                reason := self._too_young({member: listed[member] for member in members})
-            ):
-                return f"it has another generation, and {reason}"
-        return ""
+            raise _LeftAlone("it was committed again since the plan was made")
+        others = generations_in(listed)
+        others.pop(action.generation, None)
+        try:
+            self._refuse_young(listed[name] for members in others.values() for name in members)
+        except _LeftAlone as exc:
+            raise _LeftAlone(f"it has another generation, and {exc}") from exc
+        return committed
 
-    def _too_young(self, listed: Mapping[str, StoredObject], grace_s: float | None = None) -> str:
-        """Return, as a reason to leave it alone, that something was written lately; "" if nothing was."""
-        extent = Extent.of(listed.values())
+    def _refuse_young(self, stored: Iterable[StoredObject], grace_s: float | None = None) -> None:
+        """Leave it alone if something was written lately."""
+        extent = Extent.of(stored)
         grace_s = self.plan.policy.grace_s if grace_s is None else grace_s
         if extent.objects and self._now() - extent.newest_at <= grace_s:
-            return f"something was written there within {duration(grace_s)}"
-        return ""
+            raise _LeftAlone(f"something was written there within {duration(grace_s)}")
 
-    def _delete(
-        self,
-        action: GcAction,
-        listed: Mapping[str, StoredObject],
-        names: list[str],
-        *,
-        also: tuple[str, ...] = (),
-    ) -> GcDone:
-        """Delete objects that were listed, and none that came since; count those in `also`, too."""
-        key = _key(action)
+    def _delete(self, key: StepKey, listed: Mapping[str, StoredObject], names: list[str]) -> Extent:
+        """Delete objects that were listed, and none that came since."""
         self.objects.delete_many([f"{key.path}/{name}" for name in names])
         self.objects.prune(key.path)
-        gone = Extent.of(listed[name] for name in (*names, *also) if name in listed)
-        return GcDone(action, gone.objects, gone.nbytes)
+        return Extent.of(listed[name] for name in names)
 
-    def _broken(self, outcomes: Iterable[GcDone]) -> list[StepKey]:
+    def _broken(self, removed: Iterable[GcAction]) -> list[StepKey]:
         """Return the steps that were committed from what was removed; see the windows in the design."""
-        removed = [done.action for done in outcomes if done.objects]
-        remains = {_key(action): action.generation for action in removed if action.what == "remains"}
+        actions = list(removed)
+        remains = {_key(action): action.generation for action in actions if action.what == "remains"}
         commits, _ = commit.read_many(self.objects, list(remains))
         broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
-        broken |= self._without_pool({action.path for action in removed if action.what == "pool"})
+        broken |= self._without_pool({action.path for action in actions if action.what == "pool"})
         return sorted(broken, key=lambda key: key.order)
 
     def _without_pool(self, gone: set[str]) -> set[StepKey]:
@@ -355,8 +338,8 @@ class Execution:
         written = self.objects.listed(probe).get("")
         here = self.clock()
         self._started = here if written is None else written.modified_at, self.monotonic()
-        skew_s = 0.0 if written is None else here - written.modified_at
         self.objects.delete(probe)
+        skew_s = here - self._started[0]
         if abs(skew_s) > pool.MAX_SKEW_S:
             which = "ahead of" if skew_s > 0 else "behind"
             raise UsageError(
@@ -366,12 +349,12 @@ class Execution:
                 f"{pool.MAX_SKEW_S:.0f} s apart, and run gc again.",
             )
         try:
-            made_at = datetime.fromisoformat(self.plan.made_at).timestamp()
+            ahead_s = datetime.fromisoformat(self.plan.made_at).timestamp() - self._started[0]
         except ValueError as exc:
             raise UsageError(f"the plan does not say when it was made: {exc}") from exc
-        if made_at - self._started[0] > pool.MAX_SKEW_S:
+        if ahead_s > pool.MAX_SKEW_S:
             raise UsageError(
-                f"the plan was made at {self.plan.made_at}, which is {made_at - self._started[0]:.0f} s from "
+                f"the plan was made at {self.plan.made_at}, which is {ahead_s:.0f} s from "
                 "now by the clock of the store: what it takes for old may be new",
                 hint="Make the plan again, on a host whose clock is right. Nothing was removed.",
             )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from ingest.findings.stored import SERIES, read_series
 from workers.errors import StoreDenied, StoreError
@@ -38,9 +38,7 @@ class Extent:
 
     def __add__(self, other: Extent) -> Extent:
         return Extent(
-            self.objects + other.objects,
-            self.nbytes + other.nbytes,
-            max(self.newest_at, other.newest_at),
+            self.objects + other.objects, self.nbytes + other.nbytes, max(self.newest_at, other.newest_at)
         )
 
     @classmethod
@@ -49,7 +47,7 @@ class Extent:
         return sum((cls(1, stored.nbytes, stored.modified_at) for stored in objects), cls())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Generation:
     """What lies below one generation of a step."""
 
@@ -63,37 +61,30 @@ class Generation:
         return self.tensors + self.rest
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFacts:
-    """What the commit of a step says, as far as gc needs it."""
-
-    fingerprint: str
-    committed_at: float
-    """Seconds since the epoch, by the clock of the worker."""
-    is_anomalous: bool
-    """Whether it counts NaN, Inf, an overflow, or a finding of severity warning or worse."""
-    has_tensors: bool
-    pool: frozenset[str] = frozenset()
-    """The arrays in the pool that it refers to, by path."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepInventory:
-    """What the store holds of one step of a rank, or of its run files; committed or not."""
+    """What the store holds of one step of a rank, or of its run files; and what its commit says."""
 
     key: StepKey
-    generations: Mapping[str, Generation]
+    generations: dict[str, Generation] = field(default_factory=dict)
     record: Extent = field(default_factory=Extent)
     """The object that holds the commit."""
-    commit: CommitFacts | None = None
-    """None if the step is not committed, or its commit is damaged."""
+    fingerprint: str = ""
+    """The generation that the commit points to; "" if the step is not committed, or its commit is damaged."""
+    committed_at: float = 0.0
+    """Seconds since the epoch, by the clock of the worker."""
+    is_anomalous: bool = False
+    """Whether it counts NaN, Inf, an overflow, or a finding of severity warning or worse."""
+    has_tensors: bool = False
+    pool: frozenset[str] = frozenset()
+    """The arrays in the pool that it refers to, by path."""
     damage: str = ""
     """What is wrong with the commit."""
 
     @property
-    def fingerprint(self) -> str:
-        """The generation that the commit points to; "" without a commit."""
-        return self.commit.fingerprint if self.commit else ""
+    def number(self) -> int:
+        """The number of the step; one below zero for run files."""
+        return self.key.order[0]
 
     @property
     def uncommitted(self) -> dict[str, Generation]:
@@ -101,14 +92,14 @@ class StepInventory:
         return {name: held for name, held in self.generations.items() if name != self.fingerprint}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Inventory:
     """What a whole store holds."""
 
     url: str
-    total: Extent
-    steps: tuple[StepInventory, ...]
-    temporaries: Mapping[str, Extent]
+    total: Extent = field(default_factory=Extent)
+    steps: tuple[StepInventory, ...] = ()
+    temporaries: dict[str, Extent] = field(default_factory=dict)
     """What killed writers left behind, by object key."""
     anomalous_steps: frozenset[int] = frozenset()
     """Steps in which rules over several steps or ranks found something of severity warning or worse."""
@@ -118,31 +109,10 @@ class Inventory:
     """Uploads in parts that are under way, or that killed writers left."""
     uploads_unknown: str = ""
     """Why nothing is known of such uploads; "" if it is."""
-    pools: Mapping[int, Mapping[str, Extent]] = field(default_factory=dict)
-    """By step: the arrays in its pool, by path."""
-    unfinished_changes: Mapping[str, Extent] = field(default_factory=dict)
-    """What announces changes of commits that have begun and not ended, by object key."""
-
-
-@dataclass(slots=True)
-class _Listing:
-    """What listings of directories of the store show."""
-
-    total: Extent
-    temporaries: dict[str, Extent]
-    generations: dict[StepKey, dict[str, Generation]] = field(default_factory=dict)
-    records: dict[StepKey, Extent] = field(default_factory=dict)
     pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
+    """By step: the arrays in its pool, by path."""
     unfinished_changes: dict[str, Extent] = field(default_factory=dict)
-
-    def add(self, other: _Listing) -> None:
-        """Add the listing of another directory."""
-        self.total += other.total
-        self.generations |= other.generations
-        self.records |= other.records
-        self.temporaries |= other.temporaries
-        self.pools |= other.pools
-        self.unfinished_changes |= other.unfinished_changes
+    """What announces changes of commits that have begun and not ended, by object key."""
 
 
 def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
@@ -158,35 +128,26 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
     Raises:
         StoreError: the store refused.
     """
-    listing = _list_store(objects)
-    commits, damages = _read_commits(objects, listing.records)
-    steps = [
-        StepInventory(
-            key, generations, listing.records.get(key, Extent()), commits.get(key), damages.get(key, "")
-        )
-        for key, generations in listing.generations.items()
-    ]
-    anomalous, evaluated = _findings_of_series(objects) if anomalies else (frozenset(), frozenset())
-    uploads: tuple[UnfinishedUpload, ...] = ()
-    unknown = ""
+    inventory = Inventory(objects.address.url)
+    steps: dict[StepKey, StepInventory] = {}
+    names = objects.children()
+    pools = objects.children(pool.POOL) if pool.POOL in names else []
+    others = sorted((name for name in names if name != pool.POOL), key=lambda name: rank_named(name) is None)
+    names = [*others, *(f"{pool.POOL}/{name}" for name in pools)]
+    with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
+        inventory.total = sum(threads.map(partial(_list, objects, inventory, steps), names), Extent())
+    inventory.steps = tuple(sorted(steps.values(), key=lambda step: step.key.order))
+    _read_commits(objects, [step for step in inventory.steps if step.record.objects])
+    if anomalies:
+        inventory.anomalous_steps, inventory.evaluated_steps = _findings_of_series(objects)
     try:
-        uploads = tuple(objects.unfinished_uploads())
+        inventory.uploads = tuple(objects.unfinished_uploads())
     except StoreDenied as exc:
-        unknown = f"{exc.message}; it takes s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
+        permissions = "s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
+        inventory.uploads_unknown = f"{exc.message}; it takes {permissions}"
     except StoreError as exc:  # what speaks the protocol of S3 does not always have this request
-        unknown = exc.message
-    return Inventory(
-        objects.address.url,
-        listing.total,
-        tuple(sorted(steps, key=lambda step: step.key.order)),
-        listing.temporaries,
-        anomalous,
-        evaluated,
-        uploads,
-        unknown,
-        listing.pools,
-        listing.unfinished_changes,
-    )
+        inventory.uploads_unknown = exc.message
+    return inventory
 
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
@@ -209,122 +170,82 @@ def is_of_tensors(key: str) -> bool:
     return metadata.is_of_tensors(key.partition("/")[2])
 
 
-def _list_store(objects: ObjectStore) -> _Listing:
-    """List the directories of all ranks, and everything else below the root."""
-    names = objects.children()
-    ranks = {name: rank for name in names if (rank := rank_named(name)) is not None}
-    others = sorted({*names} - {*ranks, pool.POOL})
-    pools = objects.children(pool.POOL) if pool.POOL in names else []
-    whole = _Listing(Extent(), {})
-    with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
-        for listing in itertools.chain(
-            threads.map(lambda rank: _list_rank(objects, rank), ranks.values()),
-            threads.map(lambda name: _list_other(objects, name), others),
-            threads.map(lambda name: _list_pool(objects, f"{pool.POOL}/{name}"), pools),
-        ):
-            whole.add(listing)
-    return whole
-
-
-def _list_rank(objects: ObjectStore, rank: int) -> _Listing:
-    name = f"rank_{rank}"
+def _list(
+    objects: ObjectStore, inventory: Inventory, steps: dict[StepKey, StepInventory], name: str
+) -> Extent:
+    """Enter one directory, which no other thread lists, into an inventory; return its extent."""
     listed = objects.listed(name)
-    listing = _Listing(Extent.of(listed.values()), _temporaries_in(name, listed))
-    if objects.is_local:
+    total = Extent.of(listed.values())
+    temporaries = {path: stored for path, stored in listed.items() if is_temporary(path or name)}
+    for path, stored in temporaries.items():
+        inventory.temporaries[f"{name}/{path}" if path else name] = Extent.of([stored])
+    if rank_named(name) is not None:
+        steps |= {step.key: step for step in _steps_in(objects, name, listed)}
+    elif name.startswith(f"{pool.POOL}/"):
+        _enter_pooled(inventory, name, {path: listed[path] for path in listed.keys() - temporaries.keys()})
+    else:
+        for path in unfinished([f"{name}/{path}" for path in listed]):
+            inventory.unfinished_changes[path] = Extent.of([listed[path.removeprefix(f"{name}/")]])
+    return total
+
+
+def _enter_pooled(inventory: Inventory, name: str, listed: Mapping[str, StoredObject]) -> None:
+    """Enter the arrays in the pool of a step."""
+    for path, stored in listed.items():
+        array = "/".join([name, *path.split("/")[:2]])
+        if (number := pool.step_of(array)) is not None:
+            arrays = inventory.pools.setdefault(number, {})
+            array = sys.intern(array)
+            arrays[array] = arrays.get(array, Extent()) + Extent.of([stored])
+
+
+def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject]) -> Iterator[StepInventory]:
+    """Yield what the listing of the group of a rank shows of its steps, and of its run files."""
+    rank = rank_named(name) or 0
+    below: dict[str, dict[str, StoredObject]] = {}
+    if objects.is_local and listed:
         # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
-        keys = commit.list_keys(objects, [rank]) if listed else []
-        listing.generations.update((key, {}) for key in keys if key.path.rpartition("/")[2] not in listed)
-    for key, below in _by_step(rank, listed).items():
-        listing.generations[key] = {
-            generation: _measure(members, below) for generation, members in generations_in(below).items()
-        }
-        if LEAF in below:
-            listing.records[key] = Extent.of([below[LEAF]])
-    return listing
+        local = (key.path.rpartition("/")[2] for key in commit.list_keys(objects, [rank]))
+        below = {step: {} for step in local if step not in listed}
+    for path, stored in listed.items():
+        step, _, path_in_step = path.partition("/")
+        if path_in_step and _is_step(step):
+            below.setdefault(step, {})[path_in_step] = stored
+    for step, own in below.items():
+        record = Extent.of(filter(None, [own.get(LEAF)]))
+        yield StepInventory(StepKey(rank, step_named(step)), _measure(own), record)
 
 
-def _list_other(objects: ObjectStore, name: str) -> _Listing:
-    listed = objects.listed(name)
-    begun = unfinished([f"{name}/{key}" for key in listed])
-    return _Listing(
-        Extent.of(listed.values()),
-        _temporaries_in(name, listed),
-        unfinished_changes={path: Extent.of([listed[path.removeprefix(f"{name}/")]]) for path in begun},
-    )
+def _is_step(name: str) -> bool:
+    return name == "run" or step_named(name) is not None
 
 
-def _list_pool(objects: ObjectStore, name: str) -> _Listing:
-    """List the pool of one step."""
-    listed = objects.listed(name)
-    listing = _Listing(Extent.of(listed.values()), _temporaries_in(name, listed))
-    for key, stored in listed.items():
-        digest, _, below = key.partition("/")
-        path = f"{name}/{digest}/{below.partition('/')[0]}"
-        step = pool.step_of(path)
-        if step is not None and not is_temporary(key):
-            arrays = listing.pools.setdefault(step, {})
-            path = sys.intern(path)
-            arrays[path] = arrays.get(path, Extent()) + Extent.of([stored])
-    return listing
-
-
-def _temporaries_in(name: str, listed: Mapping[str, StoredObject]) -> dict[str, Extent]:
-    """Return the temporary objects in a listing, by their keys in the store."""
+def _measure(listed: Mapping[str, StoredObject]) -> dict[str, Generation]:
+    """Return the generations in the listing of a step."""
     return {
-        f"{name}/{key}" if key else name: Extent.of([stored])
-        for key, stored in listed.items()
-        if is_temporary(key or name)
+        name: Generation(
+            Extent.of(listed[key] for key in keys if is_of_tensors(key) and not is_temporary(key)),
+            # Temporary objects are counted elsewhere, but show that somebody was at work.
+            Extent(newest_at=max((listed[key].modified_at for key in keys if is_temporary(key)), default=0.0))
+            + Extent.of(listed[key] for key in keys if not is_of_tensors(key) and not is_temporary(key)),
+        )
+        for name, keys in generations_in(listed).items()
     }
 
 
-def _measure(keys: Sequence[str], listed: Mapping[str, StoredObject]) -> Generation:
-    tensors, rest = Extent(), Extent()
-    for key in keys:
-        stored = listed[key]
-        if is_temporary(key):
-            rest += Extent(newest_at=stored.modified_at)  # counted elsewhere, but somebody was at work
-        elif is_of_tensors(key):
-            tensors += Extent(1, stored.nbytes, stored.modified_at)
-        else:
-            rest += Extent(1, stored.nbytes, stored.modified_at)
-    return Generation(tensors, rest)
-
-
-def _by_step(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dict[str, StoredObject]]:
-    """Split the listing of a rank by step; run files are in it, too."""
-    below: dict[StepKey, dict[str, StoredObject]] = {}
-    for path, stored in listed.items():
-        name, slash, key = path.partition("/")
-        if not slash:
-            continue
-        if name == "run":
-            below.setdefault(StepKey(rank, None), {})[key] = stored
-        elif (step := step_named(name)) is not None:
-            below.setdefault(StepKey(rank, step), {})[key] = stored
-    return below
-
-
-def _read_commits(
-    objects: ObjectStore, keys: Iterable[StepKey]
-) -> tuple[dict[StepKey, CommitFacts], dict[StepKey, str]]:
-    """Read the commits of these steps; return the problems of those that are damaged, too."""
-    facts: dict[StepKey, CommitFacts] = {}
-    damages: dict[StepKey, str] = {}
-    ordered = sorted(keys, key=lambda key: key.order)
-    for start in range(0, len(ordered), _COMMITS_AT_ONCE):
-        commits, damaged = commit.read_many(objects, ordered[start : start + _COMMITS_AT_ONCE])
-        facts |= {
-            key: CommitFacts(
-                committed.fingerprint,
-                committed.record.committed_at_s,
-                committed.summary.is_anomalous,
-                committed.without_tensors is None,
-                frozenset(map(sys.intern, committed.record.pool)),
-            )
-            for key, committed in commits.items()
-        }
-        damages |= damaged
-    return facts, damages
+def _read_commits(objects: ObjectStore, steps: list[StepInventory]) -> None:
+    """Enter what the commits of these steps say, or what is wrong with them."""
+    for start in range(0, len(steps), _COMMITS_AT_ONCE):
+        some = steps[start : start + _COMMITS_AT_ONCE]
+        commits, damaged = commit.read_many(objects, [step.key for step in some])
+        for step in some:
+            step.damage = damaged.get(step.key, "")
+            if committed := commits.get(step.key):
+                step.fingerprint = committed.fingerprint
+                step.committed_at = committed.record.committed_at_s
+                step.is_anomalous = committed.summary.is_anomalous
+                step.has_tensors = committed.without_tensors is None
+                step.pool = frozenset(map(sys.intern, committed.record.pool))
 
 
 def _findings_of_series(objects: ObjectStore) -> tuple[frozenset[int], frozenset[int]]:

@@ -9,10 +9,9 @@ import json
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import DecodeError, Meta, Struct, structs
+from msgspec import DecodeError, Meta, Struct, to_builtins
 from msgspec.json import Decoder
 
 from ingest.reader.ranges import format_ranges
@@ -31,18 +30,16 @@ _HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 DAY_S = 86400.0
-#: The smallest value that makes sense, by field.
-_LOWEST = {
-    "older_than_s": 0,
-    "keep_last": 1,
-    "max_bytes": 0,
-    "tensors_around_anomalies": 0,
-    "grace_s": 0,
-}
+#: What gives a reason to remove steps or tensors, and the smallest value that makes sense.
+_REASONS = {"older_than_s": 0, "keep_last": 1, "max_bytes": 0, "tensors_around_anomalies": 0}
 
 
 class GcPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which steps and tensors go. The default removes only previous generations and remains of crashes."""
+    """Which steps and tensors go. The default removes only previous generations and remains of crashes.
+
+    Raises:
+        UsageError: a number is out of range, or options exclude each other.
+    """
 
     older_than_s: float | None = None
     """Remove steps that were committed longer ago than this."""
@@ -63,19 +60,14 @@ class GcPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The same for the numbers of the steps. Excludes all other reasons and all protections."""
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            UsageError: a number is out of range.
-        """
-        for name, lowest in _LOWEST.items():
+        """Check the numbers."""
+        for name, lowest in {**_REASONS, "grace_s": 0}.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= lowest):
                 raise UsageError(
                     f"{name} is {value!r}, which is out of range", hint=f"Give a number of at least {lowest}."
                 )
-        others = (self.older_than_s, self.keep_last, self.max_bytes, self.tensors_around_anomalies)
-        if self.is_choice and (others != (None,) * len(others) or self.keep_anomalous):
+        if self.is_choice and (self.reasons or self.keep_anomalous):
             raise UsageError(
                 "chosen ranks and steps exclude other reasons to remove or to keep something",
                 hint="Give --rank and --step without --older-than, --keep-last, --max-size, --keep-anomalous "
@@ -88,10 +80,9 @@ class GcPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return self.ranks is not None or self.steps is not None
 
     @property
-    def removes_steps(self) -> bool:
-        """Whether there is a reason for which steps or their tensors go."""
-        reasons = (self.older_than_s, self.keep_last, self.max_bytes, self.tensors_around_anomalies)
-        return self.is_choice or reasons != (None,) * len(reasons)
+    def reasons(self) -> list[str]:
+        """The fields that give a reason to remove steps or tensors, other than a choice."""
+        return [name for name in _REASONS if getattr(self, name) is not None]
 
 
 def parse_duration(text: str) -> float:
@@ -110,14 +101,9 @@ def parse_duration(text: str) -> float:
 
 def duration(seconds: float) -> str:
     """Write a duration in the largest unit that gives a whole number."""
-    for unit in ("d", "h", "m"):
-        if seconds and seconds % _UNITS_S[unit] == 0:
-            return f"{seconds / _UNITS_S[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
-
-
-#: The longest list of numbers that a note spells out, in characters.
-_MAX_RANGES = 48
+    whole = (unit for unit in ("d", "h", "m") if seconds and seconds % _UNITS_S[unit] == 0)
+    unit = next(whole, "s")
+    return f"{seconds / _UNITS_S[unit]:g}{unit}"
 
 
 class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,30 +136,20 @@ class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Check that it names what this kind of action may."""
         names = self.path.split("/")
-        match self.what:
-            case "step" | "tensors":
-                is_valid = None not in (self.rank, self.step) and self.generation != ""
-            case "remains":
-                is_valid = self.rank is not None
-            case "pool":
-                is_valid = pool.step_of(self.path) is not None
-            case "temporary":
-                is_valid = is_temporary(self.path) and ".." not in names
-            case "upload":
-                is_valid = self.upload != "" and not {"..", ""} & set(names)
-            case "announcement":
-                is_valid = has_begun(self.path)
-        of_step = self.what in ("step", "tensors", "remains")
-        if not is_valid or not (of_step or self.rank is self.step is None):
+        is_committed = None not in (self.rank, self.step) and self.generation != ""
+        is_beside = self.rank is self.step is None
+        is_valid = {
+            "step": is_committed,
+            "tensors": is_committed,
+            "remains": self.rank is not None,
+            "pool": is_beside and pool.step_of(self.path) is not None,
+            "temporary": is_beside and is_temporary(self.path) and ".." not in names,
+            "upload": is_beside and self.upload != "" and not {"..", ""} & set(names),
+            "announcement": is_beside and has_begun(self.path),
+        }
+        if not is_valid[self.what]:
             message = f"{self.what!r} is not what may go from here: {self.rank=}, {self.step=}, {self.path=}"
             raise ValueError(message.replace("self.", ""))
-
-    @classmethod
-    def at_path(
-        cls, what: What, path: str, why: str, *, objects: int = 0, nbytes: int = 0, upload: str = ""
-    ) -> Self:
-        """Return the removal of something that belongs to no generation of a step."""
-        return cls(what, None, None, "", objects, nbytes, why, path, upload)
 
     @property
     def key(self) -> StepKey | None:
@@ -181,10 +157,10 @@ class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.rank is None else StepKey(self.rank, self.step)
 
 
-@dataclass(frozen=True, slots=True)
-class GcPlan:
+class GcPlan(Struct, frozen=True):
     """What `gc` would remove, and what it would leave and why. Making a plan changes nothing."""
 
+    format: Format
     store: str
     made_at: str
     """In ISO 8601."""
@@ -192,7 +168,7 @@ class GcPlan:
     actions: tuple[GcAction, ...]
     notes: tuple[str, ...]
     """What stays although the policy does not ask for it, and why; for people."""
-    store_bytes: int
+    store_bytes: Natural
     """The size of the whole store when the plan was made."""
 
     @property
@@ -206,25 +182,14 @@ class GcPlan:
         return sum(action.nbytes for action in self.actions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, with totals."""
-        return {
-            "format": FORMAT,
-            "store": self.store,
-            "made_at": self.made_at,
-            "policy": structs.asdict(self.policy),
-            "store_bytes": self.store_bytes,
-            "objects": self.objects,
-            "nbytes": self.nbytes,
-            "notes": list(self.notes),
-            "actions": [structs.asdict(action) for action in self.actions],
-        }
+        """Return the plan as plain values, with totals, which are for people and are not read."""
+        return {**to_builtins(self), "objects": self.objects, "nbytes": self.nbytes}
 
     def to_json(self) -> str:
         """Return the plan as the text of a file, with one line per action."""
         content = self.to_dict()
-        actions = ",\n  ".join(json.dumps(action) for action in content.pop("actions"))
-        head = json.dumps(content, indent=1)[:-2]
-        return f'{head},\n "actions": [{actions}]\n}}\n'
+        actions = ",\n  ".join(map(json.dumps, content.pop("actions")))
+        return f'{json.dumps(content, indent=1)[:-2]},\n "actions": [{actions}]\n}}\n'
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> GcPlan:
@@ -238,7 +203,7 @@ class GcPlan:
             UsageError: the text is not a plan; the message names the place, such as `actions[3].step`.
         """
         try:
-            read = _DECODER.decode(text)
+            return _DECODER.decode(text)
         except UsageError as exc:
             raise UsageError(f"{where} is not a gc plan: policy: {exc.message}", hint=_HINT) from exc
         except (DecodeError, RecursionError, UnicodeEncodeError) as exc:
@@ -246,22 +211,11 @@ class GcPlan:
             problem, _, place = str(exc).partition(" - at `$")
             problem = f"{name}: {problem}" if (name := place.strip("`.")) else problem
             raise UsageError(f"{where} is not a gc plan: {problem}", hint=_HINT) from exc
-        return cls(read.store, read.made_at, read.policy, read.actions, read.notes, read.store_bytes)
 
 
-class _PlanFile(Struct, frozen=True):
-    """A plan file. It also holds totals, which are for people and are not read."""
-
-    format: Format
-    store: str
-    made_at: str
-    policy: GcPolicy
-    actions: tuple[GcAction, ...]
-    notes: tuple[str, ...]
-    store_bytes: Natural
-
-
-_DECODER = Decoder(_PlanFile)
+_DECODER = Decoder(GcPlan)
+#: The longest list of numbers that a note spells out, in characters.
+_MAX_RANGES = 48
 
 
 def shortly(numbers: Collection[int]) -> str:

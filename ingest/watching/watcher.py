@@ -15,18 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
 
 import watchfiles
 
 from ingest.layouts.base import Beginning, Dump, Listing, Problem
 from ingest.planning.inspection import Inspected, inspect
 from ingest.planning.plan import fingerprint, rewritten, times_rewritten
+from ingest.steps.committed import Committed
 from ingest.steps.decide import Inspect, Plan, StepPolicy, decide, held_as, left_alone, waits_for_time
 from ingest.steps.state import StepState, StepTable, Wait, WaitFor
 from workers.errors import SourceChanged
 from workers.events import Event
-from workers.model import SourceFile, StepKey
+from workers.model import StepKey
 from workers.store.model import Grid
 
 #: By how much the clock of a host may be ahead of a file server's, in seconds: older files are surely old.
@@ -83,20 +83,6 @@ class QuietClock:
         return max(min(newest_change, wall), wall - MOST_AHEAD_S)
 
 
-class StoredSteps(Protocol):
-    """What the watcher asks about the store; `ingest.steps.committed.Committed` answers it."""
-
-    def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
-        """Have the table follow the steps of the dump; return those that are not to be listed yet.
-
-        Raises:
-            StoreError: the store refused; call again.
-        """
-
-    def was_removed(self, key: StepKey, fingerprint: str, files: tuple[SourceFile, ...] = ()) -> bool:
-        """Return whether this generation of a step was removed on purpose."""
-
-
 @dataclass(frozen=True, slots=True)
 class DumpState(Event):
     """What one scan of a dump showed."""
@@ -134,7 +120,7 @@ class Watcher:
     _scanned_at: float | None = None
     """When the dump was last scanned, by the monotonic clock."""
 
-    def scan(self, stored: StoredSteps, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
+    def scan(self, stored: Committed, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
         """List the dump now.
 
         Args:
@@ -244,7 +230,7 @@ class Watcher:
                 if state.key not in present:
                     state.lose_files()
 
-    def _compare(self, state: StepState, stored: StoredSteps, policy: StepPolicy) -> bool:
+    def _compare(self, state: StepState, stored: Committed, policy: StepPolicy) -> bool:
         """Record whether the store has a step as it is listed, and return it."""
         listing = state.listing
         if listing is None or state.is_unchecked:

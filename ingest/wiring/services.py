@@ -23,7 +23,7 @@ from ingest.layouts.places import tensors_beside
 from ingest.service.explaining import explain_dump
 from ingest.service.one_shot import Report, ingest_once
 from ingest.service.options import ServiceOptions
-from ingest.service.service import Service, build_service, without_old_objects
+from ingest.service.service import Service, without_old_objects
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
@@ -140,7 +140,7 @@ def open_service(
         except StoreSilent:
             if not retry_forever:
                 raise
-        service = build_service(dump, objects, workers.connect, options)
+        service = Service(dump, objects, workers.connect, options)
         if retry_forever and isinstance(workers, ProcessWorkers):
             service.workers = workers
         if service.retention is not None:

@@ -11,7 +11,7 @@ from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.options import ServiceOptions
-from ingest.service.service import Service, build_service
+from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.difference import FilesNotTaken
 from ingest.steps.explain import explain_table
@@ -221,10 +221,10 @@ class Watcher:
         self.client = self.cluster.client()
         client = cast("DaskClient", self.client)
         view = DumpView(self.dump, process)
-        service = build_service(view, objects, lambda: client, options, observers=[self._observe])
+        service = Service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
         service.dependencies.ask = lambda: None  # the answers of a simulated store are not late
-        service.submitter._finished = FinishedTasks(self._idle)  # type: ignore[assignment]
+        service.submitter._window._ended = FinishedTasks(self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
         self.service = service

@@ -17,8 +17,9 @@ from ingest.dispatch.outcomes import TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
-from ingest.store_gc.execute import Execution, GcDone
-from ingest.store_gc.planner import Pools, _Planner
+from ingest.store_gc.execute import Execution
+from ingest.store_gc.inventory import Extent
+from ingest.store_gc.planner import _Planner
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit
@@ -98,7 +99,7 @@ def _no_expiry(stack: ExitStack) -> None:
 def _no_grace(stack: ExitStack) -> None:
     """What no commit points to is removed at once: somebody may be writing it."""
     stack.enter_context(patch.object(_Planner, "_is_old", lambda *_: True))
-    stack.enter_context(patch.object(Execution, "_too_young", lambda *_: ""))
+    stack.enter_context(patch.object(Execution, "_refuse_young", lambda *_: None))
 
 
 def _no_read_back(stack: ExitStack) -> None:
@@ -150,9 +151,9 @@ def _begun_means_done(stack: ExitStack) -> None:
         planner.policy = replace(planner.policy, grace_s=0.0)
         yield from planned(planner)
 
-    def end(execution: Execution, action: Any) -> GcDone:
+    def end(execution: Execution, action: Any) -> Extent:
         execution.objects.put(end_of(action.path), b"")
-        return GcDone(action)
+        return Extent()
 
     stack.enter_context(patch.object(_Planner, "_unfinished_changes", plan))
     stack.enter_context(patch.object(Execution, "_end_change", end))
@@ -164,10 +165,10 @@ _SPOILED, _LATE = frozenset(["spoiled"]), frozenset(["late"])
 def _uncounted(stack: ExitStack) -> None:
     """What is in a pool goes although commits refer to it."""
 
-    def everything(pools: Pools, step: int, _: Any) -> Iterator[Any]:
-        yield from pools.inventory.pools[step].items()
+    def everything(planner: _Planner, step: int) -> dict[str, Extent]:
+        return planner.inventory.pools.get(step, {})
 
-    stack.enter_context(patch.object(Pools, "_without_users", everything))
+    stack.enter_context(patch.object(_Planner, "_without_users", everything))
     stack.enter_context(patch.object(Execution, "_read_users", lambda *_: {}))
 
 

@@ -193,7 +193,7 @@ def simulated() -> Iterator[None]:
     clock = SimpleNamespace(time_ns=itertools.count(1).__next__)
     with ExitStack() as stack:
         # Only in names, which would differ from one replay to the next.
-        for module in ("ingest.dispatch.submitter", "ingest.dump_retention.retention"):
+        for module in ("ingest.dispatch.submitter", "ingest.dispatch.window"):
             stack.enter_context(patch(f"{module}.time", clock))
         numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
         for module in ("ingest.store_gc.execute", "workers.store.announcements"):

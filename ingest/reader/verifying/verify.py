@@ -38,8 +38,6 @@ WRONG_SKETCHES = {
     sketch_tables.MARGINALS: "the marginals do not match",
     sketch_tables.MARGINALS_OF_LARGE: "the marginals of large tensors do not match",
 }
-#: What is said besides of a payload whose statistics are right: then the digest itself is wrong.
-STATISTICS_DO = ", although the statistics do"
 
 
 @dataclass(slots=True)
@@ -106,11 +104,10 @@ def verify_step(
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
         reason = _payload_damage(step, row, pieces, sketches.get(row))
         if reason:
-            # What agrees with the payload in one table shows that the other table is wrong.
-            is_of_index = reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
-            is_of_index |= reason.endswith(STATISTICS_DO)
+            # A payload with the right digest is right, whatever else contradicts it.
+            is_of_payload = not reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
             source = str(table.label("source")[row])
-            yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
+            yield Damage(step.key, source, reason, row=row if is_of_payload else -1)
         done.files += 1
         done.nbytes += int(table.number("nbytes")[row])
         progress(done)
@@ -231,7 +228,7 @@ def _payload_damage(
         return exc.message
     wrong_statistics = _differing_statistics(step, row, recomputed.result())
     if payload_digest.digest() != table.digest[row].tobytes():
-        return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{STATISTICS_DO}"
+        return WRONG_DIGEST
     if wrong_statistics:
         return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
     for kind in _wrong_sketches(sketches, recomputed, blocks):

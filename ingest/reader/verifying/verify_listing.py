@@ -5,7 +5,8 @@ Takes a request for each thousand objects of a rank, and reads none of them. `ve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from workers.store.record import LEAF, CommitRecord
 _RANKS_AT_ONCE = 4
 #: What every generation has, by path in it.
 _ALWAYS = frozenset([LEAF, *tables.chunk_keys()])
+_SHARD = re.compile(r"(?:tensors|files)/(?:.*/)?c/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,42 +80,29 @@ def _damage_of_rank(
         for key, known in expected.items()
         if key.rank == rank
     }
-    present, shards = _by_generation(objects.sizes(f"rank_{rank}"), wanted)
+    present: dict[str, dict[str, int]] = {prefix: {} for prefix in wanted}
+    for name, nbytes in objects.sizes(f"rank_{rank}").items():
+        step, _, below = name.partition("/")
+        generation, _, path = below.partition("/")
+        if f"{step}/{generation}" in wanted and _counts(path, nbytes):
+            present[f"{step}/{generation}"][path] = nbytes
     for prefix, (key, known) in wanted.items():
-        if problem := _problem(present[prefix], shards[prefix], known):
+        if problem := _problem(present[prefix], known):
             yield Damage(key, "", f"{key.path}/{known.fingerprint}: {problem}")
 
 
-def _by_generation(
-    sizes: Mapping[str, int], wanted: Collection[str]
-) -> tuple[dict[str, set[str]], dict[str, list[int]]]:
-    """Return by generation those of `_ALWAYS` that are there and not empty, and the sizes of its shards.
-
-    Args:
-        sizes: of the objects of a rank, in bytes, by their paths below it.
-        wanted: the generations, as `step_N/FINGERPRINT`.
-    """
-    present: dict[str, set[str]] = {prefix: set() for prefix in wanted}
-    shards: dict[str, list[int]] = {prefix: [] for prefix in wanted}
-    for name, nbytes in sizes.items():
-        step, _, below = name.partition("/")
-        generation, _, path = below.partition("/")
-        prefix = f"{step}/{generation}"
-        if prefix not in wanted:
-            continue
-        if path in _ALWAYS and nbytes:
-            present[prefix].add(path)
-        elif path.startswith(("tensors/", "files/")) and "/c/" in path:
-            shards[prefix].append(nbytes)
-    return present, shards
+def _counts(path: str, nbytes: int) -> bool:
+    """Return whether an object of a generation is a shard, or one that every generation has."""
+    return _SHARD.match(path) is not None or (path in _ALWAYS and nbytes > 0)
 
 
-def _problem(present: set[str], shards: list[int], known: ExpectedObjects) -> str:
-    """Return the problem with a generation; "" if the listing shows none."""
-    if not shards and not present:
+def _problem(present: Mapping[str, int], known: ExpectedObjects) -> str:
+    """Return the problem with a generation, given the sizes of its objects; "" if the listing shows none."""
+    if not present:
         return "the generation is missing"
-    if absent := sorted(_ALWAYS - present):
+    if absent := sorted(_ALWAYS - present.keys()):
         return f"{absent[0]} is missing or empty"
+    shards = [nbytes for path, nbytes in present.items() if path not in _ALWAYS]
     if len(shards) != known.shards:
         return f"{len(shards)} of {known.shards} shards are there"
     if sum(shards) != known.nbytes:

@@ -8,7 +8,6 @@ import pytest
 
 from ingest.consolidating import listing
 from ingest.consolidating.consolidator import Consolidator
-from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.listing import CommitListing, CommittedSteps
 from tests.cube_stores import once, put
 from tests.wrapped_objects import WrappedObjects
@@ -59,21 +58,6 @@ def counted(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Listings:
     for rank in range(10):
         put(objects, rank, 1)
     return Listings(objects)
-
-
-def test_steps_that_came_and_steps_that_went_are_told_from_those_that_are_held(objects: ObjectStore) -> None:
-    put(objects, 0, 2)
-    put(objects, 1, 1)
-    once(objects)
-    put(objects, 0, 1)
-    once(objects)
-    put(objects, 0, 3)
-    for rank in (0, 1):
-        shutil.rmtree(Path(objects.address.url) / f"rank_{rank}" / "step_1")
-    listed = list_all(objects).compare(CubeWriter.load(objects, None, rebuild=False))
-    assert listed.by_rank[0].tolist() == [2, 3]
-    assert listed.new == {StepKey(0, 3)}
-    assert listed.gone == {StepKey(0, 1), StepKey(1, 1)}
 
 
 def test_a_round_lists_some_ranks_in_turn_and_comes_to_all_of_them(counted: Listings) -> None:

@@ -14,8 +14,7 @@ import pytest
 from ingest.dispatch.clients import ask, result_of
 from ingest.dispatch.processes import ProcessClient, ProcessFuture, ProcessWorkers
 from ingest.dispatch.runners import run_in_order
-from ingest.dispatch.submitter import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.window import TaskMonitor, WorkerReplaced
+from ingest.dispatch.window import Task, TaskMonitor, WorkerReplaced
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
 
@@ -125,18 +124,12 @@ def test_a_worker_that_dies_fails_its_task_and_is_replaced(client: ProcessClient
     assert submit(client, os.getpid).result(60) != pid
 
 
-class _Plan:
-    key = "rank 0 step 7"
-
-
 def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: ProcessClient) -> None:
     events: list[Event] = []
     monitor = TaskMonitor(timeout_s=0.5, young_s=0.1, pause_s=0.1, notify=events.append)
     pid = submit(client, os.getpid).result(60)
-    step: Any = type("Step", (), {"plan": _Plan()})
-    offered: OfferedStep = step
     future = submit(client, time.sleep, 3600)
-    task = InflightTask([TaskPart(offered, 0, 0)], 0, future, time.monotonic() - 10)
+    task = Task(7, "rank 0 step 7", 0, future, time.monotonic() - 10)
     monitor.add(task)
     answer = ask(client, [future.key, "unknown"])
     assert answer is not None

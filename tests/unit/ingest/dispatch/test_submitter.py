@@ -1,8 +1,8 @@
 """The submitter against a client whose tasks finish when the test says so."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +17,8 @@ from ingest.dispatch.outcomes import (
     StepStale,
     TaskRetried,
 )
-from ingest.dispatch.submitter import DispatchLimits, InflightTask, Submitter
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dispatch.window import TaskWindow
 from ingest.steps.state import StepTable
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
@@ -67,7 +68,7 @@ class Bench:
         outcomes: list[Outcome] = []
         for _ in range(200):
             outcomes += self.poll()
-            if not self.submitter.busy:
+            if not self.submitter.offered_steps:
                 return outcomes
             self.now += 10
             for future in self.client.pending:
@@ -111,13 +112,13 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     # So that the next step can be planned before this one is published.
     assert bench.submitter.unread_nbytes == 0
     (publishing,) = bench.client.pending
-    assert bench.submitter.busy == {plan.key}
+    assert bench.submitter.offered_steps == 1
     bench.now = 7
     publishing.run()
     (outcome,) = bench.poll()
     assert isinstance(outcome, StepCommitted)
     assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
-    assert not bench.submitter.busy
+    assert not bench.submitter.offered_steps
     assert bench.submitter.unread_nbytes == 0
 
 
@@ -126,7 +127,7 @@ def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
     """However much is offered, workers and scheduler hold only a window of it."""
     bench = Bench(window)
     bench.submitter.offer(plan)
-    while bench.submitter.busy:
+    while bench.submitter.offered_steps:
         bench.poll()
         pending = bench.client.pending
         assert sum(future.nbytes for future in pending) <= window or len(pending) == 1
@@ -177,7 +178,7 @@ def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], pl
     (outcome,) = bench.poll()
     assert isinstance(outcome, StepFailed)
     assert isinstance(outcome.error, error)
-    assert not bench.submitter.busy
+    assert not bench.submitter.offered_steps
 
 
 def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
@@ -189,7 +190,7 @@ def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
     (outcome,) = bench.poll()
     assert isinstance(outcome, StepStale)
     assert not bench.client.pending
-    assert not bench.submitter.busy
+    assert not bench.submitter.offered_steps
     # What was cancelled has no effect on the step when it is offered again.
     bench.submitter.offer(plan)
     assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
@@ -221,12 +222,12 @@ def test_work_goes_on_with_another_client(plan: StepPlan) -> None:
     bench.refused = 1
     with pytest.raises(ClusterError):
         bench.poll()
-    assert bench.submitter.busy == {plan.key}
+    assert bench.submitter.offered_steps == 1
     assert kinds(bench.finish())[-1] is StepCommitted
     for future in old.pending:  # late news of the old client
         future.run()
     assert bench.poll() == []
-    assert bench.submitter._inflight_nbytes == 0
+    assert bench.submitter._window.has_room(10**9)
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -244,7 +245,7 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
     jobs = [job.number for future in bench.client.futures for job in future.jobs]
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
-    assert bench.submitter._inflight_nbytes == 0
+    assert bench.submitter._window.has_room(10**9)
 
 
 def test_commit_is_reported_although_the_client_is_lost_before_more_is_submitted(
@@ -256,14 +257,15 @@ def test_commit_is_reported_although_the_client_is_lost_before_more_is_submitted
         bench.submitter.offer(plan)
     assert bench.poll() == []
     bench.client.pending[0].run()
-    finished = bench.submitter._wait_for_finished
+    ended = TaskWindow.ended
 
-    def losing_the_client(timeout_s: float) -> Iterator[InflightTask]:
-        yield from finished(timeout_s)
+    def losing_the_client(*arguments: Any) -> list[Any]:
+        results = ended(*arguments)
         bench.client.status, bench.refused = "closed", 2
+        return results
 
     with monkeypatch.context() as patched:
-        patched.setattr(Submitter, "_wait_for_finished", lambda _, timeout_s: losing_the_client(timeout_s))
+        patched.setattr(TaskWindow, "ended", losing_the_client)
         (committed,) = (outcome for outcome in bench.poll() if isinstance(outcome, StepCommitted))
     assert committed.plan is small_plans[0]
     with pytest.raises(ClusterError):
@@ -278,7 +280,7 @@ def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
     bench.submitter.cancel()
     assert not bench.client.pending
     assert bench.poll() == []
-    assert not bench.submitter.busy
+    assert not bench.submitter.offered_steps
 
 
 @pytest.fixture
@@ -304,7 +306,7 @@ def test_small_steps_share_a_task_that_commits_them(small_plans: list[StepPlan])
     assert [len(future.jobs) for future in bench.client.pending] == [16, 4]
     outcomes = bench.finish()
     assert kinds(outcomes) == [JobConverted, StepCommitted] * 20
-    assert bench.submitter._inflight_nbytes == 0
+    assert bench.submitter._window.has_room(10**9)
 
 
 def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import dask
 import pytest
 from distributed import Client, LocalCluster
 
 from ingest.dispatch.clients import result_of, submit
-from ingest.dispatch.submitter import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.window import TaskMonitor, TaskWindow, WorkerReplaced
+from ingest.dispatch.window import Task, TaskMonitor, TaskWindow, WorkerReplaced
 from tests.hanging import HangingFiles
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
@@ -46,14 +45,9 @@ def client(local: LocalCluster) -> Iterator[Client]:
         yield client
 
 
-class _Plan:
-    key = "rank 0 step 7"
-
-
-def _task(monitor: TaskMonitor, client: Client, seconds: float) -> InflightTask:
-    step = cast("OfferedStep", type("Step", (), {"plan": _Plan()}))
+def _task(monitor: TaskMonitor, client: Client, seconds: float) -> Task[int]:
     future = client.submit(time.sleep, seconds, pure=False)
-    task = InflightTask([TaskPart(step, 0, 0)], 0, future, time.monotonic())
+    task = Task(7, "rank 0 step 7", 0, future, time.monotonic())
     monitor.add(task)
     return task
 
@@ -62,7 +56,7 @@ def _pid(client: Client) -> int:
     return int(client.submit(os.getpid, pure=False).result(timeout=60))
 
 
-def _monitored(monitor: TaskMonitor, client: Client, task: InflightTask) -> ClusterError:
+def _monitored(monitor: TaskMonitor, client: Client, task: Task[int]) -> ClusterError:
     """Look after a task until it is given up; return why."""
     until = time.monotonic() + 60
     while time.monotonic() < until:

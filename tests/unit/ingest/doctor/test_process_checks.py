@@ -114,6 +114,15 @@ def test_a_watcher_that_may_read_nothing(process: Process) -> None:
     assert "doctor DUMP" in check.hint
 
 
+def test_a_process_with_another_store(process: Process) -> None:
+    process.consolidate().lease(held=True)
+    process.serve()
+    check = checked(process, "s3://dumps/other.zarr")
+    assert f"has the store {STORE}, and not s3://dumps/other.zarr" in check.detail
+    assert "the same setting `store`" in check.hint
+    assert checked(process, "").ok  # nobody said which
+
+
 def test_a_watcher_that_has_seen_no_dump(process: Process) -> None:
     process.watch()
     process.serve(started=NOW - 700)
@@ -146,7 +155,7 @@ def test_what_refuses_to_show_metrics_is_told_with_its_status(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For instance a proxy that asks for a token."""
-    monkeypatch.setattr(remote, "_get", lambda _: (401, "Unauthorized"))
+    monkeypatch.setattr(remote, "get", lambda *_: (401, b"Unauthorized"))
     assert checked(process).detail.endswith(
         "is not a watcher or consolidator: it answers /metrics with status 401"
     )

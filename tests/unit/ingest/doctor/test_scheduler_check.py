@@ -27,6 +27,11 @@ def test_workers_are_counted_and_those_that_are_silent_named(
     assert "restart them" in check.hint
 
 
+def test_a_scheduler_that_is_gone_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="no Dask scheduler"):
+        check_scheduler(load(scheduler="tcp://127.0.0.1:9", scheduler_timeout_s=0.2).settings)
+
+
 def test_a_scheduler_without_this_version_is_named(
     cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,129 +1,97 @@
-"""Which committed steps may be deleted. What must stay is never deleted, whatever happens in which order."""
+"""Why files of committed steps stay, over a dump and a store: commits are read, and other ranks looked at."""
 
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ingest.dump_retention.policy import NO_NEWS, Candidate, RetentionPolicy
-from ingest.steps.keeping import KeepReason
-from tests.made_steps import made_commit
-from workers.errors import UsageError
+from ingest.dump_retention.policy import RetentionPolicy, SourceJudge
+from ingest.layouts.detect import find_dump
+from ingest.service.service import Service
+from ingest.steps.keeping import KeepReason, newest_steps
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from tests.services import make_service
 from workers.model import StepKey
-from workers.store.commit import Commit
+from workers.store import commit
+from workers.store.opening import open_objects, resolve
 
-KEY = StepKey(0, 1)
-WHOLE = made_commit(KEY, "a")
+FIRST, SECOND = StepKey(0, 0), StepKey(1, 0)
+CAREFUL = RetentionPolicy(keep_anomalous=True)
 
 
-@pytest.mark.parametrize(("keep_last", "newest"), [(0, {5}), (1, {5}), (2, {3, 5}), (9, {1, 3, 5})])
+@pytest.fixture
+def filled(made: MadeDump, store: Path) -> MadeDump:
+    """Two ranks of two steps, in the store; step 0 of rank 1 has a NaN."""
+    for rank in range(2):
+        for step in range(2):
+            value = np.nan if (rank, step) == (1, 0) else 1.0
+            made.add(np.full(10, value, "<f4"), rank=rank, step=step)
+    ingest_directly(made.root, store)
+    return made
+
+
+def looked(made: MadeDump, store: Path, policy: RetentionPolicy) -> tuple[Service, SourceJudge]:
+    """Return a service that looked once, and the judge that it asks."""
+    service = make_service(made.root, store, retention=policy, host="test-host")
+    service.scan()
+    assert service.retention is not None
+    return service, service.retention.judge
+
+
+def reasons(service: Service, judge: SourceJudge) -> dict[StepKey, KeepReason | None]:
+    states = [state for state in service.table if state.held and state.key.step == 0]
+    return {state.key: why[0] if why else None for state, _, _, why in judge.judge(states)}
+
+
+@pytest.mark.parametrize(("keep_last", "newest"), [(1, {5}), (2, {3, 5}), (9, {1, 3, 5})])
 def test_the_newest_steps_of_each_rank_are_so_by_number(keep_last: int, newest: set[int]) -> None:
     keys = [StepKey(0, 5), StepKey(0, 1), StepKey(0, None), StepKey(0, 3), StepKey(7, 0)]
-    chosen = RetentionPolicy(keep_last).newest(keys)
+    chosen = newest_steps(keys, keep_last)
     assert {key.step for key in chosen if key.rank == 0} == newest
     assert StepKey(7, 0) in chosen
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (Candidate(WHOLE), None),
-        (Candidate(WHOLE, is_newest=True), KeepReason.NEWEST),
-        (Candidate(None), KeepReason.NO_COMMIT),
-        (Candidate(made_commit(KEY, "a", status="partial")), KeepReason.PARTIAL),
-        (Candidate(WHOLE, UsageError("another dump")), KeepReason.ELSEWHERE),
-        (Candidate(WHOLE, undecided=StepKey(1, 1), anomalous=KEY), KeepReason.UNDECIDED),
-        (Candidate(WHOLE, anomalous=StepKey(1, 1)), KeepReason.ANOMALOUS),
-    ],
-)
-def test_a_step_stays_for_the_first_reason_that_there_is(step: Candidate, reason: KeepReason | None) -> None:
-    why = RetentionPolicy(keep_anomalous=True).why_kept(step)
-    assert (None if why is None else why[0]) is reason
-    assert why is None or why[1]
+def test_one_step_of_each_rank_stays_at_least(filled: MadeDump, store: Path) -> None:
+    _, judge = looked(filled, store, RetentionPolicy(keep_last=0))
+    assert judge.newest() == {StepKey(0, 1), StepKey(1, 1)}
 
 
-def test_anomalies_count_only_if_that_was_asked_for() -> None:
-    assert RetentionPolicy().why_kept(Candidate(WHOLE, undecided=KEY, anomalous=KEY)) is None
+def test_an_anomaly_of_any_rank_keeps_the_step_of_all(filled: MadeDump, store: Path) -> None:
+    everything_goes = reasons(*looked(filled, store, RetentionPolicy()))
+    assert everything_goes == {FIRST: None, SECOND: None}
+    careful = reasons(*looked(filled, store, CAREFUL))
+    assert set(careful.values()) == {KeepReason.ANOMALOUS}
 
 
-def test_what_was_asked_for_is_no_news() -> None:
-    assert RetentionPolicy(2).why_newest() == (KeepReason.NEWEST, "of the newest 2 of its rank")
-    assert KeepReason.NEWEST in NO_NEWS
-    assert KeepReason.NOT_STORED not in NO_NEWS
+def test_a_rank_that_has_not_committed_leaves_the_others_undecided(filled: MadeDump, store: Path) -> None:
+    filled.add(np.ones(3), rank=1, step=0)  # a late file: pending again
+    service, judge = looked(filled, store, CAREFUL)
+    assert reasons(service, judge) == {FIRST: KeepReason.UNDECIDED}
+    service.table[SECOND].lose_files()
+    service.table[SECOND].is_unchecked = True
+    assert reasons(service, judge) == {FIRST: KeepReason.UNDECIDED}
 
 
-keys = st.builds(StepKey, st.integers(0, 1), st.integers(0, 4))
+def test_a_step_that_is_pending_by_now_is_left_out(filled: MadeDump, store: Path) -> None:
+    service, judge = looked(filled, store, RetentionPolicy())
+    service.table[FIRST].held = None
+    states = [service.table[FIRST], service.table[SECOND]]
+    assert [state.key for state, *_ in judge.judge(states)] == [SECOND]
 
 
-class Deleting(RuleBasedStateMachine):
-    """Steps that come, are committed in one way or another, and are deleted as soon as they may be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.policy = RetentionPolicy()
-        self.dump: dict[StepKey, Commit | None] = {}
-        """What the dump has, and how it is committed; None while it is pending."""
-        self.deleted: dict[StepKey, Commit] = {}
-
-    @initialize(keep_last=st.integers(0, 3), keep_anomalous=st.booleans())
-    def choose(self, keep_last: int, keep_anomalous: bool) -> None:
-        self.policy = RetentionPolicy(keep_last, keep_anomalous)
-
-    @rule(key=keys)
-    def dump_has(self, key: StepKey) -> None:
-        self.dump.setdefault(key, None)
-
-    @rule(
-        key=keys,
-        status=st.sampled_from(["complete", "partial"]),
-        anomalous=st.integers(0, 1),
-        removed_tensors=st.booleans(),
-        root=st.sampled_from(["/dump", "/other"]),
-    )
-    def is_committed(
-        self, key: StepKey, status: str, anomalous: int, *, removed_tensors: bool, root: str
-    ) -> None:
-        if key in self.dump:
-            self.dump[key] = made_commit(
-                key, "a", status=status, anomalous=anomalous, removed_tensors=removed_tensors, root=root
-            )
-
-    @rule()
-    def deletes(self) -> None:
-        newest = self.policy.newest(self.dump)
-        for key, commit in list(self.dump.items()):
-            if commit is not None and self.policy.why_kept(self._candidate(key, commit, newest)) is None:
-                self._check(key, commit)
-                self.deleted[key] = commit
-                del self.dump[key]
-
-    def _candidate(self, key: StepKey, commit: Commit, newest: set[StepKey]) -> Candidate:
-        alike = [(other, committed) for other, committed in self.dump.items() if other.step == key.step]
-        pending = [other for other, committed in alike if committed is None]
-        bad = [
-            other for other, committed in alike if committed is not None and committed.summary.is_anomalous
-        ]
-        elsewhere = UsageError("from elsewhere") if commit.record.source.root != "/dump" else None
-        return Candidate(commit, elsewhere, key in newest, next(iter(pending), None), next(iter(bad), None))
-
-    def _check(self, key: StepKey, commit: Commit) -> None:
-        later = [
-            other for other in self.dump if other.rank == key.rank and (other.step or 0) > (key.step or 0)
-        ]
-        assert len(later) >= max(self.policy.keep_last, 1)
-        assert commit.summary.status == "complete"
-        assert commit.without_tensors is None
-        assert commit.record.source.root == "/dump"
-        if self.policy.keep_anomalous:
-            assert not commit.summary.is_anomalous
-            assert all(
-                committed is not None for other, committed in self.dump.items() if other.step == key.step
-            )
-
-    @invariant()
-    def every_rank_that_had_a_step_still_has_one(self) -> None:
-        assert {key.rank for key in self.deleted} <= {key.rank for key in self.dump}
-
-
-Deleting.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
-TestDeleting = Deleting.TestCase
+def test_files_go_only_with_the_commit_that_was_read_back(
+    filled: MadeDump, store: Path, tmp_path: Path
+) -> None:
+    _, judge = looked(filled, store, RetentionPolicy())
+    listing = next(step for step in find_dump(filled.root).scan({}).listings if step.key == FIRST)
+    committed = commit.read(open_objects(resolve(str(store))), FIRST)
+    assert committed is not None
+    assert judge.may_go(listing, committed, committed.fingerprint)
+    assert not judge.may_go(listing, committed, "another generation")
+    assert not judge.may_go(listing, None, committed.fingerprint)
+    shutil.copytree(filled.root, tmp_path / "copy")
+    elsewhere = looked(MadeDump(tmp_path / "copy"), store, RetentionPolicy())
+    assert set(reasons(*elsewhere).values()) == {KeepReason.ELSEWHERE}
+    assert not elsewhere[1].may_go(listing, committed, committed.fingerprint)

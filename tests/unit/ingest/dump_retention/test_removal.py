@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ingest.dump_retention.removal import Proven, Removed, remove
+from ingest.dump_retention.removal import Proven, Removed, remove, step_directories
+from ingest.layouts.detect import find_dump
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump
 from workers.errors import DumpError
 from workers.model import SourceFile
 
@@ -101,3 +104,17 @@ def test_a_path_that_leaves_the_dump_is_refused(root: Path) -> None:
     with pytest.raises(DumpError):
         run(root, [Proven(SourceFile("../a", 1, 0), 0)])
     assert (root.parent / "a").exists()
+
+
+def test_the_directory_of_a_step_above_its_ranks_goes_with_them(dumps: DumpLibrary, made: MadeDump) -> None:
+    """`step0/rank1`: it is empty when all of its ranks are. Where the place is the step, there is none."""
+    made.add(b"x", step=4)
+    (listing,) = find_dump(made.root).scan({}).listings
+    assert list(step_directories(listing.places)) == []
+    name = "msprobe-26.2.0-pytorch-cpu"
+    tree = find_dump(next(path for path in sorted(dumps[name].iterdir()) if path.is_dir()))
+    listing = next(step for step in tree.scan({}).listings if step.key.step is not None)
+    above = set(step_directories(listing.places))
+    assert above
+    assert all(directory.rpartition("/")[2].startswith("step") for directory in above)
+    assert all((tree.root / directory).is_dir() for directory in above)

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.repairing.work import Dumps, grids_like, name_dump
+from ingest.layouts.detect import find_dump
+from ingest.repairing.work import Dumps, grids_like
 from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.rules.load import load_rules
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
@@ -28,7 +30,8 @@ def test_only_a_generation_of_the_name_that_is_wanted_is_made(
     whole: Path, whole_objects: ObjectStore
 ) -> None:
     step = open_store(whole / "run.zarr").step(0, 1)
-    dumps = Dumps(whole_objects.address, grids_like(Grid()), None, "host", [name_dump(whole / "dump")])
+    rules, named = load_rules().enabled, [find_dump(whole / "dump")]
+    dumps = Dumps(whole_objects.address, grids_like(Grid()), rules, "host", named)
     made = dumps.remake(step.key, None, None)
     assert made is not None
     name = made.assembled.summary.fingerprint

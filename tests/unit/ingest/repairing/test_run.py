@@ -1,14 +1,18 @@
 """Whatever is damaged is named, mended from what is there, and then as it was."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingest.api import open_store, repair
 from ingest.reader.verifying.verify_view import verify_surroundings
 from tests import checker
-from tests.damages import DAMAGES
-from workers.errors import DamagedStore, UsageError
+from tests.damages import DAMAGES, STEP, flip, only
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from workers.errors import DamagedStore, StoreFormatError, UsageError
 
 
 def damages_of(store: Path) -> list[str]:
@@ -57,6 +61,87 @@ def test_every_kind_of_damage_is_named_and_mended(
     assert not {key for key in changed if not is_of_commit_or_view(key)}
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+#: What is made again without the dump, and from what.
+LONE = {
+    "digests missing": "the payloads, computed again",
+    "statistics flipped": "the payloads, computed again",
+    "findings missing": "the index, by the rules of the commit",
+    "commit with wrong totals": "the index",
+    "metadata of an array changed": "the commit",
+}
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_what_follows_from_the_store_needs_no_dump(kind: str, lone_store: Path) -> None:
+    before = checker.objects(lone_store)
+    DAMAGES[kind](lone_store)
+    done = repair(lone_store, apply=True)
+    assert done.is_clean
+    assert {mended.origin for mended in done.repairs[0].mended} == {LONE[kind]}
+    after = checker.objects(lone_store)
+    changed = {key for key in before if after[key] != before[key]}
+    assert not {key for key in changed if not is_of_commit_or_view(key)}
+
+
+def test_names_of_tensors_are_in_the_dump_alone(lone_store: Path) -> None:
+    DAMAGES["labels flipped"](lone_store)
+    (outcome,) = repair(lone_store, apply=True).repairs
+    assert "the dump that has the step was not found" in outcome.lost[0].reason
+
+
+def test_without_the_dump_copies_are_used_and_the_rest_is_named(lone_store: Path) -> None:
+    """Of two tensors in a shard, one is on the other rank, too; the other one was nowhere else."""
+    flip(only(lone_store, f"{STEP}/*/tensors/float32/c/0"), 5)
+    before = checker.objects(lone_store)
+    done = repair(lone_store, apply=True)
+    (outcome,) = done.repairs
+    assert not done.is_clean
+    assert ["output.1" in lost.what for lost in outcome.lost] == [True]
+    assert checker.objects(lone_store) == before  # half a shard is not written
+
+    done = repair(lone_store, apply=True, accept_loss=True)
+    assert done.repairs[0].generation
+    assert done.repairs[0].remains == ()
+    assert not done.is_clean  # something is lost
+    assert repair(lone_store).is_clean  # and from now on said by the commit
+    step = open_store(lone_store).step(0, 1)
+    assert step.commit.summary.status == "partial"
+    kept, lost, _ = step.tensors()
+    assert kept.read().size == lost.statistics.count == 200
+    assert lost.problem.startswith("lost: ")
+    with pytest.raises(DamagedStore, match="lost"):
+        lost.read()
+
+
+def test_a_tensor_that_another_rank_has_comes_from_there(tmp_path: Path) -> None:
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    for rank in range(2):
+        dump.add(np.arange(99, dtype="<f4"), step=1, rank=rank)
+    ingest_directly(dump.root, store)
+    shutil.rmtree(dump.root)
+    shard = only(store, f"{STEP}/*/tensors/float32/c/0")
+    before = shard.read_bytes()
+    shard.unlink()
+    done = repair(store, apply=True)
+    assert done.is_clean
+    assert [mended.origin for mended in done.repairs[0].mended] == ["rank 1 step 1"]
+    assert shard.read_bytes() == before
+
+
+@pytest.mark.parametrize("array", ["files", "tensors/float32"])
+def test_the_payloads_of_another_step_do_not_become_right(array: str, lone_store: Path) -> None:
+    shards = [only(lone_store, f"rank_0/step_{step}/*/{array}/c/0") for step in (1, 2)]
+    shutil.copy(shards[1], shards[0])
+    before = checker.objects(lone_store)
+    (outcome,) = repair(lone_store, apply=True).repairs
+    assert checker.objects(lone_store) == before
+    assert outcome.lost
+    assert outcome.remains
+
+
+def test_what_is_no_store_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no dump-ingest store"):
         repair(tmp_path)
+    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    with pytest.raises(StoreFormatError):
+        repair(store, apply=True)

@@ -91,7 +91,7 @@ def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) 
     ingest_once(running, stop)
     running.watch(stop, drain_s=1)
     assert not store.exists()
-    assert not running.submitter.busy
+    assert not running.submitter.offered_steps
 
 
 class Away(WrappedObjects):

@@ -48,12 +48,8 @@ def replace_content(path: Path, value: float) -> None:
 def watching(made: MadeDump, store: Path, rate: float = 1e9) -> tuple[Service, Heard]:
     """Return a service that has nothing more to take."""
     running, heard = observed_service(made, store, retry_forever=True, recheck_rate=rate)
-    until(
-        running,
-        lambda: (
-            running.dump_state is not None and not running.dump_state.pending and not running.submitter.busy
-        ),
-    )
+    until(running, lambda: bool(running.dump_state and not running.dump_state.pending))
+    until(running, lambda: not running.submitter.offered_steps)
     return running, heard
 
 

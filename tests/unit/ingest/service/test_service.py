@@ -40,7 +40,7 @@ def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
     assert any(isinstance(event, DependencyDown) for event in heard)
     deadline = time.monotonic() + 10
     while (
-        running.submitter.busy or running.dump_state is None or running.dump_state.pending
+        running.submitter.offered_steps or running.dump_state is None or running.dump_state.pending
     ) and time.monotonic() < deadline:
         running.schedule.scan_soon()
         running.tick()
@@ -83,7 +83,7 @@ def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_o
         running.tick()
     assert [type(event) for event in heard] == [DependencyDown]
     deadline = time.monotonic() + 10
-    while running.dump_state is None or running.dump_state.pending or running.submitter.busy:
+    while running.dump_state is None or running.dump_state.pending or running.submitter.offered_steps:
         assert time.monotonic() < deadline
         running.schedule.scan_soon()
         running.tick()
@@ -102,7 +102,7 @@ def test_a_step_is_refused_once_while_there_is_no_cluster(filled: MadeDump, stor
     running.foreign_dumps = None
     running.policy = replace(running.policy, foreign_ranks={7: UsageError("of another dump")})
     running.tick()
-    assert running.submitter.busy
+    assert running.submitter.offered_steps
     # Their plans are large, and a cluster may be away for hours.
     client.status = "closed"
     running.submitter.connect = refusing

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from ingest.store_gc.inventory import Extent, Inventory, StepInventory
+from ingest.store_gc.inventory import Extent, Generation, Inventory, StepInventory
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy
 from ingest.store_gc.planner import make_plan
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
@@ -34,30 +34,30 @@ def test_what_may_never_go_stays(inventory: Inventory, policy: GcPolicy) -> None
 def _assert_is_remains(action: GcAction, step: StepInventory, policy: GcPolicy) -> None:
     """Never what a commit points to, and never what was written lately."""
     assert not step.damage
-    assert step.commit is None or action.generation != step.commit.fingerprint
+    assert action.generation != (step.fingerprint or None)
     if action.generation:
         assert NOW - step.generations[action.generation].whole.newest_at > policy.grace_s
 
 
 def _assert_may_lose(action: GcAction, step: StepInventory, inventory: Inventory, policy: GcPolicy) -> None:
     """Never where somebody writes, and never what is protected."""
-    assert step.commit is not None
+    assert step.fingerprint
     assert action.step is not None
-    assert action.generation == step.commit.fingerprint
+    assert action.generation == step.fingerprint
     for name, generation in step.generations.items():
         assert name == action.generation or NOW - generation.whole.newest_at > policy.grace_s
-    if action.what == "tensors" and not step.commit.has_tensors:
+    if action.what == "tensors" and not step.has_tensors:
         return  # what is left of a gc that was killed
     committed = _committed(inventory)
     of_rank = sorted(other.key.step or 0 for other in committed if other.key.rank == step.key.rank)
     assert policy.keep_last is None or action.step not in of_rank[-policy.keep_last :]
     if action.what == "tensors" or policy.keep_anomalous:
-        counted = {other.key.step for other in committed if other.commit and other.commit.is_anomalous}
+        counted = {other.key.step for other in committed if other.is_anomalous}
         assert action.step not in counted | inventory.anomalous_steps
 
 
 def _committed(inventory: Inventory) -> list[StepInventory]:
-    return [step for step in inventory.steps if step.commit and step.key.step is not None]
+    return [step for step in inventory.steps if step.fingerprint and step.key.step is not None]
 
 
 @given(inventories(), POLICIES)
@@ -67,7 +67,7 @@ def test_a_policy_does_what_it_says(inventory: Inventory, policy: GcPolicy) -> N
     left = [step for step in _committed(inventory) if step.key not in gone]
     free = [step for step in left if _is_free(step, inventory, policy)]
     if policy.older_than_s is not None:
-        assert all(step.commit and NOW - step.commit.committed_at <= policy.older_than_s for step in free)
+        assert all(NOW - step.committed_at <= policy.older_than_s for step in free)
     if policy.max_bytes is not None and inventory.total.nbytes - plan.nbytes > policy.max_bytes:
         assert not free
         assert any("protected" in note for note in plan.notes)
@@ -79,16 +79,14 @@ def test_a_policy_does_what_it_says(inventory: Inventory, policy: GcPolicy) -> N
 def _is_free(step: StepInventory, inventory: Inventory, policy: GcPolicy) -> bool:
     """Return whether nothing protects a step."""
     committed = _committed(inventory)
-    assert step.commit is not None
-    anomalous = {
-        other.key.step for other in committed if other.commit and other.commit.is_anomalous
-    } | inventory.anomalous_steps
+    assert step.fingerprint
+    anomalous = {other.key.step for other in committed if other.is_anomalous} | inventory.anomalous_steps
     of_rank = sorted(other.key.step or 0 for other in committed if other.key.rank == step.key.rank)
     newest = of_rank[-policy.keep_last :] if policy.keep_last else []
     is_written = any(
         NOW - generation.whole.newest_at <= policy.grace_s
         for name, generation in step.generations.items()
-        if name != step.commit.fingerprint
+        if name != step.fingerprint
     )
     return not (
         is_written or step.key.step in newest or (policy.keep_anomalous and step.key.step in anomalous)
@@ -163,9 +161,8 @@ def test_what_is_wrong_with_a_choice_is_named() -> None:
 
 def test_a_chosen_step_that_is_not_committed_is_named() -> None:
     (step,) = one_rank(1).steps
-    plan = make_plan(
-        replace(one_rank(1), steps=(replace(step, commit=None, record=Extent()),)), GcPolicy(steps=(1,)), NOW
-    )
+    bare = replace(one_rank(1), steps=(replace(step, fingerprint="", record=Extent()),))
+    plan = make_plan(bare, GcPolicy(steps=(1,)), NOW)
     assert plan.actions == ()
     assert plan.notes[0].startswith("rank 0 step 1: not committed")
 
@@ -189,3 +186,43 @@ def test_uploads_go_after_the_grace_period_and_are_counted_before() -> None:
     assert GcPlan.from_json(plan.to_json()) == plan
     unknown = replace(one_rank(1), uploads_unknown="it takes s3:ListBucketMultipartUploads")
     assert "s3:ListBucketMultipartUploads" in make_plan(unknown, GcPolicy(), NOW).notes[0]
+
+
+A, B = (f"pool/step_1/{digit * 64}/float32" for digit in "ab")
+OLD = Extent(2, 100, NOW - 10 * DAY_S)
+
+
+def member(rank: int, *refers_to: str, damage: str = "") -> StepInventory:
+    """Return what a rank has of step 1, committed ten days ago."""
+    name, facts = ("", (0.0, False, False)) if damage else ("f" * 32, (NOW - 10 * DAY_S, False, True))
+    record = Extent(1, 1, NOW - 10 * DAY_S)
+    held = {"f" * 32: Generation(OLD, OLD)}
+    return StepInventory(StepKey(rank, 1), held, record, name, *facts, frozenset(refers_to), damage)
+
+
+def unused(*members: StepInventory, b: Extent = OLD, policy: GcPolicy | None = None) -> list[str]:
+    """Return the arrays in the pool that go, and the notes about those that stay."""
+    inventory = Inventory("/run.zarr", Extent(9, 10**6), members, pools={1: {A: OLD, B: b}})
+    plan = make_plan(inventory, policy or GcPolicy(), NOW)
+    notes = [note for note in plan.notes if "in pools" in note]
+    return [*(action.path for action in plan.actions if action.what == "pool"), *notes]
+
+
+def test_arrays_in_a_pool_go_with_the_last_step_that_refers_to_them() -> None:
+    assert unused(member(0, A), member(1, B)) == []
+    assert unused(member(0, A), member(1, A)) == [B]
+    removed = GcPolicy(older_than_s=DAY_S)
+    assert unused(member(0, A), member(1, A, B), policy=removed) == [A, B]
+    assert unused(member(0, A), replace(member(1, B), committed_at=NOW), policy=removed) == [A]
+    assert unused(member(0, A), member(1, damage="truncated")) == []  # what it refers to is not known
+
+
+def test_young_arrays_wait_for_those_who_may_refer_to_them() -> None:
+    fresh = Extent(1, 1, NOW - 60)
+    (note,) = unused(member(0, A), b=replace(OLD, newest_at=NOW - 60))
+    assert note.startswith("2 objects in pools that no commit refers to stay")
+    own = member(1, A)
+    writing = replace(own, generations={**own.generations, "e" * 32: Generation(fresh, fresh)})
+    for under_way in (replace(own, record=fresh), writing):
+        (note,) = unused(member(0, A), under_way)
+        assert "stay" in note
