@@ -246,6 +246,13 @@ class Remade(NamedTuple):
         return f"the dump {self.plan.origin.root}"
 
 
+def _poison_in(record: CommitRecord) -> dict[SourceFile, bool]:
+    return {
+        SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
+        for file in record.poison
+    }
+
+
 def grids_like(grid: Grid) -> tuple[Grid, ...]:
     """Return the ways in which a generation may have been cut: as now, and by default."""
     keeps = (grid.keep_device_layout, not grid.keep_device_layout)
@@ -319,10 +326,7 @@ class Dumps:
         listing = self._listing(dump, key)
         if listing is None:
             return
-        poison = {
-            SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
-            for file in (record.poison if record else ())
-        }
+        poison = _poison_in(record) if record else {}
         inspected = inspect(dump.root, listing, dump.describe(listing), poison=poison)
         if inspected.denied:
             return

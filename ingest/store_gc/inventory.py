@@ -176,9 +176,7 @@ def _list(
     """Enter one directory, which no other thread lists, into an inventory; return its extent."""
     listed = objects.listed(name)
     total = Extent.of(listed.values())
-    temporaries = {path: stored for path, stored in listed.items() if is_temporary(path or name)}
-    for path, stored in temporaries.items():
-        inventory.temporaries[f"{name}/{path}" if path else name] = Extent.of([stored])
+    temporaries = _enter_temporaries(inventory, name, listed)
     if rank_named(name) is not None:
         steps |= {step.key: step for step in _steps_in(objects, name, listed)}
     elif name.startswith(f"{pool.POOL}/"):
@@ -187,6 +185,16 @@ def _list(
         for path in unfinished([f"{name}/{path}" for path in listed]):
             inventory.unfinished_changes[path] = Extent.of([listed[path.removeprefix(f"{name}/")]])
     return total
+
+
+def _enter_temporaries(
+    inventory: Inventory, name: str, listed: Mapping[str, StoredObject]
+) -> dict[str, StoredObject]:
+    """Enter the temporary objects of a directory, and return them."""
+    temporaries = {path: stored for path, stored in listed.items() if is_temporary(path or name)}
+    for path, stored in temporaries.items():
+        inventory.temporaries[f"{name}/{path}" if path else name] = Extent.of([stored])
+    return temporaries
 
 
 def _enter_pooled(inventory: Inventory, name: str, listed: Mapping[str, StoredObject]) -> None:
@@ -202,11 +210,7 @@ def _enter_pooled(inventory: Inventory, name: str, listed: Mapping[str, StoredOb
 def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject]) -> Iterator[StepInventory]:
     """Yield what the listing of the group of a rank shows of its steps, and of its run files."""
     rank = rank_named(name) or 0
-    below: dict[str, dict[str, StoredObject]] = {}
-    if objects.is_local and listed:
-        # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
-        local = (key.path.rpartition("/")[2] for key in commit.list_keys(objects, [rank]))
-        below = {step: {} for step in local if step not in listed}
+    below = _directories(objects, rank, listed)
     for path, stored in listed.items():
         step, _, path_in_step = path.partition("/")
         if path_in_step and _is_step(step):
@@ -214,6 +218,17 @@ def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject
     for step, own in below.items():
         record = Extent.of(filter(None, [own.get(LEAF)]))
         yield StepInventory(StepKey(rank, step_named(step)), _measure(own), record)
+
+
+def _directories(
+    objects: ObjectStore, rank: int, listed: Mapping[str, StoredObject]
+) -> dict[str, dict[str, StoredObject]]:
+    """Return the directories of steps, in a local store, each without objects.
+
+    One that a killed writer, or a killed gc, left empty is in no listing of objects.
+    """
+    keys = commit.list_keys(objects, [rank]) if objects.is_local and listed else []
+    return {step: {} for key in keys if (step := key.path.rpartition("/")[2]) not in listed}
 
 
 def _is_step(name: str) -> bool:
