@@ -253,6 +253,12 @@ def _poison_in(record: CommitRecord) -> dict[SourceFile, bool]:
     }
 
 
+def _reasons_in(record: CommitRecord | None) -> list[str]:
+    """Return why the payloads of tensors may have been left out; "" if they were not."""
+    without = record.without_tensors if record else None
+    return ["", without.reason] if without is not None and without.by == "policy" else [""]
+
+
 def grids_like(grid: Grid) -> tuple[Grid, ...]:
     """Return the ways in which a generation may have been cut: as now, and by default."""
     keeps = (grid.keep_device_layout, not grid.keep_device_layout)
@@ -331,9 +337,8 @@ class Dumps:
         if inspected.denied:
             return
         origin = Origin(listing.layout, self.host, str(dump.root), listing.rank_from)
-        without = record.without_tensors if record else None
-        reasons = ["", without.reason] if without is not None and without.by == "policy" else [""]
-        for grid, reason in product(self.grids if names is not None else self.grids[:1], reasons):
+        grids = self.grids if names is not None else self.grids[:1]
+        for grid, reason in product(grids, _reasons_in(record)):
             plan = plan_step(inspected, origin, self.store, grid, self.rules, leave_out_tensors=reason)
             if names is None or plan.fingerprint in names:
                 yield plan

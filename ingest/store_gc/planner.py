@@ -112,8 +112,8 @@ class _Planner:
         stored = [step for step in self.inventory.steps if step.key.step is not None]
         self._refuse_absent("no rank {}", ranks, {step.key.rank for step in stored})
         self._refuse_absent("no step {}", steps, {step.number for step in stored})
-        of_ranks = [step for step in stored if ranks is None or step.key.rank in ranks]
-        named = [step for step in of_ranks if steps is None or step.number in steps]
+        named = [step for step in stored if _is_among(step.key.rank, ranks)]
+        named = [step for step in named if _is_among(step.number, steps)]
         self._refuse_absent("rank {} has none of these steps", ranks, {step.key.rank for step in named})
         self._refuse_absent("none of these ranks has step {}", steps, {step.number for step in named})
         return named
@@ -288,6 +288,10 @@ class _Planner:
         ):
             if keys:
                 self.notes.append(f"{_name_some(keys)}: left alone, because {reason}")
+
+
+def _is_among(number: int, chosen: Collection[int] | None) -> bool:
+    return chosen is None or number in chosen
 
 
 def _name_some(keys: Collection[StepKey]) -> str:
