@@ -172,7 +172,10 @@ def _lacks(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
 
 
 def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
-    """Yield parameters that never get a gradient other than zero, of modules that read something else."""
+    """Yield parameters that never get a gradient other than zero, of modules that read something else.
+
+    Only while the optimizer moves any: a factor that stays at zero keeps the gradient of the other at zero.
+    """
     if len(window.steps) <= _LEAST:
         return
     read = {path: places[0] for (_, path), (places, _) in window.training.modules.items() if places}
@@ -180,6 +183,9 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
     norms = np.array([window.value("l2_norm", step) for step in window.steps])
     gradients = [pair.gradients[-1] for pair in pairs.values() if pair.gradients]
     is_trained = (norms[:, :, gradients] > 0).any(axis=2).all(axis=0)
+    is_trained &= np.any(
+        [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs.values()], axis=0
+    )
     for name, pair in pairs.items():
         path = name.rpartition(".")[0]
         if pair.gradients and path in read:

@@ -193,14 +193,17 @@ def test_a_batch_of_one_value_is_told_from_the_second_step_on() -> None:
     assert found == {"Module.Net.model.input.0": ("batch of one value", 1)}
 
 
-@pytest.mark.parametrize("given", [0.0, 1.0])
-def test_a_gradient_of_zeros_in_all_steps_is_told_unless_its_module_reads_zeros(given: float) -> None:
+@pytest.mark.parametrize(("given", "moves"), [(1.0, True), (0.0, True), (1.0, False)])
+def test_a_gradient_of_zeros_in_all_steps_is_told_unless_its_module_reads_zeros_or_nothing_moves(
+    given: float, *, moves: bool
+) -> None:
     def step_of(number: int) -> Tensors:
         name, whole = "Gradient.b.weight.output.0", healthy(number)
+        whole |= {} if moves else {key: one for key, one in healthy(0).items() if key.startswith("Parameter")}
         return whole | {name: np.zeros((4, 4)), "Module.Linear.b.input.0": np.full((8, 4), given)}
 
     found = told([[step_of(step)] for step in range(4)], "no_gradient")
-    assert found == ({"Parameter.b.weight.output.0": ("no gradient", 0)} if given else {})
+    assert found == ({"Parameter.b.weight.output.0": ("no gradient", 0)} if given and moves else {})
 
 
 @pytest.mark.parametrize(("added", "cause"), [(0.0, "no gradient"), (1.0, "")])
