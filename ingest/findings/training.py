@@ -8,7 +8,7 @@ together; where nothing pairs, these rules say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
@@ -61,9 +61,13 @@ def _is_trained(key: TensorKey) -> bool:
 
 def _are_steps_of_optimizer(window: StepWindow, pairs: Sequence[TrainedParameter]) -> npt.NDArray[np.bool_]:
     """Return for each rank whether a parameter moves, or sums show that gradients do not add up."""
-    moves = np.array([~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]).any(axis=0)
-    is_clear: npt.NDArray[np.bool_] = moves | (_carries(window, 0).sum(axis=0) >= 2)
-    return is_clear
+    return np.asarray(_moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2))
+
+
+def _moves(window: StepWindow, pairs: Iterable[TrainedParameter]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether any parameter is another one than in the step before."""
+    found = [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]
+    return np.asarray(np.any(found, axis=0))
 
 
 def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
@@ -183,9 +187,7 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
     norms = np.array([window.value("l2_norm", step) for step in window.steps])
     gradients = [pair.gradients[-1] for pair in pairs.values() if pair.gradients]
     is_trained = (norms[:, :, gradients] > 0).any(axis=2).all(axis=0)
-    is_trained &= np.any(
-        [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs.values()], axis=0
-    )
+    is_trained &= _moves(window, pairs.values())
     for name, pair in pairs.items():
         path = name.rpartition(".")[0]
         if pair.gradients and path in read:

@@ -153,10 +153,7 @@ class ActivationGradients:
         """Return what a call passes back to one of its inputs."""
         self._left -= 1
         operands, kind = self._operands_of(call) if self._left > 0 else None, self._kind_of(call)
-        given = sorted(
-            (each for each in call.inputs if "." not in each.io),
-            key=lambda each: (not each.io.startswith("input"), each.slot),
-        )
+        given = call.positional
         if operands is None or operand not in given:
             return None
         passed = [] if kind == "crossentropy" else [self._passed(each, dtype) for each in call.outputs]

@@ -101,23 +101,28 @@ def _compared(actual: Array, expectation: Expectation) -> IdentityCheck:
     if error is None:
         if actual.dtype != value.dtype or _differs_at_random(actual, value):
             return IdentityCheck("open")
-        bad = _words(actual) != _words(value)
-        if not bad.any():
-            return IdentityCheck("holds", told)
-        should, times = value, np.inf
-        is_told = np.count_nonzero(bad) <= _SPARED * bad.size and _is_varied(_words(value))
+        bad, times = _words(actual) != _words(value), np.inf
     else:
         bad, times = _beyond(actual, value, error)
-        if not bad.any():
-            return IdentityCheck("holds", told)
-        is_told = np.count_nonzero(bad) <= _SPARED * bad.size and unit_roundoff(actual.dtype) > 0
-    if not is_told:
+    if not bad.any():
+        return IdentityCheck("holds", told)
+    tells = _is_varied(_words(value)) if error is None else unit_roundoff(actual.dtype) > 0
+    if np.count_nonzero(bad) > _SPARED * bad.size or not tells:
         return IdentityCheck("open")
-    if error is not None:
-        should = np.where(bad, value, wide(actual)).astype(actual.dtype)
-        if np.count_nonzero(bad) == 1:
-            should[bad] = _with_one_bit(actual[bad], value[bad], limit_of(value, error, actual.dtype)[bad])
-    return IdentityCheck("fails", told, times, shape_of_difference(np.asarray(should), actual))
+    return IdentityCheck(
+        "fails", told, times, shape_of_difference(_restored(actual, expectation, bad), actual)
+    )
+
+
+def _restored(actual: Array, expectation: Expectation, bad: Array) -> Array:
+    """Return a tensor with what some of its elements should be."""
+    value, error, _ = expectation
+    if error is None:
+        return value
+    should = np.where(bad, value, wide(actual)).astype(actual.dtype)
+    if np.count_nonzero(bad) == 1:
+        should[bad] = _with_one_bit(actual[bad], value[bad], limit_of(value, error, actual.dtype)[bad])
+    return np.asarray(should)
 
 
 def _differs_at_random(actual: Array, value: Array) -> bool:

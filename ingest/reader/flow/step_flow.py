@@ -85,6 +85,12 @@ class FlowCall:
         """The type of the operator."""
         return self.key.op_type
 
+    @property
+    def positional(self) -> list[FlowOperand]:
+        """The inputs without a name of their own, in order."""
+        given = (each for each in self.inputs if "." not in each.io)
+        return sorted(given, key=lambda each: (not each.io.startswith("input"), each.slot))
+
 
 _Writers: TypeAlias = dict[Content, list[tuple[FlowCall, FlowOperand]]]
 
