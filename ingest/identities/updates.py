@@ -26,6 +26,8 @@ _NOISE = 2.0**-10
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
 _SAME_RATE = 0.01
+#: By how many limits what fails by the rates of others is off: eps is not known as well for it as for them.
+_FAR = 64.0
 #: How many times those of the step before a rate and a change are that jump: no schedule does so for a step.
 _JUMP = 10.0
 #: What is told of a parameter that stays the same although it has a gradient.
@@ -78,6 +80,7 @@ class ParameterUpdate:
             return
         if self.found.status != "holds" and self.moved and rates:
             self.check_with(rates)
+            self.found = _OPEN if self.found.status == "fails" and self.found.times < _FAR else self.found
         found, known = self.found, self.known
         moved, size = self.moved, float(np.abs(self.gradient).max(initial=0.0))
         jumps = self._jumps()
