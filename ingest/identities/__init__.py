@@ -4,6 +4,7 @@ definition.py    what a definition of an operator takes and yields
 products.py      products of matrices, and convolutions
 operators.py     what operators compute: every output that their definitions allow
 backward.py      gradients of the parameters of a module
+activations.py   gradients of what calls gave, by what their readers pass back
 collectives.py   what collectives make of the pieces of all ranks
 optimizer.py     what an optimizer makes of a parameter
 updates.py       what it made of those of a step, with the rates of one another

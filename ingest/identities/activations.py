@@ -20,6 +20,7 @@ from ingest.identities.operators import (
     DEFINITIONS,
     EPS,
     NormalisedRows,
+    by_name,
     gelu_slope,
     gelu_tanh_slope,
     ranges_of,
@@ -404,12 +405,8 @@ def _through_cross_entropy(call: CallOperands, slot: int, _: Sequence[Passed], u
     return made and Passed(made.value, np.asarray(made.error))
 
 
-def _table(entries: Mapping[str, _Backward]) -> dict[str, _Backward]:
-    return {name: backward for names, backward in entries.items() for name in names.split()}
-
-
 #: By `plain_name`.
-_BACKWARD: dict[str, _Backward] = _table(
+_BACKWARD: dict[str, _Backward] = by_name(
     {
         "linear dense": _through_linear,
         "matmul bmm mm batchmatmul": _through_product,

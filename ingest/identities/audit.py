@@ -626,26 +626,25 @@ class StepAudit:
     def _operands(self, call: FlowCall, read: Callable[[FlowOperand], Array] | None = None) -> CallOperands:
         """Read what a call read and wrote, with the parameters of its module, as far as they were dumped."""
         read = read or self._read
-        given = sorted(call.inputs, key=lambda each: (not each.io.startswith("input"), each.slot))
-        named = {each.io.rpartition(".")[2]: read(each) for each in given if "." in each.io}
+        named = {each.io.rpartition(".")[2]: read(each) for each in call.inputs if "." in each.io}
         for name in _PARAMETERS if is_container(call.op_type) else ():
             parameter = self._parameters.get(f"{call.key.op_name}.{name}")
             if parameter is not None and self._is_readable(parameter):
                 named[name] = read(parameter)
-        inputs = [read(each) for each in given if "." not in each.io]
         return CallOperands(
-            [*inputs, *(named[each] for each in _PARAMETERS if each in named)],
+            [*map(read, call.positional), *(named[each] for each in _PARAMETERS if each in named)],
             named,
             [read(each) for each in call.outputs],
         )
 
     def _read(self, operand: FlowOperand) -> Array:
         """Read a tensor; those that were read last are kept, because several calls ask for them."""
-        found = self._arrays.pop(operand.content, None)
-        if found is None or found.shape != operand.shape:
+        key = operand.content, operand.shape
+        found = self._arrays.pop(key, None)
+        if found is None:
             found = Tensor(self._step, operand.row).read(verify=False)
             self._held += found.nbytes
-        self._arrays[operand.content] = found  # the last one in the order of a dict
+        self._arrays[key] = found  # the last one in the order of a dict
         while self._held > _HELD and len(self._arrays) > 1:
             self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
         return found

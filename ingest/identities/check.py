@@ -139,7 +139,7 @@ def _places(size: int) -> Array:
 
 
 def _is_varied(words: Array) -> bool:
-    """Return whether there are so many values that elements are not equal by chance."""
+    """Return whether there are enough different values that elements are not equal by chance."""
     least = min(_VARIED, words.size / 2)
     return np.unique(words.reshape(-1)[:_SAMPLE]).size >= least or np.unique(words).size >= least
 

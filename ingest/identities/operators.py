@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, permutations
+from typing import TypeVar
 
 import numpy as np
 from numpy.polynomial.hermite import hermval
@@ -19,6 +20,7 @@ from ingest.identities.definition import Array, CallOperands, Definition, Expect
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
 from ingest.identities.products import DIRECT, convolution, matrix_product
 
+_Entry = TypeVar("_Entry")
 #: Prefixes and parts that dump systems add to the name of an operator.
 _API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
 _PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
@@ -619,16 +621,17 @@ def _either(*definitions: Definition) -> Definition:
     return definition
 
 
-def _table(entries: Mapping[str, Definition]) -> dict[str, Definition]:
+def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """Return a table of entries by single names; several names of one stand together, between spaces."""
     return {name: definition for names, definition in entries.items() for name in names.split()}
 
 
 #: By `plain_name`.
-PRODUCTS: dict[str, Definition] = _table(
+PRODUCTS: dict[str, Definition] = by_name(
     {"matmul batchmatmul mm bmm linear dense": matrix_product, "conv2d convolution": convolution}
 )
 #: Those whose attributes the data must tell are found by trying.
-DEFINITIONS: dict[str, Definition] = PRODUCTS | _table(
+DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
     {
         "add tensoradd iadd adds": _binary(np.add, lambda a, b: np.abs(a) + np.abs(b)),
         "sub subtract isub subs rsub": _binary(np.subtract, lambda a, b: np.abs(a) + np.abs(b)),

@@ -379,15 +379,14 @@ class _RankPatterns:
 
     def _jumps(self) -> dict[str, list[int]]:
         """Return parameters whose rate is far larger in one step alone, as in no schedule."""
-        later = {
-            (step - 1, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
-        }
         rates = {
             (step, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
         }
         found = self._told(JUMPED)
         fell = {
-            name: [step for step in steps if later.get((step, name), math.inf) * _FALLS < rates[step, name]]
+            name: [
+                step for step in steps if rates.get((step + 1, name), math.inf) * _FALLS < rates[step, name]
+            ]
             for name, steps in found.items()
         }
         return {name: steps for name, steps in fell.items() if steps}

@@ -90,7 +90,7 @@ HARMLESS: dict[str, Callable[[ModuleType], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_healthy_pairs_give_no_alarm(programs: ModuleType, tmp_path: Path, name: str) -> None:
-    """Other batches, other orders of sums and other types are no divergence, and every token is found."""
+    """Another batch, order of sums or type does not count as a divergence, and every token is found."""
     case = HARMLESS[name](programs)
     a, b = programs.sides(tmp_path, **case)
     answer = ingest.compare_tokens(str(a), str(b))

@@ -87,7 +87,7 @@ class FlowCall:
 
     @property
     def positional(self) -> list[FlowOperand]:
-        """The inputs without a name of their own, in order."""
+        """The inputs without a name of their own, such as `kwargs.weight` has, in order."""
         given = (each for each in self.inputs if "." not in each.io)
         return sorted(given, key=lambda each: (not each.io.startswith("input"), each.slot))
 
