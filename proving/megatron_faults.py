@@ -18,6 +18,7 @@ _SENT = "what the ranks send to one another is not dumped"
 _OUTPUT, _WEIGHT, _GRADIENT = "{at} {holds}", "Parameter.{at}* {at}", "Gradient.{at}* {holds}"
 _INPUT_GRADIENT = "Gradient.{reads}* {reads} {at}"
 _LOSS = "saved.loss* Gradient.model* model Gradient.head.output* Gradient.head.weight*"
+_FURTHER = f"{_LOSS} Gradient.further*"
 _INPUT = "model embed"
 
 FAULTS = {
@@ -64,6 +65,9 @@ FAULTS = {
     "gradients of keys not added up": _mistake(
         "Gradient.{at}.k.* Gradient.{at}.v.* {at} {at}.k {at}.v", Cause.MISSING_REDUCTION, hidden=_SENT
     ),
+    "padding mask cut over a wrong group": _mistake(
+        "{at}", Cause.WRONG_GROUP, Cause.OPERATOR, Cause.ROW, hidden=_SENT
+    ),
     "tokens come back in another order": _mistake("{at}", Cause.PERMUTED, hidden=_SENT),
     "recomputed from a wrong input": _mistake("{at} {at}.* Gradient.{at}.*", Cause.OPERATOR),
     "kept parts gathered from a wrong group": _mistake("{at} {at}.* Gradient.{at}.*", Cause.WRONG_GROUP),
@@ -86,6 +90,14 @@ FAULTS = {
     # loss
     "divided by the own number of targets": _mistake(_LOSS, Cause.FACTOR, hidden=_CHOICE),
     "not divided by the number of microbatches": _mistake(_LOSS, Cause.FACTOR, hidden=_CHOICE),
+    "further loss divided by the own number of targets": _mistake(_FURTHER, Cause.FACTOR, hidden=_CHOICE),
+    "further loss divided by the size of context parallelism": _mistake(
+        _FURTHER, Cause.FACTOR, hidden=_CHOICE
+    ),
+    "further loss not divided by the number of microbatches": _mistake(
+        _FURTHER, Cause.FACTOR, hidden=_CHOICE
+    ),
+    "further targets end on each rank": _mistake(_FURTHER, Cause.OPERATOR, Cause.FACTOR, hidden=_CHOICE),
     "targets of another part of the sequence": _mistake(
         _LOSS, Cause.PERMUTED, Cause.OPERATOR, hidden=_CHOICE
     ),

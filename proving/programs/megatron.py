@@ -46,8 +46,12 @@ class Options:
     tied: bool = False
     head_norm: bool = False
     """RMSNorm of each head before the output projection, with one weight for all heads."""
+    further: bool = False
+    """Whether the token after the next is predicted, too (multi-token prediction)."""
     padded: bool = False
     """Whether the later rows of a batch have fewer targets."""
+    masked: bool = False
+    """Whether tokens without a target go to no expert."""
     recompute: bool = False
     late: bool = False
     """Whether the sums of row-parallel layers are awaited by whoever reads the output."""
@@ -316,6 +320,8 @@ class Experts(nn.Module):
         gates, chosen = self.router(tokens).softmax(-1).topk(2, -1)
         if self.world.wrong("gates add up to one", self.path):
             gates = gates / gates.sum(-1, keepdim=True)
+        if self.world.options.masked:
+            gates = gates * self._counts().flatten()[:, None]
         order = chosen.flatten().argsort(stable=True)
         rows = tokens[order // 2]
         counts = chosen.flatten().bincount(minlength=self.COUNT)
@@ -328,6 +334,13 @@ class Experts(nn.Module):
             back = torch.arange(len(order))
         picked = results[back].unflatten(0, (-1, 2))
         return (picked * gates[..., None]).sum(1).view_as(x)
+
+    def _counts(self):
+        """Which of the own tokens are no padding."""
+        if not self.world.options.sequence:
+            return self.world.counts
+        group = self.world.group("tp", "padding mask cut over a wrong group", self.path)
+        return own_part(self.world.counts, group, 1)
 
     def _all(self, rows, counts):
         parts = rows.split(counts.tolist())
@@ -400,6 +413,21 @@ class Recomputed(torch.autograd.Function):
         return x.grad, None
 
 
+class Further(nn.Module):
+    """Multi-token prediction: from what the blocks made of a token and the next token, the one after it."""
+
+    def __init__(self, options, world):
+        super().__init__()
+        self.norm = Norm(options.width, world, path="further.norm")
+        self.join = nn.Linear(2 * options.width, options.width, bias=False)
+        self.mlp = Mlp(options, world, path="further.mlp")
+        self.last = Norm(options.width, world, path="further.last")
+
+    def forward(self, x, following):
+        x = self.join(torch.cat([self.norm(x), following], -1))
+        return self.last(x + self.mlp(x))
+
+
 class Transformer(nn.Module):
     def __init__(self, options, world):
         super().__init__()
@@ -411,9 +439,10 @@ class Transformer(nn.Module):
         self.head = Column(options.width, options.vocabulary, world, path="head", bias=False)
         if options.tied:
             self.head.weight = self.embed.weight
+        self.further = Further(options, world) if options.further else None
         self.world = world
 
-    def forward(self, ids):
+    def forward(self, ids, following=None):
         world, length = self.world, ids.shape[1]
         x = self.embed(ids)
         begin = 0 if world.wrong("positions begin anew on each rank") else world.place("cp") * length
@@ -423,13 +452,16 @@ class Transformer(nn.Module):
         x = x + self.positions(places)
         for block in self.blocks:
             x = Recomputed.apply(x, block) if world.options.recompute else block(x)
-        logits = self.head(self.norm(x))
         continues = world.wrong("gradients of equal losses added up")
-        return Gathered.apply(logits, world.groups["tp"], -1, continues)
+        logits = Gathered.apply(self.head(self.norm(x)), world.groups["tp"], -1, continues)
+        if self.further is None:
+            return logits
+        further = self.head(self.further(x, self.embed(following)))
+        return logits, Gathered.apply(further, world.groups["tp"], -1, continues)
 
 
 def batch_of(options, world, number):
-    """The ids and targets of this rank: of the whole batch its rows, and of them its part of the sequence."""
+    """Ids, targets and further targets of this rank: its rows of the batch, its part of the sequence."""
     generator = torch.Generator().manual_seed(1000 * world.job.run.seed + world.step)
     shape = (options.microbatches, options.batch, options.length + 1)
     whole = torch.randint(0, options.vocabulary, shape, generator=generator)[number]
@@ -442,24 +474,32 @@ def batch_of(options, world, number):
     place = 0 if world.wrong("same batch on all ranks") else world.place("dp")
     ids, targets = (part.chunk(world.size("dp"))[place] for part in (ids, targets))
     order = world.place("cp")
-    own_ids, own_targets = (part.chunk(world.size("cp"), 1)[order] for part in (ids, targets))
+    further = functional.pad(targets[:, 1:], (0, 1), value=-100)
+    own_ids, own_targets, own_further = (
+        part.chunk(world.size("cp"), 1)[order] for part in (ids, targets, further)
+    )
+    if world.wrong("further targets end on each rank"):
+        own_further = functional.pad(own_targets[:, 1:], (0, 1), value=-100)
+    world.counts = own_targets != -100
     if world.wrong("targets of another part of the sequence"):
         own_targets = targets.chunk(world.size("cp"), 1)[(order + 1) % world.size("cp")]
     if world.wrong("targets not shifted"):
         own_targets = own_ids
-    return own_ids.contiguous(), own_targets.contiguous()
+    return own_ids.contiguous(), own_targets.contiguous(), own_further.contiguous()
 
 
-def loss_of(logits, targets, world):
+def loss_of(logits, targets, world, which=""):
     """The mean over the targets that count, of all ranks: each has its share, and the shares are added up."""
     total = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
     count = (targets != -100).sum()
     shared = count.clone()
     distributed.all_reduce(shared, group=world.groups["cp"])
     distributed.all_reduce(shared, group=world.groups["dp"])
-    if world.wrong("divided by the own number of targets"):
+    if world.wrong(f"{which}divided by the own number of targets"):
         shared = count * world.size("dp") * world.size("cp")
-    if world.wrong("not divided by the number of microbatches"):
+    if world.wrong(f"{which}divided by the size of context parallelism"):
+        shared = shared * world.size("cp")
+    if world.wrong(f"{which}not divided by the number of microbatches"):
         return total / shared * world.size("dp")
     return total / shared * world.size("dp") / world.options.microbatches
 
@@ -581,8 +621,14 @@ def train(job):
             optimizer.zero_grad()
             for number in range(options.microbatches):
                 reducer.microbatch = number
-                ids, targets = batch_of(options, world, number)
-                loss = loss_of(model(ids), targets, world)
+                ids, targets, further = batch_of(options, world, number)
+                if options.further:
+                    logits, more = model(ids, targets.clamp(0))
+                    loss = loss_of(logits, targets, world) + 0.3 * loss_of(
+                        more, further, world, "further loss "
+                    )
+                else:
+                    loss = loss_of(model(ids), targets, world)
                 if recorder is not None:
                     recorder.save("loss", loss)
                 loss.backward()
