@@ -34,6 +34,16 @@ SAMPLE: dict[str, str] = {
     "moe: router in bfloat16": "alone",
     "megatron, tp=2: no reduction forward blocks.1.mlp.down": "",
     "megatron, tp=2: no reduction backward": "",
+    "gan": "",
+    "vae": "",
+    "vit": "",
+    "actor_critic, optimizer=adamw, warm_up=8": "",
+    "fsdp2": "",
+    "pipeline": "",
+    "lora: both factors begin at zero": "",
+    "cnn: channels loaded in another order": "",
+    "megatron, cp=2, further": "",
+    "megatron, dp=2 sp=2, masked": "",
 }
 
 
