@@ -24,7 +24,7 @@ def main() -> int:
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="proving-") as directory,
-        Proving(Path(arguments.keep or directory), arguments.jobs) as proving,
+        Proving(Path(arguments.keep or directory), arguments.jobs, as_agent=arguments.agent) as proving,
     ):
         every = proving.cases(arguments.seed)
         cases = [case for case in every if any(fnmatchcase(case.name, only) for only in arguments.only)]
@@ -65,6 +65,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="cases with such names")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and run none")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument(
+        "--agent", action="store_true", help="ask as an agent does: six calls of the tools of `mcp`"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")

@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +51,21 @@ def take_in(place: Path, layout: str = "") -> None:
 def ask(place: Path, reference: Path | None, *, alone: bool) -> Asked:
     """Ask everything about the run in a directory, alone and compared with its reference."""
     store = ingest.open_store(place / _STORE)
-    questions: dict[str, Callable[[], Iterator[Statement]]] = {}
+    questions: dict[str, Callable[[], Any]] = {}
     if alone:
-        questions = {name: partial(ask, store) for name, ask in _ALONE.items()}
+        questions = {
+            "anomalies": lambda: ingest.incidents(store),
+            "origin": lambda: ingest.origin(store),
+            "divergence": lambda: ingest.divergence(store),
+            "layout": lambda: ingest.layout(store),
+            "audit": lambda: ingest.audit(store),
+        }
     if reference is not None:
-        questions["compare"] = lambda: _compare(store, ingest.open_store(reference / _STORE))
+        questions["compare"] = lambda: ingest.compare(store, ingest.open_store(reference / _STORE))
     statements, problems = {}, {}
     for name, question in questions.items():
         try:
-            statements[name] = tuple(question())
+            statements[name] = tuple(READERS[name](question().to_dict()))
         except UsageError:  # the question does not apply: replicas of one rank
             statements[name] = ()
         except Exception as exc:  # noqa: BLE001  (an answer that is none is a result, too)
@@ -68,100 +73,92 @@ def ask(place: Path, reference: Path | None, *, alone: bool) -> Asked:
     return Asked(statements, problems)
 
 
-def _anomalies(store: Any) -> Iterator[Statement]:
-    for incident in ingest.incidents(store).incidents:
-        known = incident.to_dict()
-        if known["severity"] not in _SERIOUS:
+def _anomalies(known: Mapping[str, Any]) -> Iterator[Statement]:
+    for incident in known["incidents"]:
+        if incident["severity"] not in _SERIOUS:
             continue
-        operator = ".".join(filter(None, (known["op_type"], known["op_name"])))
+        operator = ".".join(filter(None, (incident.get("op_type"), incident.get("op_name"))))
+        rank = incident.get("rank")
         yield Statement(
             "anomalies",
-            f"{known['severity']}: {known['summary']}",
-            _places(known["tensor"], operator),
-            known["first_step"],
-            (known["rank"],) if known["rank"] is not None else tuple(known["ranks"]),
-            _cause(known, known["kind"] if known["kind"] in _WORDS else ""),
-            _admits(known),
+            f"{incident['severity']}: {incident['summary']}",
+            _places(incident.get("tensor", ""), operator),
+            incident["first_step"],
+            (rank,) if rank is not None else tuple(incident.get("ranks", ())),
+            _cause(incident, incident["kind"] if incident["kind"] in _WORDS else ""),
+            _admits(incident),
         )
 
 
-def _origin(store: Any) -> Iterator[Statement]:
-    known = ingest.origin(store).to_dict()
-    if known["op_name"] is None or known["how"] == "recorded":
+def _origin(known: Mapping[str, Any]) -> Iterator[Statement]:
+    if known.get("op_name") is None or known["how"] == "recorded":
         return
-    operator = f"{known['op_type']}.{known['op_name']}"
+    operator = ".".join(filter(None, (known.get("op_type"), known["op_name"])))
     cause = _cause(known, "nan")
     text = f"{known['what']} {known['how']} in {operator}"
     yield Statement("origin", text, _places(operator), known["step"], (known["rank"],), cause)
 
 
-def _divergence(store: Any) -> Iterator[Statement]:
-    answer = ingest.divergence(store)
-    for finding in answer.misplaced:
-        yield _misplaced("divergence", finding.to_dict())
-    for broken in answer.broken:
-        ranks, operator = tuple(broken.ranks), f"{broken.op_type}.{broken.op_name}"
+def _divergence(known: Mapping[str, Any]) -> Iterator[Statement]:
+    for finding in known.get("misplaced", ()):
+        yield _misplaced("divergence", finding)
+    for broken in known.get("broken", ()):
+        ranks, operator = (
+            tuple(broken.get("ranks", ())),
+            ".".join(filter(None, (broken.get("op_type"), broken.get("op_name")))),
+        )
         text = f"{operator} broke: its inputs are equal"
-        yield Statement(
-            "divergence", text, _places(operator), broken.step, ranks, "", not broken.has_majority
-        )
-    for odd in answer.odd:
-        known = odd.to_dict()
-        name, ranks = known["first"]["name"], tuple(known["ranks"])
-        text = f"off since step {known['first_step']}: {name}"
-        yield Statement(
-            "divergence",
-            text,
-            _places(name),
-            known["first_step"],
-            ranks,
-            _cause(known),
-            not known["has_majority"],
-        )
+        is_open = not broken["has_majority"]
+        yield Statement("divergence", text, _places(operator), broken["step"], ranks, "", is_open)
+    for odd in known.get("odd", ()):
+        name, ranks, step = odd["first"]["name"], tuple(odd.get("ranks", ())), odd["first_step"]
+        text = f"off since step {step}: {name}"
+        is_open = not odd["has_majority"]
+        yield Statement("divergence", text, _places(name), step, ranks, _cause(odd), is_open)
 
 
-def _layout(store: Any) -> Iterator[Statement]:
-    for finding in ingest.layout(store).findings:
-        yield _misplaced("layout", finding.to_dict())
+def _layout(known: Mapping[str, Any]) -> Iterator[Statement]:
+    for finding in known.get("findings", ()):
+        yield _misplaced("layout", finding)
 
 
 def _misplaced(question: str, known: Mapping[str, Any]) -> Statement:
-    text, ranks = f"{known['kind']}: {known['text']}", tuple(known["ranks"])
+    text, ranks = f"{known['kind']}: {known.get('text')}", tuple(known.get("ranks", ()))
     cause = _cause(known, known["kind"])
     return Statement(question, text, _places(known["name"]), known["step"], ranks, cause, _admits(known))
 
 
-def _compare(store: Any, reference: Any) -> Iterator[Statement]:
-    known = ingest.compare(store, reference).to_dict()
-    first = known["first"]
+def _compare(known: Mapping[str, Any]) -> Iterator[Statement]:
+    first = known.get("first")
     if known["verdict"] != "different":
         return
     if first is None:
         yield Statement("compare", f"different: {'; '.join(known['notes'])}")
         return
-    text = f"{first['verdict']}: {first['reason']}; {first['says']}"
-    name = first["name_a"] or first["name_b"]
-    step = first["step_a"] if first["step_a"] is not None else first["step_b"]
-    rank = first["rank_a"] if first["rank_a"] is not None else first["rank_b"]
+    text = f"{first['verdict']}: {first.get('reason')}; {first.get('says')}"
+    sides = [[first.get(f"{what}_{side}") for side in "ab"] for what in ("name", "step", "rank")]
+    name, step, rank = (b if a in (None, "") else a for a, b in sides)
     # A tensor that was put together is that of all ranks that hold a part.
-    ranks = tuple(first["ranks"] or first.get("ranks_a") or (() if rank is None else (rank,)))
+    ranks = tuple(first.get("ranks") or first.get("ranks_a") or (() if rank is None else (rank,)))
     yield Statement("compare", text, _places(name), step, ranks, _cause(first), _admits(first))
 
 
-def _audit(store: Any) -> Iterator[Statement]:
-    for failure in ingest.audit(store).failures:
-        known = failure.to_dict()
-        text = f"{known['identity']}: {known['what']}"
-        ranks, places = (known["rank"],), _places(known["name"])
-        yield Statement("audit", text, places, known["steps"][0], ranks, _cause(known), _admits(known))
+def _audit(known: Mapping[str, Any]) -> Iterator[Statement]:
+    for failure in known.get("failures", ()):
+        text = f"{failure['identity']}: {failure['what']}"
+        ranks, places = (failure["rank"],), _places(failure["name"])
+        step = failure["steps"][0]
+        yield Statement("audit", text, places, step, ranks, _cause(failure), _admits(failure))
 
 
-_ALONE: dict[str, Callable[[Any], Iterator[Statement]]] = {
+#: By question: how its answer, as plain values, is read. Members that are empty may be missing.
+READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Statement]]] = {
     "anomalies": _anomalies,
     "origin": _origin,
     "divergence": _divergence,
     "layout": _layout,
     "audit": _audit,
+    "compare": _compare,
 }
 
 

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
-from proving import answers, score
+from proving import agent, answers, score
 from proving.case import Case, Result, Run, Truth, Verdict
 from proving.layouts import LAYOUTS
 
@@ -24,6 +24,7 @@ _PRELOADED = [
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "ingest.recording.record",
+    "proving.agent",
     "proving.answers",
     "proving.job",
 ]
@@ -47,8 +48,9 @@ class ProgramFailed(Exception):
 class Proving:
     """Runs cases, several at once; a context manager."""
 
-    def __init__(self, directory: Path, jobs: int = 2) -> None:
+    def __init__(self, directory: Path, jobs: int = 2, *, as_agent: bool = False) -> None:
         self._directory = directory
+        self._ask = agent.ask if as_agent else answers.ask
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
         self._threads = ThreadPoolExecutor(jobs)
@@ -84,7 +86,7 @@ class Proving:
         except ProgramFailed as exc:
             return Result(case, None, {"program": Verdict.BROKEN}, (), str(exc))
         reference = self._place(case.reference) if case.reference is not None else None
-        asked = self._pool.submit(answers.ask, self._place(case.run), reference, alone=case.alone).result()
+        asked = self._pool.submit(self._ask, self._place(case.run), reference, alone=case.alone).result()
         return score.result(case, truth, asked)
 
     def _place(self, run: Run) -> Path:

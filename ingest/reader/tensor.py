@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ SMALL_NBYTES = 64 * MIB
 _DASK_CHUNK_NBYTES = 32 * MIB
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tensor(ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
@@ -197,7 +198,7 @@ class Tensor(ArrayLike):
         told = record_of(self._step.tables, self.row).get("tensor")
         return told if isinstance(told, dict) else {}
 
-    @property
+    @cached_property
     def statistics(self) -> Statistics:
         """The statistics of its elements: counts are whole numbers; NaN is what is not known."""
         return Statistics.from_row(self._step.tables.statistics[self.row].tolist())
