@@ -103,10 +103,8 @@ def _divergence(known: Mapping[str, Any]) -> Iterator[Statement]:
     for finding in known.get("misplaced", ()):
         yield _misplaced("divergence", finding)
     for broken in known.get("broken", ()):
-        ranks, operator = (
-            tuple(broken.get("ranks", ())),
-            ".".join(filter(None, (broken.get("op_type"), broken.get("op_name")))),
-        )
+        operator = ".".join(filter(None, (broken.get("op_type"), broken.get("op_name"))))
+        ranks = tuple(broken.get("ranks", ()))
         text = f"{operator} broke: its inputs are equal"
         is_open = not broken["has_majority"]
         yield Statement("divergence", text, _places(operator), broken["step"], ranks, "", is_open)
@@ -139,7 +137,8 @@ def _compare(known: Mapping[str, Any]) -> Iterator[Statement]:
     sides = [[first.get(f"{what}_{side}") for side in "ab"] for what in ("name", "step", "rank")]
     name, step, rank = (b if a in (None, "") else a for a, b in sides)
     # A tensor that was put together is that of all ranks that hold a part.
-    ranks = tuple(first.get("ranks") or first.get("ranks_a") or (() if rank is None else (rank,)))
+    ranks = first.get("ranks") or first.get("ranks_a") or ([] if rank is None else [rank])
+    ranks = tuple(one for one in ranks if isinstance(one, int))  # not "... and 2 more"
     yield Statement("compare", text, _places(name), step, ranks, _cause(first), _admits(first))
 
 

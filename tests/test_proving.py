@@ -1,7 +1,8 @@
 """A sample of the proving ground (docs/proving.md): where answers are true today, they stay true."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ SAMPLE: dict[str, str] = {
     "vit": "",
     "actor_critic, optimizer=adamw, warm_up=8": "",
     "fsdp2": "",
-    "pipeline": "",
+    "dtensor tp: output left as partial sum": "alone",
     "lora: both factors begin at zero": "",
     "cnn: channels loaded in another order": "",
     "megatron, cp=2, further": "",
@@ -75,10 +76,16 @@ def test_an_answer_is_right_if_place_step_rank_and_cause_are(said: list[Statemen
 
 
 @pytest.fixture(scope="module")
-def results(torch_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Result]]:  # noqa: ARG001  (they must be there)
-    with Proving(tmp_path_factory.mktemp("proving")) as proving:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stores of the runs are."""
+    return tmp_path_factory.mktemp("proving")
+
+
+@pytest.fixture(scope="module")
+def results(torch_tools: None, stores: Path) -> Mapping[str, Result]:  # noqa: ARG001  (they must be there)
+    with Proving(stores) as proving:
         cases = [case for case in proving.cases(seed=0) if case.name in SAMPLE]
-        yield {result.case.name: result for result in proving.results(cases)}
+        return {result.case.name: result for result in proving.results(cases)}
 
 
 @pytest.mark.slow
@@ -87,6 +94,16 @@ def test_what_answers_said_truly_they_still_say_truly(name: str, results: Mappin
     result = results[name]
     failing = {asked for asked, is_good in _judged(result).items() if not is_good}
     assert failing <= {*SAMPLE[name].split()}, (result.truth, *result.statements)
+
+
+@pytest.mark.slow
+def test_an_agent_finds_what_the_commands_find(stores: Path, results: Mapping[str, Result]) -> None:
+    found = [result.case for result in results.values() if Verdict.RIGHT in result.verdicts.values()]
+    with Proving(stores, as_agent=True) as proving:
+        for result in proving.results(found):
+            verdicts = {*result.verdicts.values()}
+            assert Verdict.RIGHT in verdicts, (result.case.name, result.verdicts)
+            assert verdicts.isdisjoint((Verdict.WRONG, Verdict.BROKEN)), (result.case.name, result.verdicts)
 
 
 def _judged(result: Result) -> dict[str, bool]:

@@ -335,7 +335,10 @@ def _cut(value: Any, cursor: int, room: int) -> dict[str, Any]:
     if cursor and cursor >= len(rows):
         raise UsageError(f"cursor: there are {len(rows)} rows", hint="Leave it out to begin again.")
     others = {name: member for name, member in members.items() if name != longest}
-    rest = _fitting(others, room // 2) or {}
+    rest: dict[str, Any] = {}
+    for name, member in others.items():
+        short = _fitting(member, room // 2 - _size(rest) - len(name) - 4)
+        rest |= {} if short is None else {name: short}
     taken = _first_rows(rows[cursor:], room - _size(rest))
     end = cursor + max(len(taken), 1)
     whole = {
