@@ -210,7 +210,7 @@ class Camera:
         """Yield the plain tensors that a tensor consists of, each with the keys that lead to it.
 
         A plain tensor is its only part. A DTensor is its local part; a sparse or another composite tensor has
-        several parts. A tensor without memory, as on the device `meta`, has none.
+        several parts. A tensor without memory, as on the device `meta` or while FSDP has freed it, has none.
 
         Raises:
             ValueError: it is in a layout that only some operators know, such as that of MKL-DNN.
@@ -233,7 +233,7 @@ class Camera:
                     yield (name, *way), part
         elif tensor.layout != torch.strided:
             raise ValueError(f"tensors of the layout {tensor.layout} cannot be recorded")
-        elif tensor.device.type != "meta":
+        elif tensor.device.type != "meta" and not _is_freed(tensor):
             yield (), tensor
 
     def is_capturing(self, tensor: TorchTensor) -> bool:
@@ -267,7 +267,9 @@ class Camera:
                         host = torch.from_numpy(into).view(plain.dtype)
                         host.view(shape).copy_(plain)
                     return TensorSnapshot(name, shape, host.nbytes, _elements=self._as_numpy(host, name))
-                return TensorSnapshot(name, shape, 0, _row=_row_of(self._as_numpy(plain.reshape(-1), name)))
+                return TensorSnapshot(
+                    name, shape, 0, _row=_row_of(self._as_numpy(plain.contiguous().reshape(-1), name))
+                )
             return self._take_from_device(plain, name, shape, elements=elements)
 
     def _take_from_device(
@@ -327,6 +329,13 @@ def _compressed_parts(
     yield ("compressed",), (tensor.crow_indices() if is_by_row else tensor.ccol_indices())
     yield ("plain",), (tensor.col_indices() if is_by_row else tensor.row_indices())
     yield ("values",), tensor.values()
+
+
+def _is_freed(tensor: TorchTensor) -> bool:
+    """Return whether its storage ends before its last element: reading it would end the process."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return bool(tensor.numel()) and end > tensor.untyped_storage().nbytes()
 
 
 def _row_of(elements: Array) -> Row | None:

@@ -144,6 +144,7 @@ class RunningStatistics:
 
         Packed elements must be unpacked, as `workers.arrays.dtypes.unpack` returns them.
         """
+        values = np.ascontiguousarray(values)  # as the kernels read it
         if values.dtype.itemsize == 1:
             meanings = _meanings(values.dtype)
             counts = kernels.accumulate_codes(values.view(np.uint8), meanings, self._state)

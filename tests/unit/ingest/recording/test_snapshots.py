@@ -101,6 +101,29 @@ def test_statistics_without_elements_are_those_of_the_elements(name: str, torch:
     assert len(without.statistics() or ()) == len(FIELDS)
 
 
+@pytest.mark.parametrize("view", ["column", "diagonal", "every second", "expanded", "transposed"])
+def test_statistics_of_a_view_are_those_of_its_elements(view: str, torch: Any) -> None:
+    whole = torch.arange(20.0).reshape(4, 5)
+    views = {
+        "column": whole[:, 0],
+        "diagonal": whole.diagonal(),
+        "every second": whole.flatten()[::2],
+        "expanded": whole[3, 3].expand(16),
+        "transposed": whole.t()[::2],
+    }
+    tensor = views[view]
+    expected = summarise(tensor.contiguous().reshape(-1).numpy()).as_row()
+    assert Camera(torch).take(tensor, elements=False).statistics() == expected
+    assert summarise(tensor.reshape(-1).numpy()).as_row() == expected
+
+
+def test_a_tensor_whose_memory_was_freed_has_nothing_to_record(torch: Any) -> None:
+    tensor = torch.ones(4, 4)
+    tensor.untyped_storage().resize_(0)  # as FSDP does between layers
+    assert list(Camera(torch).parts(tensor)) == []
+    assert list(Camera(torch).parts(tensor[:0])) != []
+
+
 @pytest.mark.parametrize("elements", [False, True])
 @pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "uint4", "int4", "uint1"])
 def test_bytes_that_several_elements_share_are_recorded_as_bytes(
