@@ -63,6 +63,8 @@ class Rechecks:
     """Looks after tasks that take long."""
     _turn: deque[StepState] = field(default_factory=deque)
     """Steps that were not read in this round."""
+    _doubtful: list[StepState] = field(default_factory=list)
+    """Steps of which the last scan has shown files whose inode has changed."""
     _jobs: deque[RecheckJob] = field(default_factory=deque)
     """What is still to be read of a step."""
     _window: TaskWindow[_Batch] = field(init=False)
@@ -89,6 +91,10 @@ class Rechecks:
     def is_busy(self) -> bool:
         """Whether something is still to be read for somebody who waits for it."""
         return self.is_once and (not self._rounds or self.is_reading)
+
+    def follow_scan(self) -> None:
+        """Find the steps with doubtful files: only a scan shows more of them."""
+        self._doubtful = [state for state in self.table if state.doubtful]
 
     def poll(self, *, is_idle: bool) -> list[ContentReplaced | RecheckFailed]:
         """Take in what was read, and have more read if it is time to. Does not wait.
@@ -148,7 +154,7 @@ class Rechecks:
 
     def _next_batch(self) -> _Batch:
         """Return the next jobs; none if there is nothing to read."""
-        for state in () if self.is_once or self._jobs else self.table:
+        for state in () if self.is_once or self._jobs else self._doubtful:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]
                 return (self._jobs_of(state, doubtful)[0],)

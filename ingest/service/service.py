@@ -58,9 +58,12 @@ _RECHECK_S = 60.0
 _RECHECKED = 256
 #: How long worker processes of its own that have nothing to do stay, in seconds.
 _WORKERS_STAY_S = 60.0
-#: The longest pause between two scans of a dump whose file system reports changes, in seconds, while all that
-#: it has is committed: should an event be lost, this is how late a step is noticed.
-_CALM_S = 60.0
+#: The pause between two scans of a dump whose file system reports changes, in seconds, while all that it has is
+#: committed, and the longest one after scans that take long: should an event be lost, this is how late a step
+#: is noticed.
+_CALM_S, _LONGEST_CALM_S = 60.0, 600.0
+#: The share of the time that such scans may take.
+_CALM_SHARE = 0.005
 #: How long the store is asked for commits between two checks for finished tasks, in seconds.
 _CHECK_S = 0.05
 #: The share of the time that scans may take, because a large dump takes long to list. A scan that failed has
@@ -123,7 +126,9 @@ class ScanSchedule:
         self._last_took_s = took_s
         rest_s = min(took_s * rest_per_s, max(last_took_s * rest_per_s, _LONGEST_FIRST_REST_S))
         self.rests_until = now + rest_s
-        pause_s = max(self.poll_s, _CALM_S) if is_calm and self.hears_all.is_set() else self.poll_s
+        pause_s = self.poll_s
+        if is_calm and self.hears_all.is_set():
+            pause_s = max(pause_s, _CALM_S, min(took_s / _CALM_SHARE, _LONGEST_CALM_S))
         self.next_at = max(now + pause_s, self.rests_until)
 
 
@@ -236,6 +241,7 @@ class Service:
             self._resume()
         if self.schedule.is_due:
             self.scan()
+        self._recheck_commits()
         # New steps first: what the store has of the others is asked for while they are converted.
         has_postponed = self.dump_state is not None and bool(self.dump_state.postponed)
         has_more = self.offering.offer(self.current_policy) or has_postponed
@@ -294,6 +300,7 @@ class Service:
             self.schedule.record_scan(started, failed=True)
             return
         self.schedule.is_fresh = True
+        self.rechecks.follow_scan()
         self.observers.notify(self.dump_state)
         # What is not listed may be what forbids to delete, such as an anomaly on another rank.
         if self.retention is not None and not self.dump_state.unlisted:
@@ -307,7 +314,6 @@ class Service:
                 self.submitter.client()  # workers start while the step is still to be complete
         if self.dump_state.postponed:
             self.schedule.scan_soon()
-        self._recheck_commits()
 
     def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
         """Find out whether these ranks belong to the store, before anything of them is committed.
