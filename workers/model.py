@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 MIB = 1024 * 1024
 
@@ -52,19 +54,35 @@ class StepKey:
         return f"rank {self.rank} " + ("run files" if self.step is None else f"step {self.step}")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile(Positional):
-    """One file of a dump as a listing shows it; `path` is relative to the dump, separated by `/`."""
+class SourceFile(msgspec.Struct, frozen=True, eq=False):
+    """One file of a dump as a listing shows it; `path` is relative to the dump, separated by `/`.
+
+    Two are equal if path, size and time are. A frozen dataclass takes eight times as long to make.
+    """
 
     path: str
     size: int
     mtime_ns: int
     """See `bounded_ns`."""
-    writable: bool = field(default=True, compare=False)
+    writable: bool = True
     """Whether its owner may write it. MindSpore removes that permission when it has closed the file."""
-    version: int = field(default=0, compare=False, kw_only=True)
+    version: int = 0
     """A number that differs when the time of its inode (ctime) or the inode itself does; 0 if not known.
     Stays in the process that listed the file: it is part of no fingerprint, and is not pickled."""
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SourceFile)
+            and self.path == other.path
+            and self.size == other.size
+            and self.mtime_ns == other.mtime_ns
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.size, self.mtime_ns))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SourceFile, (self.path, self.size, self.mtime_ns, self.writable)
 
 
 def counted(count: int, noun: str) -> str:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
+
+import msgspec
 
 from ingest.layouts.pattern import Pattern
 from workers.dump.formats.distcp import Chunk
@@ -119,7 +121,7 @@ def below(key: str, join: NameMember) -> NameMember:
     return lambda name, path, number: join(name, path[1:] if path[:1] == (key,) else path, number)
 
 
-class TensorFile(NamedTuple):
+class TensorFile(msgspec.Struct, frozen=True):
     """A file that claims to hold tensors."""
 
     name: TensorName | None

@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.cann import STATISTIC_CSV, LongNames, parse_bin_name, read_reports
 from ingest.layouts.pattern import parse
@@ -125,4 +127,4 @@ def _long_named(path: str, number: str, extension: str, names: LongNames) -> Ten
         numbered = TensorFile(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
     named = parse_tensor_name(real) if real else None
     best = named if named and named.container is numbered.container else numbered
-    return best._replace(settled=settled)
+    return replace(best, settled=settled)

@@ -66,10 +66,10 @@ def list_places(
         else:
             walk.add_section(f"{place.directory}/{place.names[0]}".lstrip("/"), place.section)
     # A file that is a place by its name may be in a directory that is one, too.
-    walk.files = sorted({file.path: file for file in walk.files}.values(), key=_path)
+    files = walk.files if len(places) == 1 else {file.path: file for file in walk.files}.values()
     return Listing(
         key,
-        tuple(walk.files),
+        tuple(sorted(files, key=_path)),
         walk.newest_change,
         later_begun,
         tuple(walk.directories),
@@ -99,6 +99,8 @@ def merge(first: Listing, second: Listing) -> Listing:
 
 def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     """Return the files of each place, by its path. A file in nested places belongs to the inner one."""
+    if len(listing.places) == 1 and listing.key.step is not None:  # run files lie beside their places
+        return {listing.places[0].place.path: list(listing.files)}
     files: dict[str, list[SourceFile]] = {located.place.path: [] for located in listing.places}
     named = _named_files(listing)
     homes: dict[str, list[SourceFile]] = {}
@@ -255,7 +257,7 @@ class Walk:
         beat()
         try:
             with os.scandir(f"{self.root}/{directory}") as entries:
-                return sorted(entries, key=lambda entry: entry.name)
+                return sorted(entries, key=attrgetter("name"))
         except PermissionError:
             self.problems.append(
                 Problem(directory or ".", "permission denied", AccessDenied.hint, denied=True)
@@ -319,15 +321,9 @@ class Walk:
                 problem = Problem(path, "is not a regular file; it is left out")
             self.problems.append(problem)
             return
-        self.files.append(
-            SourceFile(
-                path,
-                status.st_size,
-                bounded_ns(status.st_mtime_ns),
-                bool(status.st_mode & stat.S_IWUSR),
-                version=hash((status.st_ctime_ns, status.st_ino)),
-            )
-        )
+        version = hash((status.st_ctime_ns, status.st_ino))
+        mtime_ns, is_writable = bounded_ns(status.st_mtime_ns), bool(status.st_mode & stat.S_IWUSR)
+        self.files.append(SourceFile(path, status.st_size, mtime_ns, is_writable, version))
         # ctime too: tools that copy restore the modification time, but cannot set this one.
         self.newest_change = max(self.newest_change, status.st_mtime, status.st_ctime)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
+import msgspec
 import xxhash
 
 from ingest.heartbeat import beat
@@ -40,7 +40,7 @@ sample_digest = xxhash.xxh3_64_intdigest
 _NPY_HEADER_BYTES = HEAD_BYTES - SAMPLE_BYTES
 
 
-class Inspection(NamedTuple):
+class Inspection(msgspec.Struct, frozen=True):
     """What the content of one file says, as far as it was read."""
 
     headers: tuple[TensorHeader, ...] = ()
@@ -185,7 +185,7 @@ def _inspect_tensors(head: bytes, opened: OpenFile | None, file: SourceFile, nam
     """Inspect a file that begins with `head`; all of it if it is not opened."""
     try:
         if named.container is Container.NPY and not _is_overflow(named):
-            length = npy.header_length(head)
+            length = npy.header_length(head[: npy.PREAMBLE_NBYTES])
             if length <= _NPY_HEADER_BYTES:
                 header = npy.parse_header(head, file_size=file.size, length=length)
                 sample = sample_digest(head[length : length + SAMPLE_BYTES])

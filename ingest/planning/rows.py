@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from ingest.layouts.base import TensorFile
 from ingest.planning.inspection import OVERFLOW_OP_TYPE, Inspected, Inspection
@@ -20,7 +22,7 @@ from workers.tasks.model import Entry
 _IN_FILE_NAMES = str.maketrans({"/": "_", ".": "_", "\\": "_", " ": "_"})
 
 
-class PlannedRow(NamedTuple):
+class PlannedRow(msgspec.Struct, frozen=True):
     """One row of the index, with what only planning needs."""
 
     entry: Entry
@@ -99,15 +101,10 @@ def _tensor_rows(
         own = named.name_member(name, header.path, header.number) if header.number >= 0 else name
         told = named.attributes.get(".".join(header.path)) if named.attributes else None
         record = inspection.record or header.record
-        entry = Entry(
-            file,
-            RowKind.TENSOR,
-            _completed(own, header),
-            header,
-            inspection.envelope_digest,
-            header.problem,
-            record=_with_told(record, told) if told else record,
-        )
+        record = _with_told(record, told) if told else record
+        completed, envelope = _completed(own, header), inspection.envelope_digest
+        # By position: by name, it takes half as long again.
+        entry = Entry(file, RowKind.TENSOR, completed, header, envelope, header.problem, True, record)  # noqa: FBT003
         yield PlannedRow(entry, sample)
 
 
@@ -153,7 +150,7 @@ def _with_reported(rows: Sequence[PlannedRow], inspected: Inspected) -> list[Pla
             joined.append(row)
         told = report.attributes
         entry = row.entry._replace(record=_with_told(row.entry.record, told)) if told else row.entry
-        joined[index] = row._replace(entry=entry, reported=report)
+        joined[index] = replace(row, entry=entry, reported=report)
     return joined
 
 
@@ -175,14 +172,18 @@ def _with_occurrences(rows: Iterable[PlannedRow]) -> list[PlannedRow]:
     count: dict[tuple[object, ...], int] = {}
     numbered = []
     for row in rows:
-        name = row.entry.name
-        slot = (name.net, name.graph, name.op_type, name.op_name, name.io, name.slot)
-        occurrence = 0
-        if row.entry.kind in (RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED, RowKind.OVERFLOW):
+        entry, occurrence = row.entry, 0
+        if entry.kind in _NUMBERED:
+            slot = entry.name[:_SLOT_END]
             occurrence = count[slot] = count.get(slot, -1) + 1
-        renamed = row.entry._replace(name=name._replace(occurrence=occurrence)) if occurrence else row.entry
-        numbered.append(row._replace(entry=renamed) if occurrence else row)
+        renamed = entry._replace(name=entry.name._replace(occurrence=occurrence)) if occurrence else entry
+        numbered.append(replace(row, entry=renamed) if occurrence else row)
     return numbered
+
+
+_NUMBERED = frozenset([RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED, RowKind.OVERFLOW])
+#: The first fields of a name, up to `slot`, are what is dumped.
+_SLOT_END = TensorName._fields.index("slot") + 1
 
 
 def _with_failed_operators(rows: list[PlannedRow]) -> list[PlannedRow]:
@@ -216,7 +217,7 @@ def _with_operators(row: PlannedRow, operators: dict[tuple[str, int, int], Tenso
             }
         )
     record = json.dumps({"failed": failed, "record": row.overflow.to_json()}, sort_keys=True)
-    return row._replace(entry=row.entry._replace(record=record))
+    return replace(row, entry=row.entry._replace(record=record))
 
 
 def _directory(entry: Entry) -> str:

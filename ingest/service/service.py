@@ -58,9 +58,9 @@ _RECHECK_S = 60.0
 _RECHECKED = 256
 #: How long worker processes of its own that have nothing to do stay, in seconds.
 _WORKERS_STAY_S = 60.0
-#: The pause between two scans of a dump whose file system reports changes, in seconds, while all that it has is
-#: committed, and the longest one after scans that take long: should an event be lost, this is how late a step
-#: is noticed.
+#: The pause between two scans of a dump whose file system reports changes, in seconds, while all that it has
+#: is committed, and the longest one after scans that take long: should an event be lost, this is how late a
+#: step is noticed.
 _CALM_S, _LONGEST_CALM_S = 60.0, 600.0
 #: The share of the time that such scans may take.
 _CALM_SHARE = 0.005

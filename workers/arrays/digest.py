@@ -17,6 +17,5 @@ def new_digest() -> xxhash.xxh3_128:
     return xxhash.xxh3_128()
 
 
-def digest(data: bytes | bytearray | memoryview) -> bytes:
-    """Return the 16-byte digest of `data`."""
-    return xxhash.xxh3_128_digest(data)
+#: Returns the 16-byte digest of bytes, or of another buffer.
+digest = xxhash.xxh3_128_digest

@@ -272,14 +272,14 @@ def takes_many(dtype: np.dtype[Any]) -> bool:
 def summarise_many(
     values: Array, sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return what `RunningStatistics` does of many small tensors, in a tenth of the time.
+    """Add up many small tensors as `RunningStatistics` does, in a tenth of the time; see `rows_of`.
 
     Args:
         values: the tensors one after the other, of a type that `takes_many`.
         sizes: how many elements each has, at least one.
 
     Returns:
-        The rows, (tensor, len(FIELDS)); the rows of all histograms; and how many of them each tensor has.
+        Their states, (tensor, place); the rows of all histograms; and how many of them each tensor has.
     """
     native = _COMPILED[values.dtype]
     if values.dtype == np.float16:
@@ -287,12 +287,14 @@ def summarise_many(
         kernels.widen_half(values, wide)
     else:
         wide = values.astype(native, copy=False)
-    states, bins, bins_of_each = accumulate_many(wide, sizes)
-    return _rows_of(states), bins, bins_of_each
+    return accumulate_many(wide, sizes)
 
 
-def _rows_of(states: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return what `RunningStatistics.row` does, to the last bit, of states of real elements."""
+def rows_of(states: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what `RunningStatistics.row` does, to the last bit, of states of real elements.
+
+    It takes as long for thousands as for a few.
+    """
     state = dict(zip(kernel_loops.PLACES, states.T, strict=True))
     finite, unit, largest = state["finite"], state["unit"], sys.float_info.max
     with np.errstate(all="ignore"):

@@ -50,14 +50,12 @@ class Headers(Sequence[TensorHeader | None]):
         """Return the headers of rows; the same object if they are already held so."""
         if isinstance(rows, cls):
             return rows
-        places: dict[int, int] = {}
-        distinct: list[TensorHeader | None] = []
-        for header in rows:
-            # By identity: files without an envelope of their own share one header.
-            if places.setdefault(id(header), len(distinct)) == len(distinct):
-                distinct.append(header)
-        place = np.fromiter((places[id(header)] for header in rows), np.int32, len(rows))
-        return cls(*_compared(distinct), place)
+        # By identity: files without an envelope of their own share one header.
+        numbers = list(map(id, rows))
+        distinct = dict(zip(numbers, rows, strict=True))
+        places = {number: place for place, number in enumerate(distinct)}
+        place = np.fromiter(map(places.__getitem__, numbers), np.int32, len(rows))
+        return cls(*_compared(list(distinct.values())), place)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._alike, self._which, self._envelopes, self._place)
@@ -138,9 +136,11 @@ def _compared(
     return made, np.array(which, np.int32), envelopes
 
 
-_source = attrgetter(*SourceFile.__match_args__)
+#: What workers are told of a file.
+_SOURCE = ("path", "size", "mtime_ns", "writable")
+_source = attrgetter(*_SOURCE)
 _PAYLOAD = [
-    *(f"source.{name}" for name in SourceFile.__match_args__),
+    *(f"source.{name}" for name in _SOURCE),
     "kind",
     "header",
     "envelope_digest",

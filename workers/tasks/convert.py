@@ -7,7 +7,7 @@ receipt, so no tensor ever travels between processes.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -161,6 +161,7 @@ class _OfHeader(NamedTuple):
 
     meaning: object
     small_dtype: np.dtype[Any] | None
+    itemsize: int
     is_small: bool
     """Whether the payload is read by `_Conversion._read_small`."""
     offset: int
@@ -238,7 +239,7 @@ class _Conversion:
 
     def _convert_rows(self, segment: Segment, packer: _AnyPacker) -> None:
         # By meaning: equal bytes of different types, which share an array, have different statistics.
-        seen: dict[object, dict[bytes, int]] = {}
+        seen: dict[object, dict[bytes, int]] = defaultdict(dict)
         rows = [(self._place[row], row, self._job.entries[row]) for row in segment.rows]
         sizes = Counter(self._nbytes[place] for place, _, _ in rows)
         bases: dict[tuple[str, int], int] = {}
@@ -256,7 +257,8 @@ class _Conversion:
                     self._settle(packer)
                     packer.make_room(nbytes)
                 self._arrays[place] = packer.number
-            known = self._of_header(entry)
+            # It shares its header with thousands of others.
+            known = self._of_headers.get((id(entry.header), entry.kind)) or self._of_header(entry)
             if not (known.is_small and self._convert_small(place, entry, known, packer, seen)):
                 self._settle(packer)
                 with self._opened(entry.source) as file:
@@ -266,9 +268,8 @@ class _Conversion:
                     elif to_convert(entry):
                         self._convert_from_device(place, entry, file, packer, seen)
                     else:
-                        same_meaning = seen.setdefault(known.meaning, {})
                         is_unique = sizes[nbytes] == 1
-                        self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
+                        self._convert(place, entry, file, packer, seen[known.meaning], is_unique=is_unique)
                     file.check_unchanged()
             if has_views and entry.view is None and not to_convert(entry):
                 bases[entry.source.path, entry.offset] = self._offsets[place]
@@ -287,17 +288,14 @@ class _Conversion:
             raise UnreadableFile(message, path=source.path) from exc
 
     def _of_header(self, entry: Entry) -> _OfHeader:
-        """Return what follows from the header of an entry, which it shares with thousands of others."""
-        key = id(entry.header), entry.kind
-        known = self._of_headers.get(key)
-        if known is None:
-            header = entry.header
-            # Where each file is suspected to kill the process, nothing is put off.
-            is_small = header is not None and header.nbytes <= _SMALL_NBYTES and self._begin is None
-            is_plain = header is not None and header.device is None and header.view is None
-            lead = header.lead if header else b""
-            known = _OfHeader(meaning(entry), small_dtype(entry), is_small and is_plain, entry.offset, lead)
-            self._of_headers[key] = known
+        """Find out what follows from the header of an entry, and keep it."""
+        header, dtype = entry.header, small_dtype(entry)
+        # Where each file is suspected to kill the process, nothing is put off.
+        is_small = header is not None and header.nbytes <= _SMALL_NBYTES and self._begin is None
+        is_plain = header is not None and header.device is None and header.view is None
+        itemsize, lead = dtype.itemsize if dtype is not None else 1, header.lead if header else b""
+        known = _OfHeader(meaning(entry), dtype, itemsize, is_small and is_plain, entry.offset, lead)
+        self._of_headers[id(header), entry.kind] = known
         return known
 
     def _convert_small(
@@ -318,16 +316,14 @@ class _Conversion:
         part = self._small[self._waiting : self._waiting + nbytes]
         if not self._read_small(place, entry, known, part):
             return False
-        content, same_meaning, summary = digest(part), seen.setdefault(known.meaning, {}), None
+        content, same_meaning, summary = digest(part), seen[known.meaning], None
         if not self._waiting:
             self._waiting_start = packer.position
-        start = self._waiting_start
-        if known.small_dtype is not None:
-            start += self._waiting // known.small_dtype.itemsize
+        start = self._waiting_start + self._waiting // known.itemsize
         if content not in same_meaning:
             if known.small_dtype is not None:
                 self._waiting_dtype = known.small_dtype
-                self._waiting_sizes[place] = nbytes // known.small_dtype.itemsize
+                self._waiting_sizes[place] = nbytes // known.itemsize
                 self._waiting += nbytes
             else:
                 entry_statistics = self._statistics_of(entry)
@@ -457,7 +453,7 @@ class _Conversion:
         content = digest(stored_bytes)
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
-        same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
+        same_meaning = seen[meaning(entry) if stored is payload else header.element.name]
         entry_statistics = self._statistics_of(entry)
         start = packer.position
         if content not in same_meaning:
@@ -497,7 +493,7 @@ class _Conversion:
             return
         elements = elements_in(file, header.offset, view, header.shape, header.element)
         content = digest(elements)
-        same_meaning = seen.setdefault(header.element.name, {})
+        same_meaning = seen[header.element.name]
         start = packer.position
         if content not in same_meaning:
             entry_statistics.add(elements)

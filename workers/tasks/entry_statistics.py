@@ -94,6 +94,8 @@ class Summaries:
         self._statistics = np.full((entries, len(statistics.FIELDS)), np.nan)
         self._bins, self._blocks = _Gathered(), _Gathered()
         self._marginals: dict[int, MarginalTable] = {}
+        self._many: list[tuple[list[int], npt.NDArray[np.float64]]] = []
+        """Places, and the states of the tensors there that have no row of statistics yet."""
         self._twins: dict[int, int] = {}
         """By place of a copy, the place of its original."""
 
@@ -109,7 +111,8 @@ class Summaries:
 
     def keep_many(self, places: list[int], values: npt.NDArray[Any], sizes: Sequence[int]) -> None:
         """Summarise tensors that have a `small_dtype`; see `summarise_many`."""
-        self._statistics[places], bins, counts = statistics.summarise_many(values, sizes)
+        states, bins, counts = statistics.summarise_many(values, sizes)
+        self._many.append((places, states))
         if self._sketches:
             self._bins.add(places, counts.tolist(), bins)
 
@@ -119,6 +122,9 @@ class Summaries:
 
     def columns(self, rows: Sequence[int]) -> dict[str, Any]:
         """Return the columns of a receipt, by name; `rows` are the rows of the index, by place."""
+        if self._many:
+            places, states = map(np.concatenate, zip(*self._many, strict=True))
+            self._statistics[places] = statistics.rows_of(states)
         self._statistics[list(self._twins)] = self._statistics[list(self._twins.values())]
         return {
             "statistics": self._statistics,

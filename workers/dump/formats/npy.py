@@ -26,7 +26,8 @@ from workers.errors import UnreadableTensor
 MAGIC = b"\x93NUMPY"
 #: The longest header that is accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
 MAX_HEADER_BYTES = 64 * 1024
-_PREAMBLE_BYTES = 12
+#: How many bytes tell how long a header is.
+PREAMBLE_NBYTES = 12
 
 
 def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
@@ -36,10 +37,11 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         Truncated: the file is shorter than its header says.
         UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
     """
-    length = header_length(read(0, _PREAMBLE_BYTES))
+    length = header_length(read(0, PREAMBLE_NBYTES))
     return (parse_header(read(0, length), file_size=file_size, length=length),)
 
 
+@lru_cache(maxsize=64)
 def header_length(head: bytes) -> int:
     """Return the offset of the payload, from the first 12 bytes of a file.
 
@@ -47,7 +49,7 @@ def header_length(head: bytes) -> int:
         Truncated: these are fewer bytes than a header has.
         UnreadableTensor: these are not the first bytes of an npy file.
     """
-    if len(head) < _PREAMBLE_BYTES:
+    if len(head) < PREAMBLE_NBYTES:
         if head and not head.startswith(MAGIC[: len(head)]) and not MAGIC.startswith(head[: len(MAGIC)]):
             raise UnreadableTensor(f"not an npy file: it begins with {head[:6]!r}")
         raise Truncated(f"has {len(head)} bytes, fewer than an npy header")

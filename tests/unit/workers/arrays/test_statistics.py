@@ -22,6 +22,7 @@ from workers.arrays.statistics import (
     RunningStatistics,
     Statistics,
     has_statistics,
+    rows_of,
     summarise,
     summarise_many,
     takes_many,
@@ -356,7 +357,8 @@ def test_row_is_the_result_in_order() -> None:
 def test_many_tensors_at_once_have_the_statistics_of_each(name: str, payloads: list[bytes]) -> None:
     dtype = from_name(name).to_numpy()
     tensors = [np.frombuffer(raw[: len(raw) // 8 * 8], dtype) for raw in payloads]
-    rows, bins, counts = summarise_many(np.concatenate(tensors), [tensor.size for tensor in tensors])
+    states, bins, counts = summarise_many(np.concatenate(tensors), [tensor.size for tensor in tensors])
+    rows = rows_of(states)
     histograms = np.split(bins, np.cumsum(counts)[:-1])
     for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
         running = RunningStatistics(with_histogram=True)
