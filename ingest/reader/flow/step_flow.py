@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -61,8 +61,7 @@ class Passing(NamedTuple):
     """Whether it cannot be by chance: tensors that are constant all over often have equal content."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowOperand:
+class FlowOperand(msgspec.Struct, frozen=True):
     """An input or output of a call."""
 
     row: int
@@ -72,13 +71,12 @@ class FlowOperand:
     slot: int
 
 
-@dataclass(slots=True, eq=False)
-class FlowCall:
+class FlowCall(msgspec.Struct, eq=False):
     """One call of an operator, with all its dumped tensors."""
 
     key: CallKey
-    inputs: list[FlowOperand] = field(default_factory=list)
-    outputs: list[FlowOperand] = field(default_factory=list)
+    inputs: list[FlowOperand] = []
+    outputs: list[FlowOperand] = []
 
     @property
     def op_type(self) -> str:
