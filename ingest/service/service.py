@@ -435,7 +435,9 @@ class Service:
         if not is_due:
             return
         try:
-            self._report_all([CommitReverted(key) for key in self.committed.recheck(_RECHECKED)])
+            if reverted := self.committed.recheck(_RECHECKED):
+                self.schedule.scan_soon()
+                self._report_all([CommitReverted(key) for key in reverted])
         except StoreError as exc:
             self.dependencies.report(exc)
 
