@@ -224,7 +224,7 @@ class Service:
         self.disk: DiskSeen | None = None
         #: Processes of its own that may rest while there is nothing to do; None if there are none.
         self.workers: ProcessWorkers | None = None
-        self._next_recheck: float | None = None
+        self._next_recheck = clock() + _RECHECK_S
         #: When there was something to do for workers.
         self._worked_at = 0.0
 
@@ -428,12 +428,9 @@ class Service:
 
     def _recheck_commits(self) -> None:
         """Read some commits again if it is time to, and report the steps of which an older one came back."""
-        now = self.clock()
-        is_due = self._next_recheck is not None and now >= self._next_recheck
-        if is_due or self._next_recheck is None:  # at first all was just read
-            self._next_recheck = now + _RECHECK_S
-        if not is_due:
+        if self.clock() < self._next_recheck:
             return
+        self._next_recheck = self.clock() + _RECHECK_S
         try:
             if reverted := self.committed.recheck(_RECHECKED):
                 self.schedule.scan_soon()
