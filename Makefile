@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench proving chaos damage simulate mutants casts clocks pictures servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench proving chaos damage simulate mutants casts clocks incidents pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,12 @@ casts: setup ## Cast every tensor of real dumps to other formats, and compare wi
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
+
+incidents: setup ## Train with a black box: a planted NaN, kills, a store that hangs (needs make torch); KILLS=40 STEPS=300 HANG=300 SEED=1
+	@$(BIN)/python -m tests.incidents nan --steps $(or $(STEPS),300) --seed $(or $(SEED),0)
+	@$(BIN)/python -m tests.incidents nan --steps $(or $(STEPS),300) --seed $(or $(SEED),0) --ranks 4
+	@$(BIN)/python -m tests.incidents kills --count $(or $(KILLS),40) --seed $(or $(SEED),0)
+	@$(BIN)/python -m tests.incidents hang --seconds $(or $(HANG),300)
 
 pictures: setup ## Take the pictures of the page for the documentation again; ALL=DIRECTORY takes every view in every look
 	@$(BIN)/python -m tests.pictures $(ALL)

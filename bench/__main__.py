@@ -48,7 +48,7 @@ LONG_PARTS = {
     "idle": "a watcher while nothing happens: processor time and memory of all its processes",
     "soaking": "memory and file descriptors of each process under steady load",
     "page": "the page on a large run: first paint, clicks, 20 viewers, the store away for a minute",
-    "blackbox": "the black box: cost of a step, what an incident saves, what kills leave (needs make torch)",
+    "blackbox": "a training step of PyTorch with and without the black box (needs make torch)",
     "recording": "a training step of PyTorch with and without the recorder (needs make torch)",
     "recovering": "after an outage of the store, and after a restart with many committed steps",
 }
