@@ -9,6 +9,9 @@ CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 #: A credential, hence not a setting: it is read where it is used.
 TOKEN_VARIABLE = f"{ENV_PREFIX}WEBHOOK_TOKEN"
 
+#: What `python -m ingest.recording` records, and where; see there.
+RECORD_VARIABLE = f"{ENV_PREFIX}RECORD"
+
 
 def sets_anything() -> bool:
     """Return whether any variable may be a setting, or name a file of settings."""

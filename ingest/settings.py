@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from ingest.disk.pressure import parse_threshold
-from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, TOKEN_VARIABLE
+from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, RECORD_VARIABLE, TOKEN_VARIABLE
 from workers.errors import UsageError
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
 from workers.host.resources import CpuLimits, parse_cpus
@@ -93,6 +93,8 @@ class Settings(BaseModel):
     """The tensors whose marginals are stored, too, if `sketches` is set. `dump-ingest sketch` adds all."""
     pool: bool = True
     """Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`."""
+    black_box: int | None = Field(default=None, ge=1)
+    """How many of the newest steps of each rank `watch` keeps tensors of, and around incidents. None: all."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
@@ -346,7 +348,7 @@ def _read_environment() -> dict[str, Any]:
 
 def _unknown_variables() -> tuple[str, ...]:
     known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
-    known |= {CONFIG_VARIABLE, TOKEN_VARIABLE}
+    known |= {CONFIG_VARIABLE, TOKEN_VARIABLE, RECORD_VARIABLE}
     return tuple(sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known))
 
 

@@ -84,6 +84,15 @@ def command(
     keep_last: KeepLastOption = None,
     keep_anomalous: KeepAnomalousOption = None,
     expected_ranks: ExpectedRanksOption = None,
+    black_box: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Keep tensors of the newest N steps and of N around each incident; of others, statistics.",
+            show_default=False,
+        ),
+    ] = None,
     finish: Annotated[
         bool | None,
         typer.Option(
@@ -143,6 +152,7 @@ def command(
         "keep_last": keep_last,
         "keep_anomalous": keep_anomalous,
         "expected_ranks": expected_ranks,
+        "black_box": black_box,
         "finish": finish,
         "metrics": metrics,
     }

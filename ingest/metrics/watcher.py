@@ -13,9 +13,10 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskR
 from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import NO_NEWS, ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.layouts.base import Listing, ProblemKind
+from ingest.layouts.recorder import RingFound
 from ingest.metrics.common import OTHER, Declare, ProcessMetrics, RankLabels, Stragglers
 from ingest.metrics.findings import COUNTED, FindingMetrics
-from ingest.steps.events import DependencyDown, SourceKept
+from ingest.steps.events import DependencyDown, SourceKept, StoreIncident, TensorsDropped
 from ingest.steps.keeping import KeepReason
 from ingest.watching.watcher import DumpState
 from workers.errors import REASONS
@@ -60,6 +61,14 @@ _COUNTERS: dict[str, tuple[str, str, Iterable[str]]] = {
         "reason",
         sorted(reason.value for reason in set(KeepReason) - NO_NEWS),
     ),
+    "rings_found": ("Rings of black boxes that processes which died have left in the dump.", "", ()),
+    "incidents": (
+        "Steps with an anomaly that the step before did not have, while `black_box` is set.",
+        "tensors",
+        ("kept", "beyond_limit"),
+    ),
+    "dropped_steps": ("Steps that have left the black box in the store without their tensors.", "", ()),
+    "dropped_bytes": ("Stored bytes of those tensors.", "", ()),
     "read_back_failures": (
         "Committed steps that could not be read back; nothing of them was deleted.",
         "reason",
@@ -180,6 +189,13 @@ def _counted(event: Event) -> Iterator[tuple[str, int, str]]:
             yield "troubles", 1, error.reason
         case WorkerReplaced():
             yield "workers_replaced", 1, ""
+        case _:
+            yield from _counted_of_kept(event)
+
+
+def _counted_of_kept(event: Event) -> Iterator[tuple[str, int, str]]:
+    """Yield the same for what became of source files, and of tensors in black boxes."""
+    match event:
         case SourceDeleted(dry_run=False):
             yield "source_deleted_files", event.files, ""
             yield "source_deleted_bytes", event.nbytes, ""
@@ -187,6 +203,13 @@ def _counted(event: Event) -> Iterator[tuple[str, int, str]]:
             yield "source_kept_steps", 1, reason.value
         case ReadBackFailed(error=error):
             yield "read_back_failures", 1, error.reason
+        case RingFound():
+            yield "rings_found", 1, ""
+        case StoreIncident(is_kept=is_kept):
+            yield "incidents", 1, "kept" if is_kept else "beyond_limit"
+        case TensorsDropped(nbytes=nbytes):
+            yield "dropped_steps", 1, ""
+            yield "dropped_bytes", nbytes, ""
 
 
 class RankMetrics:

@@ -26,7 +26,9 @@ from ingest.steps.events import (
     RecheckFailed,
     SourceKept,
     StepDamaged,
+    StoreIncident,
     StoreRecovered,
+    TensorsDropped,
 )
 from ingest.steps.keeping import KeepReason
 from ingest.watching.watcher import DumpState
@@ -112,8 +114,8 @@ class ServiceLog:
                 self._log_commit(event)
             case StepFailed() | StepStale() | TaskRetried():
                 self._log_failure(event)
-            case SourceDeleted() | SourceKept() | ReadBackFailed():
-                self._log_source(event)
+            case SourceDeleted() | SourceKept() | ReadBackFailed() | StoreIncident() | TensorsDropped():
+                self._log_kept(event)
             case DiskSeen():
                 self._log_disk(event)
             case DumpState() | RingFound():
@@ -189,7 +191,9 @@ class ServiceLog:
             case TaskRetried(error=error, attempt=attempt, pause_s=pause_s):
                 log.warning("task_retried", attempt=attempt, pause_s=pause_s, error=error.message)
 
-    def _log_source(self, event: SourceDeleted | SourceKept | ReadBackFailed) -> None:
+    def _log_kept(
+        self, event: SourceDeleted | SourceKept | ReadBackFailed | StoreIncident | TensorsDropped
+    ) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         match event:
             case SourceDeleted(files=files, nbytes=nbytes, seconds=seconds):
@@ -199,6 +203,10 @@ class ServiceLog:
                 log_kept("source_kept", reason=reason.value, files=files, detail=detail)
             case ReadBackFailed(error=error, pause_s=pause_s):
                 log.error("read_back_failed", error=error.message, hint=error.hint, pause_s=pause_s)
+            case StoreIncident(what=what, is_kept=is_kept):
+                log.warning("incident", what=what, tensors_are_kept=is_kept)
+            case TensorsDropped(nbytes=nbytes):
+                log.debug("tensors_dropped", stored_bytes=nbytes)
 
     def _log_disk(self, disk: DiskSeen) -> None:
         space = {"free_bytes": disk.space.free_nbytes, "free_inodes": disk.space.free_inodes}

@@ -58,5 +58,7 @@ class ServiceOptions:
     """The tensors whose marginals are stored, too, if `sketches` is set."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""
+    black_box: int | None = None
+    """How many steps of each rank have tensors, besides those around incidents; None for all."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic

@@ -236,6 +236,11 @@ class StartupCheck:
     _thread: threading.Thread | None = None
     _damages: list[Damage] = field(default_factory=list)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._thread is None or self._thread.is_alive()
+
     def poll(self, table: StepTable) -> list[StepDamaged]:
         """Start the check on the first call; after it has ended, return the damage once."""
         if self._thread is None:

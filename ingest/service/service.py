@@ -19,7 +19,7 @@ from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.outcomes import Outcome, StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dispatch.window import TaskMonitor
-from ingest.dump_retention.policy import SourceDeleted, SourceJudge
+from ingest.dump_retention.policy import NO_NEWS, SourceDeleted, SourceJudge
 from ingest.heartbeat import beat
 from ingest.layouts.base import Dump
 from ingest.layouts.recorder import BLACK_BOX, RingFound
@@ -36,6 +36,7 @@ from ingest.steps.state import StepState, StepTable
 from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event, Observer
+from workers.model import StepKey
 from workers.store import commit
 from workers.store.backends.wrappers import BoundedObjects, Outage
 from workers.store.objects import ObjectStore
@@ -44,6 +45,7 @@ from workers.store.packed.pool import without_pool
 if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
     from ingest.dispatch.processes import ProcessWorkers
     from ingest.dump_retention.retention import SourceRetention
+    from ingest.store_gc.ring import StoreRing
 
 _TICK_S = 0.25
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
@@ -224,6 +226,8 @@ class Service:
         self.disk: DiskSeen | None = None
         #: Processes of its own that may rest while there is nothing to do; None if there are none.
         self.workers: ProcessWorkers | None = None
+        #: Drops tensors of steps that were committed long ago; None if all stay.
+        self.ring: StoreRing | None = _ring(objects, options)
         self._next_recheck = clock() + _RECHECK_S
         #: When there was something to do for workers.
         self._worked_at = 0.0
@@ -351,11 +355,40 @@ class Service:
                 self.tick(wake=stop.wait)
                 if self.dump_state is not None and self.committed.is_checked:
                     self._report_all(check.poll(self.table))
+                    if not check.is_running:
+                        self._turn_ring()
             is_hurried = is_interrupted(stop)
             until = self.clock() + (INTERRUPTED_DRAIN_S if is_hurried else drain_s)
             if before_end is not None and not is_hurried:
                 before_end(until)
             self.drain(until)
+            self._end_ring(until)
+
+    def _turn_ring(self) -> None:
+        """Have tensors dropped that have left the ring."""
+        if self.ring is not None:
+            self._report_all(self.ring.poll(self._ranks_and_busy))
+
+    def _ranks_and_busy(self) -> tuple[set[int], set[StepKey]]:
+        """Return the ranks of the dump, and the steps of which files are still to be read back."""
+        busy = {
+            state.key
+            for state in self.table
+            if self.retention is not None
+            and state.listing is not None
+            and (state.deletion.kept is None or state.deletion.kept.reason in NO_NEWS)
+        }
+        return {state.key.rank for state in self.table}, busy
+
+    def _end_ring(self, until: float) -> None:
+        """Have the ring take in the last commits, and end it."""
+        if self.ring is None:
+            return
+        while self.ring.is_busy and self.clock() < until and not self.dependencies.is_store_silent:
+            self._turn_ring()
+            time.sleep(_SHORT_TICK_S)
+        self.ring.stop.set()
+        self._turn_ring()
 
     def drain(self, until: float) -> None:
         """Finish what is under way until this time by the clock of the service, and drop the rest.
@@ -402,6 +435,8 @@ class Service:
         ]
         for outcome in outcomes:
             self.schedule.outdate()
+            if self.ring is not None and isinstance(outcome, StepCommitted):
+                self.ring.note(outcome.plan.key)
             if isinstance(outcome, StepFailed | TaskRetried):
                 self.dependencies.probe.report_failure(outcome.error)
             self.observers.notify(outcome)
@@ -524,6 +559,14 @@ def without_old_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def _ring(objects: ObjectStore, options: ServiceOptions) -> StoreRing | None:
+    if options.black_box is None:
+        return None
+    from ingest.store_gc.ring import StoreRing  # deferred: 0.1 s, and most stores keep all
+
+    return StoreRing(objects, options.black_box)
 
 
 def _retention(

@@ -99,3 +99,23 @@ class SourceKept(Event):
     reason: KeepReason
     files: int
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIncident(Event):
+    """A step has an anomaly that the step before it did not have: a black box keeps the tensors around it."""
+
+    key: StepKey
+    what: str
+    """What it counts, such as `nan_count`, and the rules that found something."""
+    is_kept: bool
+    """False if as many incidents as may be are kept already."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorsDropped(Event):
+    """The tensors of a step have left the black box; its statistics and sketches stay."""
+
+    key: StepKey
+    objects: int
+    nbytes: int

@@ -53,6 +53,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
     """
     completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
     deletes = settings.after_commit == "delete"
+    is_box = settings.black_box is not None and retry_forever and not dry_run
     return ServiceOptions(
         policy=StepPolicy(completeness, settings.order, replace=settings.replace),
         grid=grid_of(settings),
@@ -71,7 +72,9 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         dry_run=dry_run,
         patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
         task_timeout_s=settings.task_timeout_s,
-        pool=settings.pool,
+        # What ranks share would stay in the pool for a day after its steps have left the black box.
+        pool=settings.pool and not is_box,
+        black_box=settings.black_box if is_box else None,
         sketches=settings.sketches,
         marginals=MarginalScope(settings.marginals),
     )

@@ -42,6 +42,8 @@ def show(asked: Asked) -> dict[str, Any]:
         "findings": _findings(moment),
         "damages": moment.damages,
         "summaries": [opened.commit.summary for opened in steps],
+        "held": sorted({one.key.step for one in steps if one.has_tensors and one.commit.summary.tensors}),
+        "steps": len(moment.numbers),
         "commits": len(steps),
         "since": _committed_at(newest[0]) if newest else None,
         "lines": lines(asked, AnswerLine(command("ls", asked.url), "store.select()"), *_asking(asked)),
