@@ -112,6 +112,10 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """How many tensors have no elements, or no line, because the queue was full."""
     problems: tuple[str, ...] = ()
     """What else could not be recorded."""
+    not_looked_at: int = 0
+    """How many modules were left out to keep within `overhead`: each has a line without statistics."""
+    overhead: float | None = None
+    """What the recorder has cost so far, as a share of the steps; None if nothing limits it."""
     incident: str = ""
     """For which trigger a black box saved the elements of this step, or was to save them; "" for none."""
     not_saved: str = ""

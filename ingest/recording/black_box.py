@@ -265,7 +265,7 @@ class BlackBoxWriter(Writer):
         )
         try:
             self._flush_index()
-            if why := self._suspicions.end():
+            if why := self._suspicions.end(is_whole=not end.mark.not_looked_at):
                 self._triggers.add(end.step, why)
             if files is not None:
                 files.finish(held.stacks, held.mark)

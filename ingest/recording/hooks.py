@@ -364,6 +364,8 @@ class StepHooks:
         modules: a pattern for the names of modules, as for file names.
         functions: told in which module they are called, if they are recorded.
         inside_compiled: whether compiled modules run uncompiled, so that the modules in them can be seen.
+        looked_at: the names of the modules to look at; None for all.
+        names: those of the model, if they are known: to find them takes a while.
     """
 
     def __init__(
@@ -377,15 +379,18 @@ class StepHooks:
         modules: str = "*",
         functions: FunctionCalls | None = None,
         inside_compiled: bool = False,
+        looked_at: Collection[str] | None = None,
+        names: Names | None = None,
     ) -> None:
         self._torch = torch
         self._model = model
+        self._looked_at = looked_at
         self._sink: Sink | None = sink
         self._lines = lines
         self._of = frozenset(of)
         self._pattern = modules
         self._functions = functions
-        self.names = Names(model, inside_compiled=inside_compiled)
+        self.names = names or Names(model, inside_compiled=inside_compiled)
         self._handles: list[Any] = []
         self._compiled_calls = CompiledCalls(self.before, self.after)
         self._backward_ends = False
@@ -398,6 +403,8 @@ class StepHooks:
         for module in self.names.modules:
             # The hooks of the outermost module are those that count the steps.
             if module is self._model or isinstance(module, self._torch.jit.ScriptModule):
+                continue
+            if self._looked_at is not None and self._name_of(module) is None:
                 continue
             if module not in self.names.compiled or not self._compiled_calls.wrap(module):
                 self._handles.append(module.register_forward_pre_hook(self.before, with_kwargs=True))
@@ -451,7 +458,11 @@ class StepHooks:
 
     def _name_of(self, module: TorchModule) -> str | None:
         name = self.names.modules.get(module)
-        return name if name is not None and fnmatchcase(name, self._pattern) else None
+        return name if name is not None and self._is_wanted(name, name) else None
+
+    def _is_wanted(self, name: str, module: str) -> bool:
+        """Return whether a name fits the pattern, and its module is looked at."""
+        return (self._looked_at is None or module in self._looked_at) and fnmatchcase(name, self._pattern)
 
     def _take_all(self, module: TorchModule, name: str, role: str, value: Any, graph: str) -> None:
         op_type = f"Module.{_class_of(module)}"
@@ -493,7 +504,7 @@ class StepHooks:
 
     def _parameter(self, op_type: str, name: str, tensor: TorchTensor) -> None:
         plain = self.names.plain(name)
-        if self._sink is not None and fnmatchcase(plain, self._pattern):
+        if self._sink is not None and self._is_wanted(plain, plain.rpartition(".")[0] or ROOT):
             self._sink.take(tensor, TensorName("", "", op_type, plain, "output", 0))
 
 

@@ -125,6 +125,7 @@ def record(
     when_full: WhenFull | None = None,
     compiled: Compiled = "boundary",
     mesh: Any = None,
+    overhead: float | None = None,
     black_box: int | None = None,
     keep: int | str | None = None,
     ring: str | os.PathLike[str] | None = None,
@@ -167,6 +168,8 @@ def record(
             run uncompiled in the steps that are recorded (`eager`).
         mesh: the place of this process in the mesh of the job: a DeviceMesh with names, or the place and size
             by axis: `{"tp": (0, 2), "dp": (3, 4)}`. By default that of DTensors and DistributedDataParallel.
+        overhead: the share of a step that the recorder may cost, such as 0.03: after the first step, it looks
+            at as many modules in a step as that pays for, in turn. By default it looks at all.
         black_box: how many steps before and with an incident have their elements saved. Statistics of all
             steps are recorded, and elements of the last steps are held in a ring until something happens: a
             NaN or infinity that was not there before, a spike of the loss or of the gradients, an exception,
@@ -213,6 +216,7 @@ def record(
         queue_nbytes=_whole("queue_nbytes", queue_nbytes, 1),
         when_full=when_full or ("wait" if black_box is None else "leave out"),
         compiled=compiled,
+        overhead=_share(overhead, of),
         black_box=_black_box(
             black_box,
             what=what,
@@ -233,6 +237,14 @@ def record(
         (f"rank_{rank}", *(f".{axis}_rank_{number}_of_{size}" for axis, (number, size) in places.items()))
     )
     return Recorder(torch, model, root / DIRECTORY / name, rank, choice)
+
+
+def _share(overhead: float | None, of: Collection[str]) -> float | None:
+    if overhead is not None and not 0 < overhead < 1:
+        raise UsageError(f"record: overhead={overhead!r} is not a share", hint="Pass 0.03 for 3 %.")
+    if overhead is not None and "functions" in of:
+        raise UsageError("record: functions cannot be looked at in turn", hint="Pass overhead without them.")
+    return overhead
 
 
 def _black_box(

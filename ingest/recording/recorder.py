@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from ingest.layouts.recorder import RecordedPlacement, RecordedStep
 from ingest.recording.black_box import GRACE_S, BlackBox, BlackBoxWriter, save_on_sigterm
+from ingest.recording.budget import LookBudget
 from ingest.recording.hooks import (
     CallLines,
     CompiledCalls,
@@ -26,7 +29,7 @@ from ingest.recording.hooks import (
     run_within,
     tensors_in,
 )
-from ingest.recording.snapshots import ROW_NBYTES, Camera, placement_of
+from ingest.recording.snapshots import ROW_NBYTES, Camera, TensorSnapshot, placement_of
 from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
 from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps
 from workers.arrays.compiled import kernels
@@ -57,6 +60,8 @@ class Choice:
     queue_nbytes: int
     when_full: WhenFull
     compiled: Compiled
+    overhead: float | None = None
+    """The share of a step that looking may take; None for any."""
     black_box: BlackBox | None = None
     """None if elements are written in every step, or in none."""
 
@@ -115,6 +120,14 @@ class Recorder:
         """Whether elements of the step that runs go into the ring."""
         self._hooks: StepHooks | None = None
         self._functions: FunctionCalls | None = None
+        self._budget: LookBudget | None = None
+        self._looked_at: Collection[str] | None = None
+        self._names: Names | None = None
+        self._seen: dict[TensorName, int] = {}
+        """The sequence of each tensor in the first step, if there is a budget: others have fewer tensors."""
+        self._outputs: dict[str, tuple[TensorName, str, tuple[int, ...]]] = {}
+        """By module: the name, element type and shape of its output, as it was seen last."""
+        self._spent_s = self._began_s = self._written_s = 0.0
         self._sequence = count()
         self._was_used = self._has_rows = False
         self._left_out_before = self._problems_before = 0
@@ -259,8 +272,10 @@ class Recorder:
         self._has_rows = True
         if self._hooks is None or self._writer.failure is not None or self._is_copy:
             return
+        began = time.thread_time()
         with self._functions.paused() if self._functions is not None else nullcontext():
             self._take_parts(tensor, name)
+        self._spent_s += time.thread_time() - began
 
     def _take_parts(self, tensor: TorchTensor, name: TensorName) -> None:
         try:
@@ -269,8 +284,9 @@ class Recorder:
                 io, slot = name.io, name.slot
                 if way:
                     io, slot = io_and_slot(f"{io}.{slot}", way)
-                full = name._replace(io=io, slot=slot, sequence=next(self._sequence))
-                self._take_plain(part, full, None if way else dtensor)
+                self._take_plain(
+                    part, self._placed(name._replace(io=io, slot=slot)), None if way else dtensor
+                )
         except Exception as exc:  # noqa: BLE001  (see `fail`)
             self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
 
@@ -306,6 +322,12 @@ class Recorder:
             queue.release(nbytes)
             raise
         queue.put(Row(step, name, snapshot, nbytes, dtensor, place))
+        if (
+            self._budget is not None
+            and (name.io, name.slot) == ("output", 0)
+            and name.op_type[:6] == "Module"
+        ):
+            self._outputs[name.op_name] = name, snapshot.dtype, snapshot.shape
 
     def _check_directory(self) -> None:
         hint = "Record into another directory, or remove those steps first."
@@ -393,11 +415,54 @@ class Recorder:
         return after
 
     def _next(self) -> None:
+        began = time.thread_time()
         self._end("")
         try:
             self._begin(self._choice.first_step if self.step is None else self.step + 1)
         except Exception as exc:  # noqa: BLE001  (see `fail`)
             self.fail(f"step {self.step}", exc)
+        self._spent_s = time.thread_time() - began
+
+    @property
+    def overhead(self) -> float:
+        """What the recorder has cost since the second step, as a share of the steps; 0 without `overhead`."""
+        budget = self._budget
+        return budget.spent_s / budget.steps_s if budget is not None and budget.steps_s else 0.0
+
+    def _look(self) -> None:
+        """Choose what to look at in the step that begins, by what the one before has cost."""
+        if self._choice.overhead is None:
+            return
+        now, written = time.perf_counter(), self._writer.processor_s
+        if self._budget is None:
+            self._names = Names(self._model, inside_compiled=self._choice.compiled == "eager")
+            names = (name for name in self._names.modules.values() if fnmatchcase(name, self._choice.modules))
+            self._budget = LookBudget(self._choice.overhead, list(names))
+        else:
+            spent_s = self._spent_s + written - self._written_s
+            self._budget.charge(spent_s, max(now - self._began_s - self._spent_s, 0.0))
+        self._began_s, self._written_s = now, written
+        self._looked_at = self._budget.choose()
+
+    def _say_what_was_left_out(self) -> int:
+        """Add a line without statistics for each module that was not looked at; return how many."""
+        if self._looked_at is None or self._budget is None:
+            return 0
+        left_out = [name for name in self._budget.names if name not in self._looked_at]
+        for name in left_out:
+            if name in self._outputs and self._writer.queue.reserve_margin(ROW_NBYTES):
+                tensor, dtype, shape = self._outputs[name]
+                self._writer.queue.put(
+                    Row(self.step or 0, tensor, TensorSnapshot(dtype, shape, 0), ROW_NBYTES)
+                )
+        return len(left_out)
+
+    def _placed(self, name: TensorName) -> TensorName:
+        """Return a name with its place in the order of execution: with a budget, that of the first step."""
+        number = next(self._sequence)
+        if self._budget is None:
+            return name._replace(sequence=number)
+        return name._replace(sequence=self._seen.setdefault(name, number))
 
     def _begin(self, step: int) -> None:
         self.step = step
@@ -410,6 +475,7 @@ class Recorder:
         self._holds = self._box is not None and self._box.may_save(step)
         self._left_out_before, self._problems_before = self.left_out, len(self.problems)
         is_eager = self._choice.compiled == "eager"
+        self._look()
         hooks = StepHooks(
             self._torch,
             self._model,
@@ -419,6 +485,8 @@ class Recorder:
             modules=self._choice.modules,
             functions=self._functions,
             inside_compiled=is_eager,
+            looked_at=self._looked_at,
+            names=self._names,
         )
         if is_eager:
             self._step_resources.enter_context(self._torch.compiler.set_stance("force_eager"))
@@ -448,6 +516,8 @@ class Recorder:
             ended=ended,
             left_out=self.left_out - self._left_out_before,
             problems=tuple(self.problems[self._problems_before :]),
+            not_looked_at=self._say_what_was_left_out(),
+            overhead=None if self._budget is None else round(self.overhead, 4),
         )
         self._writer.queue.put(StepEnd(self.step, mark, self._lines.to_json))
 

@@ -77,10 +77,14 @@ class Suspicions:
             return self._spike(named, row[_MEAN])
         return ""
 
-    def end(self) -> str:
-        """Return what is wrong with the step as a whole; "" for nothing. Begins the next one."""
+    def end(self, *, is_whole: bool = True) -> str:
+        """Return what is wrong with the step as a whole; "" for nothing. Begins the next one.
+
+        Args:
+            is_whole: whether all modules were looked at: else the norm is not that of all gradients.
+        """
         norm, self._squares = math.sqrt(self._squares), 0.0
-        return self._spike("the norm of all gradients", norm) if norm else ""
+        return self._spike("the norm of all gradients", norm) if norm and is_whole else ""
 
     def _spike(self, what: str, value: float) -> str:
         if not math.isfinite(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -302,6 +303,13 @@ class Writer:
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
+
+    @property
+    def processor_s(self) -> float:
+        """The processor time of the thread so far, in seconds; 0 before it begins, or after it has ended."""
+        if self._thread.ident is None or not self._thread.is_alive():
+            return 0.0
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     def close(self) -> None:
         """Write everything that is queued, and end."""
