@@ -150,6 +150,20 @@ class Dataflow:
         readers = [n for n in self._readers[1].get(in_b, ()) if n > number]
         return readers[0] if readers else None
 
+    def results(self, number: int) -> list[int]:
+        """Return the outputs of later operators of A that were given the very bytes that were dumped."""
+        own = _NO_DIGEST if self.digests is None else self.digests[0][number]
+        readers = () if own == _NO_DIGEST else self._readers[0].get(own, ())
+        return [n for reader in readers if reader > number for n in self._outputs[self.keys[reader].operator]]
+
+    @cached_property
+    def _outputs(self) -> dict[OperatorKey, list[int]]:
+        """The outputs by their operator."""
+        outputs: dict[OperatorKey, list[int]] = defaultdict(list)
+        for number in filter(self.is_output, range(len(self.keys))):
+            outputs[self.keys[number].operator].append(number)
+        return outputs
+
     @cached_property
     def _readers(self) -> tuple[dict[bytes, list[int]], dict[bytes, list[int]]]:
         """The inputs of A by their digests, on A and on B."""

@@ -515,13 +515,20 @@ class _StepJudge:
         unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
+        # What is executed last may be the next batch. Where there are gradients, they tell what was read.
+        of_gradients = max(
+            (self._differences[n] for n in self._tensors if self._flow.parts[n].is_gradient), default=0.0
+        )
         # A batch that is cut in another way leaves nothing alike; a norm forgets what its input differed by.
+        activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
         forward = [
             min(self._differences[n], 1.0)
-            for n, tensor in self._tensors.items()
-            if tensor.unequal and self._flow.parts[n] is StepPart.ACTIVATION and n not in unread
+            for n in activations
+            if self._tensors[n].unequal and n not in unread
         ]
-        is_cut_otherwise = of_parameters * _CLOSER < min(forward, default=0.0)
+        is_cut_otherwise = of_parameters * _CLOSER < min(forward, default=0.0) and 2 * len(forward) > len(
+            activations
+        )
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
@@ -539,9 +546,13 @@ class _StepJudge:
                 )
             elif (
                 tensor.unequal
+                and not self._has_effect(number, difference)
+                and (
+                    tensor.metrics is None or tensor.metrics.count > 1
+                )  # a loss is what all was computed for
                 and self._flow.is_same_rank
                 and later >= _FEWEST_LATER
-                and closest * _CLOSER < difference
+                and max(closest, min(of_parameters, of_gradients)) * _CLOSER < difference
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "
@@ -550,6 +561,11 @@ class _StepJudge:
             else:
                 later, closest = later + 1, max(closest, self._differences[number])
         return unread
+
+    def _has_effect(self, number: int, difference: float) -> bool:
+        """Return whether an operator that was given what was dumped of a tensor returned something else."""
+        results = (self._differences.get(result, 0.0) for result in self._flow.results(number))
+        return any(result * _CLOSER >= difference for result in results)
 
     def _largest_of_gradients(self) -> float:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity."""

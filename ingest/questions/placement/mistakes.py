@@ -205,29 +205,32 @@ class MistakeSearch:
         """Return whether so many of some members of a kind are shared that the others are odd."""
         return members - other >= max(MANY, 2 * other)
 
-    def _unshared(self, number: int, unlike: Collection[int]) -> dict[int, int]:
+    def _unshared(self, number: int, odd: Collection[int]) -> dict[int, int]:
         """Return gradients that differ on ranks with the same parameter, if that differs afterwards.
 
         By gradient, its parameter. Where no later step tells what the update did, most others must be the
         same. Parts of a whole may begin with the same constant: then others of the kind must be the same.
         """
-        seen, odd = self.seen, {*unlike}
+        seen = self.seen
         shared = [
             (gradient, parameter)
             for gradient, parameter in self._gradients
             if seen.holders(number, gradient) > 1 and (seen.tells[number, parameter] or gradient in odd)
         ]
-        unshared = {gradient: own for gradient, own in shared if seen.splits(number, gradient, own)}
-        if number + 1 < len(seen.content):
-            return {
-                gradient: own for gradient, own in unshared.items() if seen.splits(number, own, own, later=1)
-            }
+        unlike = {gradient: own for gradient, own in shared if seen.splits(number, gradient, own)}
         # What differed in the step before, and led to nothing, was dumped before it was reduced.
         unshared = {
             gradient: own
-            for gradient, own in unshared.items()
+            for gradient, own in unlike.items()
             if not number or not seen.splits(number - 1, gradient, own)
         }
+        if number + 1 < len(seen.content):
+            applied = {gradient for gradient, own in unlike.items() if seen.splits(number, own, own, later=1)}
+            # So was what leads to nothing in this step, and likely all of them.
+            are_applied = 2 * len(applied) > len(unlike)
+            return {
+                gradient: own for gradient, own in unshared.items() if are_applied and gradient in applied
+            }
         return unshared if len(shared) - len(unshared) >= MANY * len(unshared) else {}
 
     def shared_gradients(self, number: int) -> int:
