@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -515,20 +515,10 @@ class _StepJudge:
         unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
+        is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
         # What is executed last may be the next batch. Where there are gradients, they tell what was read.
-        of_gradients = max(
-            (self._differences[n] for n in self._tensors if self._flow.parts[n].is_gradient), default=0.0
-        )
-        # A batch that is cut in another way leaves nothing alike; a norm forgets what its input differed by.
-        activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        forward = [
-            min(self._differences[n], 1.0)
-            for n in activations
-            if self._tensors[n].unequal and n not in unread
-        ]
-        is_cut_otherwise = of_parameters * _CLOSER < min(forward, default=0.0) and 2 * len(forward) > len(
-            activations
-        )
+        gradients = (self._differences[n] for n in self._tensors if self._flow.parts[n].is_gradient)
+        of_gradients = min(of_parameters, max(gradients, default=0.0))
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
@@ -545,14 +535,9 @@ class _StepJudge:
                     f"{_CLOSER:.0f} times closer"
                 )
             elif (
-                tensor.unequal
-                and not self._has_effect(number, difference)
-                and (
-                    tensor.metrics is None or tensor.metrics.count > 1
-                )  # a loss is what all was computed for
-                and self._flow.is_same_rank
-                and later >= _FEWEST_LATER
-                and max(closest, min(of_parameters, of_gradients)) * _CLOSER < difference
+                later >= _FEWEST_LATER
+                and max(closest, of_gradients) * _CLOSER < difference
+                and self._may_be_in_flight(number, difference)
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "
@@ -561,6 +546,27 @@ class _StepJudge:
             else:
                 later, closest = later + 1, max(closest, self._differences[number])
         return unread
+
+    def _is_cut_otherwise(self, unread: Container[int], of_parameters: float) -> bool:
+        """Return whether the batch is cut in another way, so that no activation is alike, but gradients are.
+
+        Only what differs counts: a norm forgets what its input differed by.
+        """
+        activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
+        different = [
+            min(self._differences[n], 1.0)
+            for n in activations
+            if self._tensors[n].unequal and n not in unread
+        ]
+        is_most = 2 * len(different) > len(activations)
+        return is_most and of_parameters * _CLOSER < min(different, default=0.0)
+
+    def _may_be_in_flight(self, number: int, difference: float) -> bool:
+        """Return whether a tensor may have been dumped before it was written: no loss, and without effect."""
+        tensor = self._tensors[number]
+        is_number = tensor.metrics is not None and tensor.metrics.count == 1
+        is_candidate = tensor.unequal and self._flow.is_same_rank and not is_number
+        return bool(is_candidate) and not self._has_effect(number, difference)
 
     def _has_effect(self, number: int, difference: float) -> bool:
         """Return whether an operator that was given what was dumped of a tensor returned something else."""
