@@ -367,10 +367,10 @@ class Service:
     def _turn_ring(self) -> None:
         """Have tensors dropped that have left the ring."""
         if self.ring is not None:
-            self._report_all(self.ring.poll(self._ranks_and_busy))
+            self._report_all(self.ring.poll(self._look_for_ring))
 
-    def _ranks_and_busy(self) -> tuple[set[int], set[StepKey]]:
-        """Return the ranks of the dump, and the steps of which files are still to be read back."""
+    def _look_for_ring(self) -> tuple[set[int], set[StepKey], set[int]]:
+        """Return the ranks, the steps of which files are still to be read back, and those to be committed."""
         busy = {
             state.key
             for state in self.table
@@ -378,7 +378,8 @@ class Service:
             and state.listing is not None
             and (state.deletion.kept is None or state.deletion.kept.reason in NO_NEWS)
         }
-        return {state.key.rank for state in self.table}, busy
+        pending = {state.key.step for state in self.table if state.is_pending and state.key.step is not None}
+        return {state.key.rank for state in self.table}, busy, pending
 
     def _end_ring(self, until: float) -> None:
         """Have the ring take in the last commits, and end it."""

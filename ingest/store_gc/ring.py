@@ -66,11 +66,13 @@ class StoreRing:
     incidents: dict[int, str] = field(default_factory=dict)
     """By step: what was not there before."""
     around: set[int] = field(default_factory=set)
-    """The steps that incidents keep."""
+    """The steps that incidents keep, or may keep as soon as the steps beside them are committed."""
     stop: threading.Event = field(default_factory=threading.Event)
     _held: dict[StepKey, _Held] = field(default_factory=dict)
-    _before: dict[int, frozenset[str]] = field(default_factory=dict)
-    """By rank: the anomalies of the newest step that is not in `_held` any more."""
+    _before: dict[int, tuple[int, frozenset[str]]] = field(default_factory=dict)
+    """By rank: the newest step that is not in `_held` any more, and its anomalies."""
+    _settled: dict[int, set[int]] = field(default_factory=dict)
+    """By incident of which all steps around it are known: those steps."""
     _committed: deque[StepKey] = field(default_factory=deque)
     """Steps to read."""
     _has_begun: bool = False
@@ -95,11 +97,11 @@ class StoreRing:
         """Whether steps were committed that no turn has seen, or a turn is at work."""
         return self._has_news or (self._thread is not None and self._thread.is_alive())
 
-    def poll(self, look: Callable[[], tuple[set[int], set[StepKey]]]) -> list[Event]:
+    def poll(self, look: Callable[[], tuple[set[int], set[StepKey], set[int]]]) -> list[Event]:
         """Begin a turn if it is time to, and return what happened in those before.
 
         Args:
-            look: returns the ranks and the busy steps; see `turn`.
+            look: returns the ranks, the busy and the pending steps; see `turn`.
         """
         if self._thread is not None and self._thread.is_alive():
             return []
@@ -113,10 +115,10 @@ class StoreRing:
             self._thread.start()
         return events
 
-    def _turn(self, ranks: Collection[int], busy: Collection[StepKey]) -> None:
+    def _turn(self, ranks: Collection[int], busy: Collection[StepKey], pending: Collection[int]) -> None:
         started = time.monotonic()
         try:
-            self._events += self.turn(ranks, busy)
+            self._events += self.turn(ranks, busy, pending)
         except (StoreError, UsageError) as exc:  # of usage: the clocks of host and store differ
             down = exc if isinstance(exc, StoreError) else StoreError(exc.message, hint=exc.hint)
             self._events.append(DependencyDown(down))
@@ -125,12 +127,16 @@ class StoreRing:
             now = time.monotonic()
             self._next_at = now + max(_REST_PER_S * (now - started), _LEAST_REST_S)
 
-    def turn(self, ranks: Collection[int], busy: Collection[StepKey]) -> Iterator[Event]:
+    def turn(
+        self, ranks: Collection[int], busy: Collection[StepKey] = (), pending: Collection[int] = ()
+    ) -> Iterator[Event]:
         """Read what was committed, find incidents, and drop what has left the ring.
 
         Args:
             ranks: those of the dump. Whoever watches others drops theirs; incidents of all count.
             busy: steps that are not touched yet, because their source files are still to be read back.
+            pending: steps of the dump that are not committed: each may be an incident, and steps are not
+                committed in order.
 
         Yields:
             Incidents, and steps whose tensors were dropped.
@@ -144,13 +150,13 @@ class StoreRing:
             new.add(self._committed.popleft())
         try:
             self._read(new)
-            # Later, steps between were forgotten, and distances from old incidents would be too short.
-            yield from self._incidents_in(self._reach if self._has_begun else None)
+            yield from self._incidents_in(pending)
+            self._protect(pending)
         except BaseException:
             self._committed += new
             raise
         self._has_begun = True
-        yield from self._drop(ranks, busy)
+        yield from self._drop(ranks, busy, pending)
         self._forget(ranks)
 
     def _read(self, new: set[StepKey]) -> None:
@@ -175,37 +181,43 @@ class StoreRing:
         unknown = {StepKey(rank, step) for rank in ranks for step in numbers} - self._held.keys()
         return sorted(new | unknown, key=lambda key: key.order)
 
-    @property
-    def _numbers(self) -> list[int]:
-        return sorted({key.step or 0 for key in self._held})
+    def _numbers(self, pending: Collection[int] = ()) -> list[int]:
+        return sorted({key.order[0] for key in self._held}.union(pending))
 
-    @property
-    def _reach(self) -> int:
-        """How many of the newest steps are looked at for the distance from incidents."""
-        return 2 * self.steps + 2
-
-    def _incidents_in(self, reach: int | None) -> Iterator[Event]:
-        """Find what was not there before, and protect the steps around it.
-
-        Args:
-            reach: of how many of the newest steps; None for all.
-        """
-        numbers = self._numbers
+    def _incidents_in(self, pending: Collection[int]) -> Iterator[Event]:
+        """Find what was not there before."""
+        numbers, reach = self._numbers(pending), self.steps
         places = {number: place for place, number in enumerate(numbers)}
+        # What a step has may have begun in one before it that is pending: then it is not judged yet.
+        early = {one for step in pending for one in numbers[places[step] + 1 : places[step] + reach + 1]}
         for key, what in self._found():
-            apart = [places[key.order[0]] - places.get(one, -self.steps - 1) for one in self.incidents]
-            if all(abs(distance) > self.steps for distance in apart):
-                is_kept = len(self.incidents) < INCIDENTS
-                if is_kept:
-                    self.incidents[key.order[0]] = what
-                yield StoreIncident(key, what, is_kept)
-        for number in self.incidents.keys() & set(numbers if reach is None else numbers[-reach:]):
-            self.around.update(numbers[max(places[number] - self.steps, 0) : places[number] + self.steps + 1])
+            number = key.order[0]
+            apart = [places[number] - places.get(one, -reach - 1) for one in self.incidents]
+            if number not in early and all(abs(distance) > reach for distance in apart):
+                self.incidents[number] = what
+                yield StoreIncident(key, what, len(self.incidents) <= INCIDENTS)
+
+    def _protect(self, pending: Collection[int]) -> None:
+        """Find the steps around incidents, and around what is pending."""
+        numbers = self._numbers(pending)
+        kept = {*list(self.incidents)[:INCIDENTS], *pending} - self._settled.keys()
+        self.around = set()
+        for place, number in enumerate(numbers):
+            if number not in kept:
+                continue
+            window = set(numbers[max(place - self.steps, 0) : place + self.steps + 1])
+            if number in pending or place >= len(numbers) - 2 * self.steps:
+                self.around |= window
+            else:
+                self._settled[number] = window
+        self.around.update(*self._settled.values())
 
     def _found(self) -> list[tuple[StepKey, str]]:
         """Return the steps with what the step before did not have, and what that is; in order."""
-        before, found = dict(self._before), []
+        before, found = {rank: anomalies for rank, (_, anomalies) in self._before.items()}, []
         for key in sorted(self._held, key=lambda key: key.order):
+            if key.order[0] < self._before.get(key.rank, (-1,))[0]:
+                continue  # it came late, and what was before it is forgotten
             now = self._held[key].anomalies
             # In the first step of a rank, only NaN is: masks have infinities.
             if news := now - before.get(key.rank, now - {"nan_count"}):
@@ -213,15 +225,17 @@ class StoreRing:
             before[key.rank] = now
         return found
 
-    def _left_behind(self, ranks: Collection[int]) -> list[StepKey]:
+    def _left_behind(self, ranks: Collection[int], pending: Collection[int]) -> list[StepKey]:
         """Return the steps whose tensors are to go."""
-        stays = self.around | set(self._numbers[-self.steps :])
+        stays = self.around | set(self._numbers(pending)[-self.steps :])
         newest = newest_steps(self._held, self.steps)
         with_tensors = [key for key, held in self._held.items() if held.has_tensors and key.rank in ranks]
         return [key for key in with_tensors if key.step not in stays and key not in newest]
 
-    def _drop(self, ranks: Collection[int], busy: Collection[StepKey]) -> Iterator[Event]:
-        gone = self._left_behind(ranks)
+    def _drop(
+        self, ranks: Collection[int], busy: Collection[StepKey], pending: Collection[int]
+    ) -> Iterator[Event]:
+        gone = self._left_behind(ranks, pending)
         self._is_left = not set(gone).isdisjoint(busy)
         why = f"no incident within {self.steps} dumped steps"
         actions = tuple(
@@ -245,10 +259,12 @@ class StoreRing:
                 yield TensorsDropped(done.action.key, done.objects, done.nbytes)
 
     def _forget(self, ranks: Collection[int]) -> None:
-        """Forget steps of which all is decided, but for the newest ones, in order."""
-        numbers = self._numbers
-        old = set(numbers[: max(len(numbers) - self._reach, 0)])
-        for key in sorted(self._held, key=lambda key: key.order):
-            is_open = key.rank in ranks and self._held[key].has_tensors and key.step not in self.around
-            if key.step in old and not is_open:
-                self._before[key.rank] = self._held.pop(key).anomalies
+        """Forget steps of which all is decided, but for the newest ones."""
+        for number in self._numbers()[: -3 * self.steps - 3]:
+            keys = [key for key in self._held if key.order[0] == number]
+            is_decided = number in self.around or not any(
+                key.rank in ranks and self._held[key].has_tensors for key in keys
+            )
+            for key in keys if is_decided else ():
+                told = number, self._held.pop(key).anomalies
+                self._before[key.rank] = max(told, self._before.get(key.rank, told), key=lambda one: one[0])

@@ -1,11 +1,15 @@
 """A black box beside a job keeps the tensors of the newest steps and of those around incidents."""
 
+import random
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ingest
 from ingest.dump_retention.policy import RetentionPolicy
@@ -14,10 +18,11 @@ from ingest.store_gc import ring as ring_of
 from ingest.store_gc.ring import StoreRing
 from tests.gc_stores import assert_sound, fill, objects_of
 from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.pipeline import ingest_directly, plan_all, run
 from tests.services import observed_service
 from workers.events import Event
 from workers.model import StepKey
+from workers.store import commit as commit_format
 
 BOTH = (0, 1)
 
@@ -67,9 +72,31 @@ def test_tensors_of_the_newest_steps_and_of_those_around_incidents_stay(
         assert with_tensors(store, rank) == [5, 6, 7, 8, 9, 18, 19]
     assert set(incidents(events)) == {(1, 7, True)}
     assert sum(isinstance(event, TensorsDropped) for event in events) == 2 * (20 - 7)
-    assert len(ring._held) == 2 * 6
+    assert len(ring._held) == 2 * 9
     assert ingest.origin(ingest.open_store(store)).step == 7
     assert_sound(store)
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 13))
+@settings(max_examples=8)
+def test_steps_that_are_committed_in_any_order_end_the_same(chance: random.Random, nan_from: int) -> None:
+    """What is pending may be an incident: its neighbours stay until that is known."""
+    with tempfile.TemporaryDirectory() as root:
+        dump, store = MadeDump(Path(root, "dump")), Path(root, "run.zarr")
+        order = sorted(range(14), key=lambda step: step + chance.uniform(0, 6))
+        fill(dump, range(14), nan_in=range(nan_from, 14))
+        plans = {plan.key: plan for plan in plan_all(dump.root, store)}
+        commit_format.ensure_root(objects_of(store))
+        ring, events = StoreRing(objects_of(store), 2), list[Event]()
+        for place, step in enumerate(order):
+            for rank in BOTH:
+                run(plans[StepKey(rank, step)])
+                ring.note(StepKey(rank, step))
+            events += ring.turn(
+                BOTH, (), [one for one in order[place + 1 :] if one < max(order[: place + 1])]
+            )
+        around = set(range(max(nan_from - 2, 0), nan_from + 3)) | {12, 13}
+        assert with_tensors(store) == with_tensors(store, 1) == sorted(around & set(range(14)))
 
 
 def test_steps_that_others_look_after_or_that_are_busy_are_left_alone(dump: MadeDump, tmp_path: Path) -> None:
