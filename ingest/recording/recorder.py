@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -490,16 +490,19 @@ class Recorder:
         )
         if is_eager:
             self._step_resources.enter_context(self._torch.compiler.set_stance("force_eager"))
-        if names := hooks.names.compiled_names:
-            self._add_problem(
-                f"{', '.join(names[:3])}{' and others' if names[3:] else ''}: compiled, so nothing inside is "
-                "recorded; with compiled='eager', they run uncompiled in the steps that are recorded"
-            )
+        self._say_what_is_compiled(hooks.names.compiled_names)
         self._hooks = hooks
         if self._functions is not None:
             self._functions.begin()
         hooks.attach()
         self.recorded.append(step)
+
+    def _say_what_is_compiled(self, names: Sequence[str]) -> None:
+        if names:
+            self._add_problem(
+                f"{', '.join(names[:3])}{' and others' if names[3:] else ''}: compiled, so nothing inside is "
+                "recorded; with compiled='eager', they run uncompiled in the steps that are recorded"
+            )
 
     def _end(self, ended: str) -> None:
         hooks, self._hooks = self._hooks, None
