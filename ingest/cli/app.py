@@ -53,26 +53,8 @@ class CommandSummary:
 COMMANDS = (
     CommandSummary("ingest", _FILL, "Ingest a dump into a store once, and print what was in it."),
     CommandSummary("watch", _FILL, "Ingest each step of a running job as soon as it is complete."),
-    CommandSummary(
-        "ls", _ASK, "List the committed steps, or the tensors, files, problems or overflow records in them."
-    ),
-    CommandSummary("find", _ASK, "Find tensors, in order of step, rank and execution."),
-    CommandSummary(
-        "anomalies", _ASK, "List what went wrong, once for each cause: the worst first, then the earliest."
-    ),
-    CommandSummary("origin", _ASK, QUESTIONS["origin"].summary),
-    CommandSummary("divergence", _ASK, QUESTIONS["divergence"].summary),
-    CommandSummary("audit", _ASK, QUESTIONS["audit"].summary),
-    CommandSummary("trampled", _ASK, QUESTIONS["trampled"].summary),
+    *(CommandSummary(name, _ASK, question.summary) for name, question in QUESTIONS.items()),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
-    CommandSummary("compare-weights", _ASK, QUESTIONS["compare-weights"].summary),
-    CommandSummary("localize", _ASK, QUESTIONS["localize"].summary),
-    CommandSummary("layout", _ASK, QUESTIONS["layout"].summary),
-    CommandSummary("trend", _ASK, QUESTIONS["trend"].summary),
-    CommandSummary("heatmap", _ASK, QUESTIONS["heatmap"].summary),
-    CommandSummary("precision", _ASK, QUESTIONS["precision"].summary),
-    CommandSummary("quantiles", _ASK, QUESTIONS["quantiles"].summary),
-    CommandSummary("outliers", _ASK, QUESTIONS["outliers"].summary),
     CommandSummary(
         "show",
         _ASK,

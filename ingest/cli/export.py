@@ -10,7 +10,6 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, report_damaged
-from ingest.cli.find import hints
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     Conditions,
@@ -148,6 +147,8 @@ def _chosen_rows(
     for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     if not rows:
+        from ingest.questions.find import hints  # deferred: numpy takes 0.1 s
+
         say("no tensor fulfils the conditions", label="warning")
         for hint in hints(store, rank, step, chosen):
             say(hint, label="hint")

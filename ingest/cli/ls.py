@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-import ingest
-from ingest.cli.exits import report_damaged
-from ingest.cli.find import print_tensors
-from ingest.cli.opening import open_store
-from ingest.cli.options import (
-    ConfigOption,
-    JsonOption,
-    MeshOption,
-    RanksOption,
-    StepOption,
-    StoreArgument,
-    WatchersOption,
-)
-from ingest.cli.printing import print_json, print_line, print_rows, say, step_text
-from ingest.cli.watch_explain import print_steps
+from ingest.cli.watch_explain import explained
+from ingest.page.moment import Moment
+from ingest.page.rendering import clock
+from ingest.page.watchers import watchers
+from ingest.questions.find import rows_of as tensor_rows
+from ingest.questions.missing import missing
+from ingest.questions.question import Mode, Note, Option, Question, Ranks, Rows, Shown, Steps
+from ingest.reader.damage import Damage
+from ingest.reader.dump_store import DumpStore
+from ingest.reader.parallel.mesh import Coordinate, format_coordinates
+from ingest.reader.rows import file_rows, overflow_rows, step_row
+from ingest.reader.step import Step
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 
-if TYPE_CHECKING:
-    from ingest.reader.damage import Damage
-    from workers.model import StepKey
-
 #: What heads each table, and what stands below.
 _Columns = Mapping[str, Callable[[Any], object]]
-_PLACE: _Columns = {"rank": itemgetter("rank"), "step": lambda row: step_text(row["step"])}
+_PLACE: _Columns = {
+    "rank": itemgetter("rank"),
+    "step": lambda row: "run" if row["step"] is None else row["step"],
+}
 _FILES: _Columns = {
     **_PLACE,
     "kind": itemgetter("kind"),
@@ -52,18 +48,18 @@ _OVERFLOWS: _Columns = {
 _MISSING: _Columns = {
     "what": attrgetter("what"),
     "name": attrgetter("name"),
-    "rank": lambda item: "all" if item.rank is None else str(item.rank),
+    "rank": lambda item: "all" if item.rank is None else item.rank,
     "reason": attrgetter("reason"),
 }
 _STEPS: _Columns = {
     "rank": itemgetter("rank"),
     "mesh": lambda row: _mesh_text(row) or "-",
-    "step": lambda row: step_text(row["step"]),
+    "step": _PLACE["step"],
     "status": lambda row: row["status"] + ("" if row["has_tensors"] else ", no tensors"),
-    "tensors": lambda row: str(row["tensors"] + row["statistics_only"]),
+    "tensors": lambda row: row["tensors"] + row["statistics_only"],
     "files": itemgetter("files"),
     "NaN": itemgetter("nan_count"),
-    "Inf": lambda row: str(row["pos_inf_count"] + row["neg_inf_count"]),
+    "Inf": lambda row: row["pos_inf_count"] + row["neg_inf_count"],
     "overflows": itemgetter("overflows"),
     "problems": itemgetter("problems"),
     "raw": lambda row: human_bytes(row["raw_bytes"]),
@@ -84,131 +80,105 @@ _WATCHERS: _Columns = {
 }
 
 
-def command(
-    store: StoreArgument = None,
-    rank: RanksOption = None,
-    step: StepOption = None,
-    tensors: Annotated[bool, typer.Option("--tensors", "-t", help="List the tensors of the steps.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="List the files that are not tensors.")] = False,
-    problems: Annotated[
-        bool,
-        typer.Option(
-            "--problems", help="List quarantined files, and files with names that are not understood."
-        ),
-    ] = False,
-    overflows: Annotated[
-        bool, typer.Option("--overflows", help="List the overflow records and the operators that overflowed.")
-    ] = False,
-    missing: Annotated[
-        bool,
-        typer.Option(
-            "--missing", help="List what the configuration of the dump asked for and is not in the store."
-        ),
-    ] = False,
-    watchers: WatchersOption = "",
-    token: Annotated[
-        bool,
-        typer.Option(
-            "--token",
-            help="Print a word that changes when a step is committed, changed, removed or evaluated.",
-        ),
-    ] = False,
-    mesh: MeshOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Token(Shown):
+    """A word that changes with what is committed."""
+
+    moment: Moment
+    left_out = ()
+
+    @property
+    def damaged(self) -> Sequence[Damage]:
+        """What could not be read."""
+        return self.moment.damages
+
+    def report(self) -> Iterator[str]:
+        """Yield the word."""
+        yield self.moment.token
+
+    def to_json(self) -> dict[str, str]:
+        """Return what the page says of a store that answers."""
+        return {"token": self.moment.token, "clock": clock(self.moment.read_at), "away": ""}
+
+
+def ls(store: DumpStore, rank: Ranks = None, step: Steps = None) -> Rows:
     """List the committed steps, or the tensors, files, problems or overflow records in them.
 
     If a step is damaged, it is named, the others are listed, and the exit code is 3.
-
-    [bold]dump-ingest ls s3://bucket/run.zarr[/]             every step
-    [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]     the tensors of rank 1, step 8
-    [bold]dump-ingest ls run.zarr --watchers node1:9108[/]   what is still to come
     """
-    from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
-
     damages: list[Damage] = []
-    opened = open_store(store, config, mesh=mesh)
-    if watchers:
-        _print_watchers(ingest.watchers(opened, watchers), json=json)
-        return
-    if token:
-        damages += _print_token(opened, json=json)
-    elif missing:
-        items = ingest.missing(opened, rank, damages=damages)
-        none = "no dump configuration in the store requests anything that is missing"
-        print_rows(items, _MISSING, as_json=json, none=none)
-    steps = [] if token or missing else opened.select(rank, step, damages=damages)
-    damaged: dict[StepKey, str] = {}
-    if tensors:
-        print_tensors(_rows(steps, lambda step: step.tensors(), damaged), json=json)
-    elif files or problems:
-        rows = _rows(steps, lambda step: file_rows(step, problems=problems), damaged)
-        none = _none("problem" if problems else "file that is not a tensor", len(steps) - len(damaged))
-        print_rows(rows, _FILES, as_json=json, none=none, right=("bytes",))
-    elif overflows:
-        rows = _rows(steps, overflow_rows, damaged)
-        none = _none("overflow record", len(steps) - len(damaged))
-        print_rows(rows, _OVERFLOWS, as_json=json, none=none, right=("stream", "task"))
-    elif not (token or missing):
-        opened.coordinates({opened.key.rank for opened in steps})  # all at once
-        rows = list(map(step_row, steps))
-        shown = [name for name in _STEPS if name != "mesh" or any(map(_mesh_text, rows))]
-        spare = ("files", "raw", "committed (UTC)", "mesh", "overflows", "stored", "Inf")
-        columns = {name: _STEPS[name] for name in shown}
-        print_rows(rows, columns, as_json=json, right=[*_STEPS][4:-1], spare=spare)
-        _say_mixed(rows)
-    found = (f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
-    report_damaged([*damages, *found])
+    steps = store.select(rank, step, damages=damages)
+    store.coordinates({opened.key.rank for opened in steps})  # all at once
+    rows = list(map(step_row, steps))
+    shown = [name for name in _STEPS if name != "mesh" or any(map(_mesh_text, rows))]
+    return Rows(
+        store.url,
+        rows,
+        {name: _STEPS[name] for name in shown},
+        right=[*_STEPS][4:-1],
+        spare=("files", "raw", "committed (UTC)", "mesh", "overflows", "stored", "Inf"),
+        more=tuple(_mixed(rows)),
+        damaged=damages,
+    )
 
 
-def _none(what: str, steps: int) -> str:
-    """Say that there is none of it, and in how many steps: those that could be read."""
-    return f"no {what} in {counted(steps, 'step')}"
-
-
-def _rows(steps: Sequence[ingest.Step], rows_of: Callable[[ingest.Step], Any], damaged: Any) -> list[Any]:
-    """Return the rows of all steps; add each step whose index is damaged to `damaged`, and go on."""
+def _listed(
+    store: DumpStore, rows_of: Callable[[Step], Iterable[Any]], given: Mapping[str, Any]
+) -> tuple[list[Any], list[str], int]:
+    """Return the rows of all steps, what is damaged, and how many steps were read."""
+    damages: list[Damage] = []
     rows: list[Any] = []
+    steps = store.select(given.get("rank"), given.get("step"), damages=damages)
+    unread = []
     for step in steps:
         try:
             rows += rows_of(step)
         except DamagedStore as exc:
-            damaged[step.key] = exc.message
-    return rows
+            unread.append(f"{step.key}: {exc.message.removeprefix(f'{step.key}: ')}")
+    return rows, [*map(str, damages), *unread], len(steps) - len(unread)
 
 
-def _print_watchers(watchers: Sequence[ingest.LiveWatcher], *, json: bool) -> None:
-    """Print a row for each watcher, and one for each step that is not settled."""
+def _in_steps(
+    rows_of: Callable[[Step], Iterable[Any]], columns: _Columns, noun: str, right: Sequence[str]
+) -> Callable[..., Rows]:
+    """Return what lists something of steps."""
+
+    def ask(store: DumpStore, _: object, **given: Any) -> Rows:
+        rows, damaged, steps = _listed(store, rows_of, given)
+        none = f"no {noun} in {counted(steps, 'step')}"
+        return Rows(store.url, rows, columns, right, none=none, damaged=damaged)
+
+    return ask
+
+
+def _tensors(store: DumpStore, _: object, **given: Any) -> Rows:
+    rows, damaged, _steps = _listed(store, lambda step: step.tensors(), given)
+    return tensor_rows(store.url, rows, damaged=damaged)
+
+
+def _missing(store: DumpStore, _: object, rank: Ranks = None) -> Rows:
+    damages: list[Damage] = []
+    items = missing(store, rank, damages=damages)
+    none = "no dump configuration in the store requests anything that is missing"
+    return Rows(store.url, items, _MISSING, none=none, damaged=damages)
+
+
+def _watched(store: DumpStore, addresses: str) -> Rows:
+    """Return a row for each watcher, and one for each step that is not settled."""
+    told = watchers(store, addresses)
+    steps = [row for watcher in told for row in watcher.steps]
     none = "the watchers that answer write to other stores"
-    print_rows(watchers, _WATCHERS, as_json=json, none=none, right=[*_WATCHERS][2:])
-    if not json and (steps := [row for watcher in watchers for row in watcher.steps]):
-        print_line("")
-        print_steps(steps, None, None, json=False)
-
-
-def _print_token(store: ingest.DumpStore, *, json: bool) -> Sequence[Damage]:
-    """Print the word, or what the page says of a store that answers; return what is damaged."""
-    from ingest.page.moment import Moment  # deferred: numba, zarr: 0.5 s
-    from ingest.page.rendering import clock  # deferred: as above
-
-    moment = Moment.of(store)
-    if json:
-        print_json({"token": moment.token, "clock": clock(moment.read_at), "away": ""})
-    else:
-        print_line(moment.token)
-    return moment.damages
+    more = ("", *explained(steps).report()) if steps else ()
+    return Rows(store.url, told, _WATCHERS, [*_WATCHERS][2:], none=none, more=more)
 
 
 def _mesh_text(row: Mapping[str, Any]) -> str:
     """Write what `step_row` has in `coordinates`."""
-    from ingest.reader.parallel.mesh import Coordinate, format_coordinates  # deferred: as in `command`
-
     return format_coordinates({axis: Coordinate(*place) for axis, place in row["coordinates"].items()})
 
 
-def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
-    """Print which ranks have steps from several dumps: a moved one, or another one by mistake."""
+def _mixed(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
+    """Yield which ranks have steps from several dumps: a moved one, or another one by mistake."""
     steps_by_root: dict[int, dict[str, list[int]]] = {}
     for row in rows:
         if row["step"] is not None:
@@ -219,4 +189,63 @@ def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
                 f"{root} ({counted(len(steps), 'step')}, {min(steps)} to {max(steps)})"
                 for root, steps in roots.items()
             )
-            say(f"rank {rank} comes from {len(roots)} dump directories: {places}", label="warning")
+            yield Note(f"rank {rank} comes from {len(roots)} dump directories: {places}", "warning")
+
+
+_CHOICES = frozenset({"rank", "step"})
+
+
+def _flag(name: str, words: str, ask: Callable[..., Shown], takes: frozenset[str] = _CHOICES) -> Mode:
+    return Mode(name, Option(words, short="-t" * (name == "tensors")), default=False, ask=ask, takes=takes)
+
+
+QUESTION = Question(
+    ls,
+    (
+        "ls s3://bucket/run.zarr             every step",
+        "ls run.zarr -r 1 -n 8 --tensors     the tensors of rank 1, step 8",
+        "ls run.zarr --watchers node1:9108   what is still to come",
+    ),
+    limit=None,
+    takes_mesh=True,
+    modes=(
+        _flag("tensors", "List the tensors of the steps.", _tensors),
+        _flag(
+            "files",
+            "List the files that are not tensors.",
+            _in_steps(partial(file_rows, problems=False), _FILES, "file that is not a tensor", ("bytes",)),
+        ),
+        _flag(
+            "problems",
+            "List quarantined files, and files with names that are not understood.",
+            _in_steps(partial(file_rows, problems=True), _FILES, "problem", ("bytes",)),
+        ),
+        _flag(
+            "overflows",
+            "List the overflow records and the operators that overflowed.",
+            _in_steps(overflow_rows, _OVERFLOWS, "overflow record", ("stream", "task")),
+        ),
+        _flag(
+            "missing",
+            "List what the configuration of the dump asked for and is not in the store.",
+            _missing,
+            frozenset({"rank"}),
+        ),
+        Mode(
+            "watchers",
+            Option(
+                "Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
+                "HOST:PORT,...",
+            ),
+            default="",
+            ask=_watched,
+            takes=frozenset(),
+        ),
+        _flag(
+            "token",
+            "Print a word that changes when a step is committed, changed, removed or evaluated.",
+            lambda store, _: _Token(Moment.of(store)),
+            frozenset(),
+        ),
+    ),
+)

@@ -31,7 +31,7 @@ def told(name: str, option: Option, default: Any = None) -> Any:
         metavar=option.metavar or None,
         help=option.words,
         min=0 if option.kind is int else None,
-        show_default=not (default is None or isinstance(default, bool)),
+        show_default=not (default in (None, "") or isinstance(default, bool)),
         parser=None if option.kind in _PLAIN else _parser(option.kind),
     )
 

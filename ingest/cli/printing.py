@@ -181,10 +181,10 @@ def say_left_out(left_out: Iterable[object]) -> None:
         say(str(step), label="left out")
 
 
-def say_rest(total: int, shown: int, what: str, every: str = "--limit 0") -> None:
-    """Print to stderr how many rows there are if some were cut off, and the option that prints all."""
-    if shown < total:
-        say(f"{total} {what}, the first {shown} shown ({every}: all)")
+def say_rest(total: int, limit: int, noun: str, every: str = "--limit 0") -> None:
+    """Print to stderr how many rows there are if a limit cut some off, and the option that prints all."""
+    if 0 < limit < total and noun:
+        say(f"{total} {noun}s, the first {limit} shown ({every}: all)")
 
 
 def is_terminal() -> bool:
@@ -241,7 +241,7 @@ def print_drawing(drawing: Drawing, limit: int) -> None:
         for line in drawing.lines(width, limit, in_colour):
             console.print(line, soft_wrap=True)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
-    say_rest(drawing.rows, min(limit or drawing.rows, drawing.rows), f"{drawing.noun}s")
+    say_rest(drawing.rows, limit, drawing.noun)
 
 
 def check_writable(path: Path, option: str) -> None:

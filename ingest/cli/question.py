@@ -11,11 +11,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store, page_url, store_and_maybe
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, StoreArgument, typer_type
 from ingest.cli.printing import (
-    limited,
+    is_terminal,
     print_drawing,
     print_json,
     print_table,
@@ -26,10 +26,11 @@ from ingest.cli.printing import (
     write_and_say,
 )
 from ingest.questions.question import (
+    BESIDE_JSON,
     CONDITIONS,
     ERROR,
-    LEFT_OUT,
     Drawing,
+    Listing,
     Mode,
     Note,
     Question,
@@ -56,8 +57,7 @@ def command_of(question: Question) -> Callable[..., None]:
     takes = [each.name for each in parameters]
     argument = next((each for each in parameters if has_store and each.option.is_argument), None)
     draws, modes = hasattr(question.shown, "figure"), question.modes
-    rows = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
-    limit_type = Annotated[int, typer.Option(min=0, help=rows)]
+    limit_type, default_limit = _limit_of(question, draws=draws)
     before: dict[str, tuple[Any, Any]] = {"store": (StoreArgument, None)} if has_store else {}
     further = [each for mode in modes for each in mode.more]
     own = {
@@ -70,7 +70,7 @@ def command_of(question: Question) -> Callable[..., None]:
         for name, words in written.items()
     }
     after: dict[str, tuple[Any, Any]] = {
-        **({} if question.limit is None else {"limit": (limit_type, question.limit)}),
+        **({} if question.limit is None else {"limit": (limit_type, default_limit)}),
         **files,
         **{mode.name: (typer_type(mode.name, mode.option, mode.default), mode.default) for mode in modes},
         **({"mesh": (MeshOption, None)} if question.takes_mesh else {}),
@@ -81,6 +81,8 @@ def command_of(question: Question) -> Callable[..., None]:
     def command(**given: Any) -> None:
         store, config = given.pop("store", None), given.pop("config", None)
         limit, as_json = given.pop("limit", 0), given.pop("json")
+        if limit is None:  # only a terminal gets a part unasked
+            limit = question.limit or 0 if is_terminal() and not as_json else 0
         paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
         chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}
@@ -116,6 +118,15 @@ def command_of(question: Question) -> Callable[..., None]:
     return command
 
 
+def _limit_of(question: Question, *, draws: bool) -> tuple[Any, int | None]:
+    """Return the type and the default of `--limit`."""
+    words = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
+    if not question.is_listing:
+        return Annotated[int, typer.Option(min=0, help=words)], question.limit
+    words += f" Default: {question.limit} on a terminal, else all."
+    return Annotated[int | None, typer.Option(metavar="N", min=0, help=words, show_default=False)], None
+
+
 def _link(answer: Shown, store: Any, config: Path | None) -> str:
     """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
     place: tuple[int, int] | None = getattr(answer, "place", None)
@@ -138,7 +149,10 @@ def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> 
     """
     alike = CONDITIONS if question.takes_conditions else ()
     others = (name for name, value in given.items() if value and name not in {*mode.takes, mode.name})
-    named = dict.fromkeys("conditions" if name in alike else f"--{_dashed(name)}" for name in others)
+    flags = {each.name: each.option.flag for each in question.parameters}
+    named = dict.fromkeys(
+        "conditions" if name in alike else flags.get(name) or f"--{_dashed(name)}" for name in others
+    )
     if named:
         flag = f"--{_dashed(mode.name)}"
         raise UsageError(f"{flag} does not go with {', '.join(named)}", hint=f"Leave out {flag}.")
@@ -151,7 +165,12 @@ def _dashed(name: str) -> str:
 def help_of(question: Question) -> str:
     """Return the help of a command, with its examples; what its docstring has in backquotes is bold."""
     words = re.sub("`([^`]+)`", r"[bold]\1[/]", question.help.replace("[", r"\["))
-    return "\n\n".join([words, "\n".join(f"[bold]dump-ingest {each}[/]" for each in question.examples)])
+    return "\n\n".join([words, "\n".join(map(_example, question.examples))])
+
+
+def _example(line: str) -> str:
+    words, space, comment = line.partition("   ")
+    return f"[bold]dump-ingest {words}[/]{space}{comment}"
 
 
 def print_answer(
@@ -169,31 +188,34 @@ def print_answer(
     Returns:
         Whether it says why there is no answer.
     """
+    listing = answer if isinstance(answer, Listing) else None
     if as_json:
-        told = answer.to_json()
+        told = answer.to_json() if listing is None else listing.json_rows(limit)
         print_json({**told, "page": link} if link and isinstance(told, Mapping) else told)
-    is_void = False
-    for part in answer.report():
-        if isinstance(part, Note):
-            is_void |= part.label == ERROR
-            if not as_json or part.label in (LEFT_OUT, ERROR):
-                say(part.text, label=part.label, style="bold red" if part.label == ERROR else "yellow")
-        elif not as_json:
+    parts = list(answer.report())
+    for part in parts if not as_json else ():
+        if not isinstance(part, Note):
             _print_part(part, limit, every)
+    is_cut = listing is not None and 0 < limit < len(listing.table().rows)
+    if listing is not None and listing.headline and (is_cut or not as_json):
+        say(listing.headline + f", the first {limit} shown ({every}: all)" * is_cut)
+    notes = [part for part in parts if isinstance(part, Note)]
+    for note in notes:
+        if not as_json or note.label in BESIDE_JSON:
+            say(note.text, label=note.label, style="bold red" if note.label == ERROR else "yellow")
     if link and not as_json:
         say(f"page: {link}")
-    return is_void
+    return any(note.label == ERROR for note in notes)
 
 
 def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int, every: str) -> None:
     if isinstance(part, Table):
         print_table(list(part.columns), part.cells(limit), right=part.right, spare=part.spare)
-        say_rest(len(part.rows), len(limited(part.rows, limit)), f"{part.noun}s", every)
+        say_rest(len(part.rows), limit, part.noun, every)
     elif isinstance(part, Texts):
-        shown = limited(part.texts, limit)
-        for line in (line for text in shown for line in text.split("\n")):
+        for line in (line for text in part.texts[: limit or None] for line in text.split("\n")):
             print_wrapped(line)
-        say_rest(len(part.texts), len(shown), f"{part.noun}s", every)
+        say_rest(len(part.texts), limit, part.noun, every)
     elif isinstance(part, Drawing):
         print_drawing(part, limit)
     else:
@@ -220,6 +242,7 @@ def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> N
 def end_as(answer: Shown, *, is_void: bool = False) -> None:
     """Say which steps an answer leaves out; end with 3 if one is damaged, 5 in an alarm, 1 if void."""
     say_left_out(answer.left_out)
+    say_damaged(damage for damage in answer.damaged if damage not in answer.left_out)
     exit_if_damaged(answer.damaged)
     if answer.is_alarm:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -36,7 +36,6 @@ from ingest.cli.options import (
     StoreOption,
     WorkersOption,
 )
-from ingest.cli.watch_explain import print_steps
 from ingest.heartbeat import beat, tell_ready
 from ingest.service.stopping import StopRequest, left_s
 from workers import events
@@ -157,6 +156,9 @@ def command(
         "metrics": metrics,
     }
     if explain:
+        from ingest.cli.question import print_answer  # deferred: numpy takes 0.1 s
+        from ingest.cli.watch_explain import explained  # deferred: the same
+
         if watcher is None:
             from ingest.wiring.services import explain_steps  # deferred: 0.8 s
 
@@ -165,7 +167,7 @@ def command(
             from ingest.service.live_watcher import fetch_steps  # deferred: 0.5 s with the service
 
             rows = fetch_steps(watcher)
-        print_steps(rows, rank, step, json=json)
+        print_answer(explained(rows, rank, step), as_json=json)
         return
     belongs = {"--from": watcher, "--rank": rank, "--step": step, "--json": json}
     for flag in (flag for flag, value in belongs.items() if value):

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from ingest.cli.printing import print_rows, say, step_text
+from ingest.questions.question import Rows
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
     from ingest.steps.explain import StepRow
 
 
-_COLUMNS: dict[str, Callable[[StepRow], str]] = {
-    "rank": lambda row: str(row.rank),
-    "step": lambda row: step_text(row.step),
-    "phase": lambda row: row.phase,
-    "files": lambda row: str(row.files),
-    "why": lambda row: row.reason,
+_COLUMNS: Mapping[str, Callable[[Any], object]] = {
+    "rank": attrgetter("rank"),
+    "step": lambda row: "run" if row.step is None else row.step,
+    "phase": attrgetter("phase"),
+    "files": attrgetter("files"),
+    "why": attrgetter("reason"),
 }
-
-
-_SOURCE: dict[str, Callable[[StepRow], str]] = {
+_SOURCE: Mapping[str, Callable[[Any], object]] = {
     "dump files": lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
 }
 
@@ -35,21 +34,23 @@ def _contents(rows: Sequence[StepRow]) -> str:
     return f", which has ranks {ranks} and steps {steps}"
 
 
-def print_steps(
-    rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None, *, json: bool
-) -> None:
-    """Print these ranks and steps, or all if none is named, and on stderr how many are in each phase.
+def explained(
+    rows: Sequence[StepRow], ranks: Sequence[int] | None = None, steps: Sequence[int] | None = None
+) -> Rows:
+    """Return these ranks and steps, or all if none is named, and how many are in each phase.
 
     Args:
         rows: the steps of a dump.
-        ranks: the ranks to print.
-        steps: the steps to print.
-        json: whether as JSON.
+        ranks: the ranks to show.
+        steps: the steps to show.
     """
     chosen = [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
-    columns = _COLUMNS | (_SOURCE if any(row.source for row in chosen) else {})
-    none = f"no such step in the dump{_contents(rows)}"
-    print_rows(chosen, columns, as_json=json, none=none, right=("files",))
-    if chosen and not json:
-        phases = Counter(row.phase for row in chosen)
-        say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()))
+    phases = Counter(row.phase for row in chosen)
+    return Rows(
+        "",
+        chosen,
+        {**_COLUMNS, **(_SOURCE if any(row.source for row in chosen) else {})},
+        right=("files",),
+        none=f"no such step in the dump{_contents(rows)}",
+        headline=", ".join(f"{count} {phase}" for phase, count in phases.most_common()),
+    )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from operator import attrgetter
+from typing import ClassVar
 
-from ingest.findings.severities import at_least
+from ingest.findings.severities import BySeverity, Severity, at_least
 from ingest.findings.stored import SeriesDocument, read_series
-from ingest.reader import notebook
+from ingest.questions.question import Part, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
 from ingest.reader.damage import Damage
-from ingest.reader.plain import Plain
 from ingest.reader.ranges import named_ranges
+from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of
 from ingest.reader.text import counted
@@ -23,15 +24,13 @@ from workers.model import StepKey
 from workers.rules.load import load_rules, rules_like
 from workers.store.model import SEVERITIES, Finding
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-@dataclass(frozen=True, slots=True)
-class Anomalies(Plain):
+@dataclass(frozen=True, slots=True, repr=False)
+class Anomalies(BySeverity):
     """Findings, and how far they can be trusted to be all."""
 
-    hidden: ClassVar = ("severities",)
+    noun: ClassVar = "finding"
+    hidden: ClassVar = ("severities", "left_out")
     also: ClassVar = ("by_severity",)
 
     store: str
@@ -45,32 +44,31 @@ class Anomalies(Plain):
     """Steps and rules about which nothing is known, and why: having no findings there means nothing."""
     damaged: tuple[str, ...] = ()
     """Those of them that are damaged in the store."""
+    left_out: tuple[LeftOut, ...] = ()
 
-    @property
-    def by_severity(self) -> dict[str, int]:
-        """How much was found, by severity; the worst first."""
+    def totals_by_severity(self) -> Mapping[str, int]:
+        """Return how much was found of each severity, also beyond what is stored."""
         counts: Counter[str] = Counter()
         for rule, count in self.totals.items():
             counts[self.severities[rule]] += count
-        return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
+        return counts
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {severity}" for severity, count in self.by_severity.items())
-        return f"<Anomalies {self.store}: {counts or 'none'}>"
-
-    def _repr_html_(self) -> str:
-        columns = ("severity", "rule", "rank", "step", "name", "reason")
-        rows = ([getattr(finding, name) for name in columns] for finding in self.findings)
-        title = f"{counted(sum(self.totals.values()), 'finding')}: {self.store}"
-        return notebook.table(title, columns, rows, total=len(self.findings))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the findings as a table, one row for each."""
-        import pandas as pd  # deferred: pandas takes 0.4 s
-
-        return pd.DataFrame(
-            [finding.to_dict() for finding in self.findings], columns=list(Finding.__match_args__)
+    def table(self) -> Table[Finding]:
+        """Return a row for each finding."""
+        return Table(
+            {
+                **{name: attrgetter(name) for name in ("severity", "rule", "rank", "step")},
+                "name": lambda finding: finding.name or "-",
+                "what": lambda finding: finding.reason,
+            },
+            self.findings,
         )
+
+    def report(self) -> Iterator[Part]:
+        """Yield the findings, and what is not known."""
+        if self.findings:
+            yield self.table()
+        yield from self.unknown()
 
 
 def _by_rule(
@@ -91,7 +89,7 @@ def anomalies(
     step: Choice = None,
     *,
     rule: str | Sequence[str] | None = None,
-    severity: str | None = None,
+    severity: Severity = None,
 ) -> Anomalies:
     """List the findings of rules, without reading any tensor.
 

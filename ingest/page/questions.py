@@ -13,8 +13,8 @@ from ingest.questions import QUESTIONS
 from ingest.questions.question import CONDITIONS, Parameter, Question, Shown, question_named
 from workers.errors import UsageError
 
-#: The questions about one store: the others name stores themselves.
-ASKED = tuple(name for name in QUESTIONS if name not in ("localize", "compare-weights"))
+#: The questions about one store that have no screen of their own: the others name stores themselves.
+ASKED = tuple(name for name in QUESTIONS if name not in ("ls", "anomalies", "localize", "compare-weights"))
 RANK = UrlParameter("rank", "integer", "Only this rank.")
 STEP = UrlParameter("step", "integer", "Only this step.")
 

@@ -14,6 +14,7 @@ trampled.py              memory that changed although nobody wrote it
 trend.py, heatmap.py, matrix.py
                          a statistic over steps and ranks
 plot.py                  pictures of these, with matplotlib
+find.py                  tensors by name, operator and statistics
 choosing.py, sketched_tensors.py
                          shared: what users name, the tensors that a question is about, and their histograms
 """
@@ -32,8 +33,18 @@ class Listed(NamedTuple):
     """The first line of its docstring."""
 
 
-#: The questions of which everything is made from their own modules, by the name of their command.
+#: The questions of which everything is made from their own modules, by the name of their command; in the
+#: order of `dump-ingest --help`.
 QUESTIONS = {
+    "ls": Listed(
+        "ingest.cli.ls",
+        "List the committed steps, or the tensors, files, problems or overflow records in them.",
+    ),
+    "find": Listed("ingest.questions.find", "Find tensors, in order of step, rank and execution."),
+    "anomalies": Listed(
+        "ingest.findings.incidents.find",
+        "List what went wrong, once for each cause: the worst first, then the earliest.",
+    ),
     "origin": Listed(
         "ingest.questions.origin.search",
         "Name the first operator that produced NaN or Inf from clean inputs, and how it spread.",

@@ -41,6 +41,7 @@ from ingest.questions.question import (
     Pattern,
     Question,
     Ranks,
+    Shown,
     Statistic,
     Steps,
     Table,
@@ -159,11 +160,10 @@ def heatmap_of(
 
 
 @dataclass(frozen=True)
-class HeatmapAnswer:
+class HeatmapAnswer(Shown):
     """A heatmap as people see it."""
 
     field: xr.DataArray
-    is_alarm = False
 
     @property
     def title(self) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Unpack
+from typing import Annotated, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.stored_forms import StoredForms
-from ingest.questions.question import Note, Option, Part, Question, Table
+from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.reader.catalog import open_catalog
 from ingest.reader.plain import Plain
 from ingest.reader.step import COLUMNS, Step
@@ -103,7 +103,7 @@ class LocalizedTensor(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Localized(Plain):
+class Localized(Shown, Plain):
     """Where the tensors of two steps differ."""
 
     a: str
@@ -117,7 +117,7 @@ class Localized(Plain):
     only_in_b: int
     """How many of the chosen tensors A does not have."""
 
-    left_out = damaged = ()
+    left_out = ()
 
     @property
     def is_alarm(self) -> bool:
@@ -151,10 +151,6 @@ class Localized(Plain):
         verb = "is" if self.equal == 1 else "are"
         alone = f"{self.only_in_a} in A alone, {self.only_in_b} in B alone"
         yield Note(f"{counted(self.equal, 'tensor')} {verb} equal, {alone}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return self.to_dict()
 
 
 def _ranges_text(ranges: tuple[DifferingRange, ...]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.choosing import matching_tensors, statistic_for, statistic_named
-from ingest.questions.question import Table
+from ingest.questions.question import Shown, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
@@ -113,7 +113,7 @@ STATES = ("missing", "complete", "partial", "damaged")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matrix:
+class Matrix(Shown):
     """A number for each cell. A cell is a rank and a step, or several of them together."""
 
     title: str
@@ -145,8 +145,7 @@ class Matrix:
             "not_finite": self.bad.tolist(),
         }
 
-    left_out = damaged = ()
-    is_alarm = False
+    left_out = ()
 
     def report(self) -> Iterator[Table[tuple[int, ...]]]:
         """Yield a row for each cell."""
@@ -159,10 +158,6 @@ class Matrix:
             "NaN or Inf": lambda cell: "yes" if self.bad[cell] else "",
         }
         yield Table(columns, [*np.ndindex(self.values.shape)], "cell", right=(self.title, "missing"))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return self.to_dict()
 
     def binned(self, rows: int, columns: int) -> Matrix:
         """Return at most this many rows and columns; each cell is the worst of those in it."""
@@ -352,13 +347,12 @@ def value_rows(by_step: Mapping[int, RankValues], statistic: str) -> list[dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class RankValuesAnswer:
+class RankValuesAnswer(Shown):
     """The values of a heatmap alone, as people see them."""
 
     statistic: str
     rows: Sequence[dict[str, Any]]
-    left_out = damaged = ()
-    is_alarm = False
+    left_out = ()
 
     def report(self) -> Iterator[Table[dict[str, Any]]]:
         """Yield a row for each rank and step."""

@@ -14,14 +14,14 @@ from inspect import Parameter as Argument
 from inspect import cleandoc, signature
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 from typing import get_type_hints as types_of
 
 from ingest.questions import QUESTIONS
 from ingest.reader import notebook
 from ingest.reader.choice import Choice
 from ingest.reader.plain import Plain, plain
-from ingest.reader.text import counted, printable
+from ingest.reader.text import cell_text, counted, printable
 from workers.errors import UsageError
 
 if TYPE_CHECKING:  # --help of other commands needs neither pandas, numpy nor rich
@@ -125,27 +125,30 @@ class Note(NamedTuple):
 
 
 #: The labels of notes about what an answer does not cover, and of why there is none: then the command exits
-#: with 1. They are also said beside JSON.
+#: with 1.
 LEFT_OUT, ERROR = "left out", "error"
+#: The labels of notes that are also said beside JSON.
+BESIDE_JSON = frozenset({LEFT_OUT, ERROR, "bounded", "hint", "not evaluated", "warning"})
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Row]):
     """Rows, and what each column says of one."""
 
-    columns: Mapping[str, Callable[[Row], str | Text]]
+    columns: Mapping[str, Callable[[Row], Any]]
     rows: Sequence[Row]
-    noun: str
-    """What a row is, such as `tensor`."""
+    noun: str = ""
+    """What a row is, such as `tensor`; "" if the headline of the answer says how many there are."""
     right: Sequence[str] = ()
     """Headings of numbers."""
     spare: Sequence[str] = ()
     """Headings that a narrow terminal may lack, the first of them first."""
 
     def cells(self, limit: int = 0) -> Iterator[list[str | Text]]:
-        """Yield the cells of the first rows; of all with limit 0."""
+        """Yield the cells of the first rows, or of all with limit 0: as `cell_text` has plain values."""
         for row in islice(self.rows, limit or None):
-            yield [cell(row) for cell in self.columns.values()]
+            told = (cell(row) for cell in self.columns.values())
+            yield [each if hasattr(each, "plain") else cell_text(each) for each in told]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,37 +166,46 @@ class Texts:
     """Things that take a few lines of prose each."""
 
     texts: Sequence[str]
-    noun: str
-    """What one of them is about."""
+    noun: str = ""
+    """What one of them is about; "" if the headline of the answer says how many there are."""
 
 
 #: What an answer consists of where people read it. A text is a line of prose.
 Part: TypeAlias = str | Table[Any] | Texts | Drawing | Note
 
 
-class Shown(Protocol):
+class Shown:
     """An answer as commands and the page show it."""
 
-    @property
-    def left_out(self) -> Sequence[object]:
-        """Steps that the answer is not about, and why."""
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # a field of most answers
+
+        @property
+        def left_out(self) -> Sequence[object]:
+            """Steps that the answer is not about, and why."""
 
     @property
     def damaged(self) -> Sequence[object]:
-        """Those of them that are damaged: then the command exits with 3."""
+        """Those of them that are damaged, and what else is: then the command exits with 3."""
+        return [left for left in self.left_out if getattr(left, "is_damaged", False)]
 
     @property
     def is_alarm(self) -> bool:
         """Whether it says that something differs: then the command exits with 5."""
+        return False
 
     def report(self) -> Iterable[Part]:
         """Return what people read."""
+        raise NotImplementedError
 
     def to_json(self) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
         """Return what `--json` prints, and the page's API answers."""
+        told: dict[str, Any] = plain(self)
+        return told
 
 
-class Answer(Plain):
+class Answer(Shown, Plain):
     """An answer about one store, which has rows."""
 
     __slots__ = ()
@@ -203,16 +215,6 @@ class Answer(Plain):
     left_out: tuple[LeftOut, ...]
     store: str
 
-    @property
-    def is_alarm(self) -> bool:
-        """Whether it says that something is wrong."""
-        return False
-
-    @property
-    def damaged(self) -> list[LeftOut]:
-        """The steps that are left out because they are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
-
     def table(self) -> Table[Any]:
         """Return the rows with the columns that people read."""
         raise NotImplementedError
@@ -220,10 +222,6 @@ class Answer(Plain):
     def report(self) -> Iterable[Part]:
         """Return what people read: the table, if it has rows."""
         yield self.table()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return self.to_dict()
 
     def rows_of_table(self) -> list[dict[str, Any]]:
         """Return the rows as flat dictionaries of plain values."""
@@ -248,6 +246,55 @@ class Answer(Plain):
         shown = self.table()
         title = f"{self.headline}: {self.store}"
         return notebook.table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
+
+
+class Listing(Answer):
+    """An answer that is its rows: JSON is a list of them, and its headline says how many there are."""
+
+    __slots__ = ()
+
+    def json_rows(self, limit: int = 0) -> list[Any]:
+        """Return the first rows as JSON has them; all of them with limit 0."""
+        return [plain(row) for row in islice(self.table().rows, limit or None)]
+
+    def to_json(self) -> Sequence[Mapping[str, Any]]:
+        """Return what `--json` prints without a limit."""
+        return self.json_rows()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Rows(Listing):
+    """Rows with the columns that people read of them."""
+
+    noun: ClassVar = "row"
+
+    store: str
+    rows: Sequence[Any]
+    columns: Mapping[str, Callable[[Any], object]]
+    right: Sequence[str] = ()
+    spare: Sequence[str] = ()
+    none: str = ""
+    """What is said if there is no row; "" for a table without any."""
+    more: tuple[Part, ...] = ()
+    """What people read besides."""
+    headline: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+    damaged: Sequence[object] = ()
+    as_json: Callable[[Any], Any] = plain
+    """Returns what JSON has of a row."""
+
+    def table(self) -> Table[Any]:
+        """Return the rows."""
+        return Table(self.columns, self.rows, right=self.right, spare=self.spare)
+
+    def report(self) -> Iterable[Part]:
+        """Yield the rows, and what else there is to say."""
+        yield Note(self.none, "") if self.none and not self.rows else self.table()
+        yield from self.more
+
+    def json_rows(self, limit: int = 0) -> list[Any]:
+        """Return the first rows as JSON has them; all of them with limit 0."""
+        return [self.as_json(row) for row in self.rows[: limit or None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +323,8 @@ class Question:
     """Command lines without `dump-ingest`."""
     limit: int | None = 50
     """The rows that a command prints by default; None if it prints all that there are."""
+    is_listing: bool = False
+    """Whether its answers are `Listing`: `--limit` is for JSON, too, and only a terminal has a default."""
     noun: str = "tensor"
     """What a row is, for the help of `--limit`."""
     shown: Callable[[Any], Shown] = lambda answer: answer

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
-from ingest.questions.question import Note, Part, Partial, Question, Ranks, Steps
+from ingest.questions.question import Note, Part, Partial, Question, Ranks, Shown, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.compare_bits import BitDifference, compare_bits
 from ingest.reader.context.configuration import configuration_of
@@ -67,7 +67,7 @@ class Trampled(Plain):
     """Which elements and bits differ; None if the store does not have the elements, or of many tensors."""
 
 
-class TrampledTensors(TableList[Trampled]):
+class TrampledTensors(TableList[Trampled], Shown):
     """The answer: a list, which is also a table with the columns of `trampled --json`."""
 
     columns = ("rank", "step", "name", "later", "kind", "between", "others", "difference")
@@ -83,11 +83,6 @@ class TrampledTensors(TableList[Trampled]):
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield `Trampled.to_dict` of each tensor."""
         return (tensor.to_dict() for tensor in self)
-
-    @property
-    def damaged(self) -> list[LeftOut]:
-        """The steps that are left out because they are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
 
     @property
     def is_alarm(self) -> bool:
@@ -106,10 +101,6 @@ class TrampledTensors(TableList[Trampled]):
                 yield f"  dumped in between: {', '.join(tensor.between)}{more}"
         if not self:
             yield Note("no tensor changed without being written", "")
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return what `--json` prints."""
-        return list(self.rows())
 
 
 class _Saved(NamedTuple):

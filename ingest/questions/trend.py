@@ -21,7 +21,7 @@ from ingest.questions.choosing import (
     unused_steps,
     whole_count,
 )
-from ingest.questions.question import Part, Partial, Pattern, Question, Ranks, Statistic, Steps, Table
+from ingest.questions.question import Part, Partial, Pattern, Question, Ranks, Shown, Statistic, Steps, Table
 from ingest.questions.trend_figure import Line, trend_figure
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
@@ -133,11 +133,10 @@ def _trend_columns(
 
 
 @dataclass(frozen=True)
-class TrendAnswer:
+class TrendAnswer(Shown):
     """A trend as people see it."""
 
     frame: pd.DataFrame
-    is_alarm = False
     remarks = (
         "A red cross or ! marks NaN or Inf; a gap or - marks a step in which the rank lacks the tensor.",
     )

@@ -14,15 +14,18 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Annotated, Any
 
+from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
 from ingest.findings.incidents.sightings import Sighting, Sightings, runs, worst_of
-from ingest.findings.severities import at_least
+from ingest.findings.severities import Severity, at_least
 from ingest.questions.divergence import divergence
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.episodes import Episode, FoundEpisodes, episodes_of
+from ingest.questions.question import Mode, Option, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges, named_ranges
@@ -38,21 +41,21 @@ _NOT_FINITE, _OVERFLOW = "not_finite", "overflow"
 
 def incidents(
     store: Catalog,
-    rank: Choice = None,
-    step: Choice = None,
+    rank: Ranks = None,
+    step: Steps = None,
     *,
-    severity: str | None = None,
-    incident: str = "",
+    severity: Severity = None,
+    incident: Annotated[str, Option("Only the incident with this id.", "ID", flag="--id")] = "",
 ) -> Incidents:
-    """Find the incidents of a store, one for each cause. Includes steps with quarantined or missing files.
+    """List what went wrong, once for each cause: the worst first, then the earliest.
 
-    Args:
-        store: the store, which is listed again.
-        rank: incidents that were seen on this rank, or on one of several; all if None. Those about no single
-            rank are always included.
-        step: incidents that were seen in this step, or in one of several; all if None.
-        severity: the mildest to return: `info`, `warning` or `critical`.
-        incident: only the one with this id; "" for all.
+    One NaN is one incident: where it was born, its ranks and steps, and which rules fired. `--findings` and
+    `--rule` list what rules found about each tensor. This command evaluates no rules: that happens when a
+    step is committed and, for rules over several steps or ranks, in `consolidate`.
+
+    Returns:
+        The incidents that were seen on these ranks, in these steps; those about no single rank are always
+        among them. Steps with quarantined or missing files count. The store is listed again.
 
     Raises:
         UsageError: a rank, a step or the incident does not exist, or the severity is not one of these.
@@ -418,3 +421,38 @@ def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
     where = f" on rank {finding.rank}" if finding.rank is not None else ""
     name = f"{finding.name}: " if finding.name else ""
     return f"{rule}{where}, step {step}: {name}{finding.reason}".rstrip(".")
+
+
+def _findings(store: Catalog, chosen: Any, **given: Any) -> Anomalies:
+    return anomalies(store, **({} if chosen is True else {"rule": chosen}) | given)
+
+
+_CHOICES = frozenset({"rank", "step", "severity"})
+QUESTION = Question(
+    incidents,
+    (
+        "anomalies run.zarr",
+        "anomalies run.zarr --id 70c5417a96269594",
+        "anomalies run.zarr --findings --severity critical --rank 3 --json",
+    ),
+    noun="incident",
+    is_listing=True,
+    modes=(
+        Mode(
+            "findings",
+            Option("List every finding of every rule instead of incidents."),
+            default=False,
+            ask=_findings,
+            takes=_CHOICES | {"rule"},
+        ),
+        Mode(
+            "rule",
+            Option(
+                "Only this rule, or the rules that match a glob; may be repeated.", "NAME", is_several=True
+            ),
+            default=None,
+            ask=_findings,
+            takes=_CHOICES,
+        ),
+    ),
+)

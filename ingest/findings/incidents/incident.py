@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import xxhash
 
+from ingest.findings.severities import BySeverity
 from ingest.questions.origin import OriginAnswer
+from ingest.questions.question import Part, Table, Texts
 from ingest.reader import notebook
 from ingest.reader.plain import Plain
 from ingest.reader.ranges import named_ranges
@@ -18,13 +20,8 @@ from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, printable
 from workers.store.model import SEVERITIES
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: How many rules are named in the text.
 _RULES = 5
-#: How many incidents are named where the answer is shown in a session of Python.
-_PRINTED = 20
 
 
 class IncidentKind(StrEnum):
@@ -107,10 +104,11 @@ class Incident(Plain):
         return (-SEVERITIES.index(self.severity), self.first_step, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Incidents(Plain):
+@dataclass(frozen=True, slots=True, repr=False)
+class Incidents(BySeverity):
     """The incidents of a store, and how far they can be trusted to be all."""
 
+    noun: ClassVar = "incident"
     also: ClassVar = ("by_severity",)
 
     store: str
@@ -124,13 +122,6 @@ class Incidents(Plain):
     damaged: tuple[str, ...] = ()
     """What is damaged in the store."""
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {severity}" for severity, count in self.by_severity.items())
-        lines = [f"<Incidents {self.store}: {counts or 'none'}>", *map(repr, self.incidents[:_PRINTED])]
-        if len(self.incidents) > _PRINTED:
-            lines.append(f"... {len(self.incidents) - _PRINTED} more")
-        return "\n".join(lines)
-
     def __str__(self) -> str:
         """Return the output of `dump-ingest anomalies`."""
         return "\n\n".join(map(str, self.incidents)) or f"{self.store}: no incidents"
@@ -138,19 +129,21 @@ class Incidents(Plain):
     def _repr_html_(self) -> str:
         return notebook.block(str(self))
 
-    @property
-    def by_severity(self) -> dict[str, int]:
-        """The number of incidents by severity, the worst first."""
-        counts = Counter(incident.severity for incident in self.incidents)
-        return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
+    def table(self) -> Table[Incident]:
+        """Return a row for each incident."""
+        columns = ("severity", "id", "rank", "first_step", "last_step", "tensors", "summary")
+        return Table({name: attrgetter(name) for name in columns}, self.incidents)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return a table with one row for each incident, without the column `origin`."""
-        import pandas as pd  # deferred: pandas takes 0.4 s
+    def report(self) -> Iterator[Part]:
+        """Yield a paragraph for each incident, and what is not known."""
+        if self.incidents:
+            yield Texts(["\n" * bool(place) + str(each) for place, each in enumerate(self.incidents)])
+        yield from self.unknown()
 
-        columns = [name for name in Incident.__slots__ if name != "origin"]
-        rows = [incident.to_dict() for incident in self.incidents]
-        return pd.DataFrame(rows, columns=columns)
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return the incidents as flat dictionaries, without their origins."""
+        rows = (incident.to_dict() for incident in self.incidents)
+        return [{name: value for name, value in row.items() if name != "origin"} for row in rows]
 
 
 def incident_id(store: str, kind: IncidentKind, first_step: int, *where: object) -> str:

@@ -28,7 +28,7 @@ from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
-from ingest.questions.question import Answer, Mode, Option, Part, Partial, Question, Ranks, Steps
+from ingest.questions.question import Answer, Mode, Option, Part, Partial, Question, Ranks, Shown, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
@@ -432,7 +432,7 @@ def _checked_groups(groups: Iterable[Iterable[int]]) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _WithLinks:
+class _WithLinks(Shown):
     """Broken links, and where replicas stop agreeing if there is more than one rank."""
 
     links: BrokenLinks
@@ -448,11 +448,6 @@ class _WithLinks:
         return [*dict.fromkeys(left for answer in self._answers for left in answer.left_out)]
 
     @property
-    def damaged(self) -> list[LeftOut]:
-        """Those of them that are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
-
-    @property
     def is_alarm(self) -> bool:
         """Whether anything is wrong."""
         return any(answer.is_alarm for answer in self._answers)
@@ -463,7 +458,7 @@ class _WithLinks:
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer about replicas, with the links."""
-        replicas = {} if self.replicas is None else self.replicas.to_json()
+        replicas = {} if self.replicas is None else self.replicas.to_dict()
         return {**replicas, "broken_links": self.links.to_json()}
 
 
@@ -491,7 +486,7 @@ QUESTION = Question(
     (
         "divergence run.zarr",
         "divergence run.zarr --group 0-3 --group 4-7",
-        "divergence run.zarr --links[/]   also between operators of one rank[bold]",
+        "divergence run.zarr --links   also between operators of one rank[bold]",
     ),
     limit=20,
     noun="row",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ingest.questions.origin.graph import SpreadGraph
-from ingest.questions.question import Note, Part, Table
+from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.why import WhyAnswer
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
@@ -123,7 +123,7 @@ class OriginSpread(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class OriginAnswer(Plain):
+class OriginAnswer(Shown, Plain):
     """The first operator that produced what was searched for, and how it spread.
 
     If there is none, all fields about the operator are None.
@@ -186,11 +186,6 @@ class OriginAnswer(Plain):
     def place(self) -> tuple[int, int] | None:
         """The rank and step where it began."""
         return None if self.rank is None or self.step is None else (self.rank, self.step)
-
-    @property
-    def damaged(self) -> list[LeftOut]:
-        """The steps that are left out because they are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
 
     def table(self) -> Table[OriginTensor]:
         """Return a row for each input and output of the operator."""

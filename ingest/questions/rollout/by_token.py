@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.sources import Source, open_source
-from ingest.questions.question import Note, Part, Table
+from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.rollout.diverging import VERDICTS, ComparedModule, ModuleWalk, TokenDivergence
 from ingest.questions.rollout.linked import sequence_pairs
 from ingest.questions.rollout.outcomes import LogProbabilities, RoutingAgreement, log_probabilities, routing
@@ -25,7 +24,7 @@ from workers.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class TokenComparison(Plain):
+class TokenComparison(Shown, Plain):
     """A trainer and a rollout, compared token by token."""
 
     trainer: str
@@ -53,11 +52,6 @@ class TokenComparison(Plain):
     unpaired: tuple[str, ...]
     """Modules with weights, of the trainer or of the rollout, that have no counterpart."""
     left_out: tuple[LeftOut, ...] = ()
-
-    @property
-    def damaged(self) -> list[LeftOut]:
-        """The steps that are left out because they are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
 
     @property
     def is_alarm(self) -> bool:
@@ -115,10 +109,6 @@ class TokenComparison(Plain):
             yield self.log_probabilities.text
         for each in [each for each in self.routing if each.other][:1]:
             yield f"routing: {each.text}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return self.to_dict()
 
 
 def compare_tokens(trainer: str, rollout: str) -> TokenComparison:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.sources import Source, open_source
-from ingest.questions.question import Note, Option, Part, Question, Table
+from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.questions.rollout.differing import SAME, TrainerProjections, correlation, measured
 from ingest.questions.rollout.fibres import (
     ROWS,
@@ -51,7 +51,7 @@ _QUANTISED = {"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedWeights(Plain):
+class ArrivedWeights(Shown, Plain):
     """Where each parameter of an engine comes from."""
 
     trainer: str
@@ -66,11 +66,6 @@ class ArrivedWeights(Plain):
     left_out: tuple[LeftOut, ...] = ()
 
     also = ("counts",)
-
-    @property
-    def damaged(self) -> list[LeftOut]:
-        """The steps that are left out because they are damaged."""
-        return [left for left in self.left_out if left.is_damaged]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -111,10 +106,6 @@ class ArrivedWeights(Plain):
         if self.unused:
             some = ", ".join(self.unused[:3]) + (", ..." if len(self.unused) > 3 else "")
             yield Note(f"{counted(len(self.unused), 'parameter')} of the trainer not found: {some}", OPEN)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return self.to_dict()
 
 
 def compare_weights(

@@ -1,12 +1,14 @@
 """`dump-ingest find` as it is typed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ingest
-from ingest.cli import find, printing
+from ingest.cli import question
+from ingest.questions import find
 from tests.cli import Answer
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -45,9 +47,9 @@ def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) 
 def test_only_a_terminal_gets_a_part_unasked(
     nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "_MAX_TENSORS", 5)
+    monkeypatch.setattr(find, "QUESTION", replace(find.QUESTION, limit=5))
     assert len(answer("find", nan_store, "--name", "Log.*").stdout.splitlines()) == 1 + 12
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    monkeypatch.setattr(question, "is_terminal", lambda: True)
     cut = answer("find", nan_store, "--name", "Log.*")
     assert len(cut.stdout.splitlines()) == 1 + 5
     assert cut.stderr == "12 tensors, the first 5 shown (--limit 0: all)\n"
@@ -81,8 +83,8 @@ def test_nothing_found_has_a_hint(nan_store: Path, answer: Answer, options: list
         (["--sort", ""], "names no column"),
         (["--name", "a", "--regex", "b"], "--name and --regex exclude each other"),
         (["--regex", "("], "--regex '(':"),
-        (["--consolidated"], "--where and --step alone"),
-        (["--consolidated", "--where", "max > 1", "--rank", "1"], "--where and --step alone"),
+        (["--consolidated"], "--consolidated takes a condition"),
+        (["--consolidated", "--where", "max > 1", "--rank", "1"], "--consolidated does not go with --rank"),
         (["--where", "max >"], "max >"),
     ],
 )

@@ -55,7 +55,7 @@ def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
 
 def test_a_notebook_shows_the_first_findings(nan: Path) -> None:
     page = ingest.anomalies(ingest.open_store(nan))._repr_html_()
-    assert f"14 findings: {nan}" in page
+    assert f"14 findings: 14 critical: {nan}" in page
     assert page.count("<tr>") == 1 + 14
 
 
@@ -111,7 +111,7 @@ def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path
     done = run("anomalies", nan, "--rule", "nan", "--step", 3, "--limit", 1, "--json")
     rows = done.json
     assert [(row["rule"], row["rank"], row["step"]) for row in rows] == [("nan", 1, 3)]
-    assert done.stderr.startswith("5 findings: 5 critical; the first 1 shown")
+    assert done.stderr.startswith("5 findings: 5 critical, the first 1 shown")
     assert list(rows[0]) == [
         "rule", "severity", "rank", "step", "row", "graph", "name", "value", "threshold", "reason",
         "cause", "level", "since",

@@ -28,12 +28,10 @@ def test_what_a_session_of_python_shows_is_short(nan: Path) -> None:
     store = ingest.open_store(nan)
     answer = ingest.incidents(store)
     (incident,) = answer.incidents
-    assert repr(answer).splitlines() == [f"<Incidents {store.url}: 1 critical>", repr(incident)]
+    assert repr(answer) == f"<Incidents {store.url}: 1 incident: 1 critical>"
     assert repr(incident) == f"<Incident {incident.id} critical: {incident.summary}>"
-    many = replace(answer, incidents=(incident,) * 30)
-    assert len(repr(many).splitlines()) == 22
-    assert repr(replace(answer, incidents=())) == f"<Incidents {store.url}: none>"
+    assert repr(replace(answer, incidents=())) == f"<Incidents {store.url}: 0 incidents>"
     assert repr(incident.origin).startswith("<OriginAnswer NaN was born in Log (")
-    assert repr(ingest.anomalies(store)).startswith(f"<Anomalies {store.url}: 14 critical")
+    assert repr(ingest.anomalies(store)).startswith(f"<Anomalies {store.url}: 14 findings: 14 critical")
     compared = ingest.compare(f"{nan}@0,2", f"{nan}@1,2")
     assert repr(compared).endswith("different (130 equal, 113 different)>")
