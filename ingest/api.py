@@ -22,6 +22,7 @@ from ingest.questions.compare import Comparison, compare, load_layout_map, load_
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.find import find
 from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
 from ingest.questions.matrix import Matrix, matrix, rank_values
@@ -159,6 +160,7 @@ __all__ = [
     "error_growth",
     "export_tables",
     "export_unsharded",
+    "find",
     "heatmap",
     "incidents",
     "ingest_dump",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import print_json, print_line, print_rows, print_table, say, short_name
+from ingest.cli.printing import print_json, print_line, print_rows, print_table, say
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
 from ingest.questions.compare.result import FirstDifference
@@ -199,7 +199,7 @@ def _names(tensor: ComparedTensor) -> str:
     names = [tensor.name_a or tensor.name_b]
     if tensor.name_a and tensor.name_b and tensor.name_a != tensor.name_b:
         names.append(tensor.name_b)
-    names_text = " | ".join(map(short_name, names))
+    names_text = " | ".join(names)
     remarks = [f"guess: {tensor.matched}"] * tensor.guessed + [tensor.form] * bool(tensor.form)
     return f"{names_text} ({', '.join(remarks)})" if remarks else names_text
 
@@ -254,7 +254,7 @@ def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None
         steps = tuple(f"step {growth.steps[column]}" for column in places)
         rows = (
             (
-                short_name(growth.tensors[place].name),
+                growth.tensors[place].name,
                 f"step {growth.steps[onset]}",
                 *(number_text(float(growth.errors[place, column])) for column in places),
             )

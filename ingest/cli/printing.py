@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _Row = TypeVar("_Row")
-_MAX_NAME = 100
 #: Characters in a line of a terminal that does not say how many it has.
 _WIDTH = 80
 #: How a terminal may print a text.
@@ -212,22 +211,9 @@ def limit_of(limit: int | None, on_terminal: int, *, as_json: bool = False) -> i
     return on_terminal if is_terminal() and not as_json else 0
 
 
-def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:
-    """Return the first rows; all of them with limit 0."""
-    return rows[:limit] if limit else rows
-
-
 def step_text(step: int | None) -> str:
     """Return a step number; `run` for files that belong to no step."""
     return "run" if step is None else str(step)
-
-
-def short_name(name: str) -> str:
-    """Return the name of a tensor; on a terminal without its middle if it is longer than 100 characters.
-
-    Everywhere else it is whole: what reads it gives it to another command.
-    """
-    return name if len(name) <= _MAX_NAME or not is_terminal() else f"{name[:48]}...{name[-49:]}"
 
 
 def print_drawing(drawing: Drawing, limit: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged, say_d
 from ingest.cli.opening import open_store, page_url, store_and_maybe
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, StoreArgument, typer_type
 from ingest.cli.printing import (
-    is_terminal,
+    limit_of,
     print_drawing,
     print_json,
     print_table,
@@ -30,10 +30,10 @@ from ingest.questions.question import (
     CONDITIONS,
     ERROR,
     Drawing,
-    Listing,
     Mode,
     Note,
     Question,
+    RowList,
     Shown,
     Table,
     Texts,
@@ -80,9 +80,8 @@ def command_of(question: Question) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         store, config = given.pop("store", None), given.pop("config", None)
-        limit, as_json = given.pop("limit", 0), given.pop("json")
-        if limit is None:  # only a terminal gets a part unasked
-            limit = question.limit or 0 if is_terminal() and not as_json else 0
+        as_json = given.pop("json")
+        limit = limit_of(given.pop("limit", 0), question.limit or 0, as_json=as_json)
         paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
         chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}
@@ -90,13 +89,7 @@ def command_of(question: Question) -> Callable[..., None]:
         if argument is not None and not (question.takes_conditions and CONDITIONS.keys() & asked.keys()):
             store, pattern = store_and_maybe(store, asked.pop(argument.name, None), config)
             asked |= {} if pattern is None else {argument.name: pattern}
-        mode = next((mode for mode in modes if mode.name in chosen), None)
-        if mode is not None:
-            _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
-        elif alone:
-            _refuse_alone(next(iter(alone)), modes)
-        else:
-            question.check(asked)
+        mode = _mode_of(question, chosen, {**asked, **alone, **paths, **chosen}, alone)
         opened = open_store(store, config, mesh=mesh) if has_store else None
         if mode is None:
             answer = question.answered(opened, asked)
@@ -135,10 +128,30 @@ def _link(answer: Shown, store: Any, config: Path | None) -> str:
     return incidents_link(page_url(config) or "", store.url, rank=place[0], step=place[1])
 
 
-def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
-    """Refuse a parameter without the mode that has it."""
-    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
-    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
+def _mode_of(
+    question: Question, chosen: Mapping[str, Any], given: Mapping[str, Any], alone: Mapping[str, Any]
+) -> Mode | None:
+    """Return the mode that is chosen; None without one.
+
+    Args:
+        question: the question.
+        chosen: the modes that are chosen, by name.
+        given: all that is given.
+        alone: what of it a single mode has.
+
+    Raises:
+        UsageError: the mode does not take what is given, or it needs a mode; or a value is wrong.
+    """
+    mode = next((mode for mode in question.modes if mode.name in chosen), None)
+    if mode is not None:
+        _refuse_beside(mode, question, given)
+    elif alone:
+        name = next(iter(alone))
+        needed = next(mode for mode in question.modes if any(each.name == name for each in mode.more))
+        raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
+    else:
+        question.check(given)
+    return mode
 
 
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:
@@ -188,17 +201,14 @@ def print_answer(
     Returns:
         Whether it says why there is no answer.
     """
-    listing = answer if isinstance(answer, Listing) else None
-    if as_json:
-        told = answer.to_json() if listing is None else listing.json_rows(limit)
-        print_json({**told, "page": link} if link and isinstance(told, Mapping) else told)
     parts = list(answer.report())
-    for part in parts if not as_json else ():
+    if as_json:
+        _print_json(answer, limit, link)
+    for part in () if as_json else parts:
         if not isinstance(part, Note):
             _print_part(part, limit, every)
-    is_cut = listing is not None and 0 < limit < len(listing.table().rows)
-    if listing is not None and listing.headline and (is_cut or not as_json):
-        say(listing.headline + f", the first {limit} shown ({every}: all)" * is_cut)
+    if isinstance(answer, RowList):
+        _say_headline(answer, limit, every, as_json=as_json)
     notes = [part for part in parts if isinstance(part, Note)]
     for note in notes:
         if not as_json or note.label in BESIDE_JSON:
@@ -206,6 +216,18 @@ def print_answer(
     if link and not as_json:
         say(f"page: {link}")
     return any(note.label == ERROR for note in notes)
+
+
+def _print_json(answer: Shown, limit: int, link: str) -> None:
+    told = answer.json_rows(limit) if isinstance(answer, RowList) else answer.to_json()
+    print_json({**told, "page": link} if link and isinstance(told, Mapping) else told)
+
+
+def _say_headline(listing: RowList, limit: int, every: str, *, as_json: bool) -> None:
+    """Say how many rows there are; beside JSON if some were cut off."""
+    is_cut = 0 < limit < len(listing.table().rows)
+    if listing.headline and (is_cut or not as_json):
+        say(listing.headline + f", the first {limit} shown ({every}: all)" * is_cut)
 
 
 def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int, every: str) -> None:

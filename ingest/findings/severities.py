@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, TypeAlias
 
-from ingest.questions.question import Listing, Note, Option
+from ingest.questions.question import Note, Option, RowList
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.store.model import SEVERITIES
@@ -31,7 +31,7 @@ def at_least(severity: str | None) -> tuple[str, ...]:
     return SEVERITIES[SEVERITIES.index(severity) :]
 
 
-class BySeverity(Listing):
+class BySeverity(RowList):
     """An answer whose headline says how much there is of each severity, and which tells what is not known."""
 
     __slots__ = ()

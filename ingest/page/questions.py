@@ -83,7 +83,7 @@ class PageQuestion:
             values = value if isinstance(value, list) else [value]
             words += [flag] if value is True else [word for each in values for word in (flag, each)]
         python = "".join(f", {name}={value!r}" for name, value in given.items())
-        return AnswerLine(command(*words), f"ingest.{self.name}({store}{python})")
+        return AnswerLine(command(*words), f"ingest.{self.question.ask.__name__}({store}{python})")
 
 
 @cache

@@ -248,7 +248,7 @@ class Answer(Shown, Plain):
         return notebook.table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
 
 
-class Listing(Answer):
+class RowList(Answer):
     """An answer that is its rows: JSON is a list of them, and its headline says how many there are."""
 
     __slots__ = ()
@@ -263,7 +263,7 @@ class Listing(Answer):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Rows(Listing):
+class Rows(RowList):
     """Rows with the columns that people read of them."""
 
     noun: ClassVar = "row"
@@ -274,7 +274,7 @@ class Rows(Listing):
     right: Sequence[str] = ()
     spare: Sequence[str] = ()
     none: str = ""
-    """What is said if there is no row; "" for a table without any."""
+    """What is said without any row; "" for a table of none."""
     more: tuple[Part, ...] = ()
     """What people read besides."""
     headline: str = ""
@@ -324,7 +324,7 @@ class Question:
     limit: int | None = 50
     """The rows that a command prints by default; None if it prints all that there are."""
     is_listing: bool = False
-    """Whether its answers are `Listing`: `--limit` is for JSON, too, and only a terminal has a default."""
+    """Whether its answers are `RowList`: `--limit` is for JSON, too, and only a terminal has a default."""
     noun: str = "tensor"
     """What a row is, for the help of `--limit`."""
     shown: Callable[[Any], Shown] = lambda answer: answer

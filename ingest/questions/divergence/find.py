@@ -486,7 +486,7 @@ QUESTION = Question(
     (
         "divergence run.zarr",
         "divergence run.zarr --group 0-3 --group 4-7",
-        "divergence run.zarr --links   also between operators of one rank[bold]",
+        "divergence run.zarr --links   also between operators of one rank",
     ),
     limit=20,
     noun="row",

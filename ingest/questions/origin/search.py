@@ -95,7 +95,7 @@ QUESTION = Question(
     origin,
     (
         "origin run.zarr",
-        'origin run.zarr --where "abs(max) > 6e4"   the first such output[bold]',
+        'origin run.zarr --where "abs(max) > 6e4"   the first such output',
     ),
     limit=None,
     modes=(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli import question
+from ingest.cli import printing
 from ingest.findings.incidents import find
 from tests.cli import Answer
 
@@ -35,7 +35,7 @@ def test_only_a_terminal_gets_a_part_unasked(
 ) -> None:
     monkeypatch.setattr(find, "QUESTION", replace(find.QUESTION, limit=5))
     assert len(answer("anomalies", found_store, "--findings").stdout.splitlines()) == 1 + 14
-    monkeypatch.setattr(question, "is_terminal", lambda: True)
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
     cut = answer("anomalies", found_store, "--findings")
     assert len(cut.stdout.splitlines()) == 1 + 5
     assert cut.stderr.endswith(", the first 5 shown (--limit 0: all)\n")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.cli import question
+from ingest.cli import printing
 from ingest.questions import find
 from tests.cli import Answer
 from tests.npy_files import MadeDump, tensor_name
@@ -49,7 +49,7 @@ def test_only_a_terminal_gets_a_part_unasked(
 ) -> None:
     monkeypatch.setattr(find, "QUESTION", replace(find.QUESTION, limit=5))
     assert len(answer("find", nan_store, "--name", "Log.*").stdout.splitlines()) == 1 + 12
-    monkeypatch.setattr(question, "is_terminal", lambda: True)
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
     cut = answer("find", nan_store, "--name", "Log.*")
     assert len(cut.stdout.splitlines()) == 1 + 5
     assert cut.stderr == "12 tensors, the first 5 shown (--limit 0: all)\n"
