@@ -9,7 +9,6 @@ import numpy as np
 
 from ingest.findings.replicas import chooser, fulfilling
 from ingest.identities.audit import StepAudit
-from ingest.identities.evidence import Level, named_difference
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.tensor import Tensor
@@ -41,7 +40,7 @@ def recomputed(rule: Rule, catalog: Catalog, step: int) -> Iterator[Finding]:
             continue
         if fulfil is not None and (tensor.graph, tensor.name) not in fulfil:
             continue
-        times, cause = checked.outcome.times, named_difference(shape)
+        times, (cause, level) = checked.outcome.times, checked.outcome.named
         size = f", up to {times:.3g} times the limit of rounding" if math.isfinite(times) else ""
         yield Finding(
             rule=rule.name,
@@ -55,6 +54,6 @@ def recomputed(rule: Rule, catalog: Catalog, step: int) -> Iterator[Finding]:
             threshold=1.0,
             reason=f"does not follow from its inputs by {checked.kind}: {shape}{size}",
             cause=cause,
-            level=Level.SHOWN if cause else Level.OPEN,
+            level=level,
             since=step,
         )

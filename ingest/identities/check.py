@@ -12,6 +12,7 @@ import numpy as np
 
 from ingest.identities.definition import Array, Expectation, wide
 from ingest.identities.difference import DifferenceShape, shape_of_difference
+from ingest.identities.evidence import Level, named_difference
 from ingest.identities.limits import limit_of, unit_roundoff
 
 Status = Literal["holds", "fails", "open"]
@@ -40,6 +41,12 @@ class IdentityCheck:
     """From what it should be to what it is."""
     cause: str = ""
     """What is the matter, if it fails as a whole."""
+
+    @property
+    def named(self) -> tuple[str, Level]:
+        """What is the matter, and what backs that; "" and `open` if only the place is known."""
+        cause = self.cause or (named_difference(self.difference) if self.difference is not None else "")
+        return cause, Level.SHOWN if cause else Level.OPEN
 
 
 def check(actual: Array, expected: Iterable[tuple[Expectation, bool]]) -> IdentityCheck:

@@ -27,7 +27,7 @@ from ingest.identities.audit import (
 )
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
-from ingest.identities.evidence import Level, named_difference
+from ingest.identities.evidence import Level
 from ingest.identities.operators import PRODUCTS
 from ingest.identities.optimizer import (
     CLIPPED_AWAY,
@@ -497,14 +497,14 @@ def _of_hardware(failures: Sequence[AuditFailure], host: str) -> AuditFailure:
 def _failure(
     tensor: Tensor, step: int, kind: str, found: IdentityCheck, shape: DifferenceShape
 ) -> AuditFailure:
-    cause = found.cause or named_difference(shape)
+    cause, level = found.named
     return AuditFailure(
         tensor.rank,
         (step,),
         tensor.name,
         kind,
         cause,
-        Level.SHOWN if cause else Level.OPEN,
+        level,
         _SHOULD.get(kind, "") + str(shape),
         found.times if math.isfinite(found.times) else None,
         shape.where,
