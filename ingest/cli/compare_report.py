@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import print_json, print_line, print_rows, print_table, say
+from ingest.cli.printing import print_json, print_line, print_table, say
+from ingest.cli.question import print_answer
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
 from ingest.questions.compare.result import FirstDifference
 from ingest.questions.placement.decide import Certainty
+from ingest.questions.question import Rows
 from ingest.reader.ranges import format_ranges
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
@@ -116,7 +118,7 @@ def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
     if not any(tensor.held for tensor in tensors):
         del columns["layout"]
     spare = ["times", "in 1/1000", "dtype", "max rel", "cosine", "shape", "layout", "max abs", "rel Euclid"]
-    print_rows(tensors, columns, as_json=False, right=(*_METRICS, "times"), spare=spare)
+    print_answer(Rows("", tensors, columns, right=(*_METRICS, "times"), spare=spare), as_json=False)
 
 
 def _metric(field: str, tensor: ComparedTensor) -> float | None:

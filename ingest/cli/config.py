@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
 
 import typer
 
 from ingest.cli.opening import load_settings, warn_of_unknown_variables
 from ingest.cli.options import ConfigOption, JsonOption
-from ingest.cli.printing import print_rows, say
+from ingest.cli.printing import say
+from ingest.cli.question import print_answer
+from ingest.questions.question import Rows
 from workers.host.credentials import masked_values
 from workers.store.strict_json import dumps
 
@@ -31,12 +31,8 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
         }
         for name, value in values.items()
     ]
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "setting": itemgetter("setting"),
-        "value": lambda row: "-" if row["value"] is None else str(row["value"]),
-        "origin": itemgetter("origin"),
-    }
-    print_rows(rows, columns, as_json=json)
+    columns = {name: itemgetter(name) for name in ("setting", "value", "origin")}
+    print_answer(Rows("", rows, columns), as_json=json)
 
 
 @app.command("validate")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,10 +18,14 @@ from ingest.cli.options import (
     SchedulerOption,
     StoreOption,
 )
-from ingest.cli.printing import print_rows
+from ingest.cli.question import print_answer
+from ingest.questions.question import Rows
 
-if TYPE_CHECKING:
-    from ingest.doctor.remote import Check
+_COLUMNS: Mapping[str, Callable[[Any], str]] = {
+    "": lambda result: "ok" if result.ok else "FAIL",
+    "check": attrgetter("check"),
+    "detail": lambda result: result.detail + (f"  ({result.hint})" if result.hint else ""),
+}
 
 
 def command(
@@ -58,11 +62,6 @@ def command(
 
     loaded = load_settings(config, store=store, scheduler=scheduler, expected_ranks=expected_ranks)
     results = run_checks(loaded, dump, processes or ())
-    columns: dict[str, Callable[[Check], object]] = {
-        "": lambda result: "ok" if result.ok else "FAIL",
-        "check": attrgetter("check"),
-        "detail": lambda result: result.detail + (f"  ({result.hint})" if result.hint else ""),
-    }
-    print_rows(results, columns, as_json=json)
+    print_answer(Rows("", results, _COLUMNS), as_json=json)
     if not all(result.ok for result in results):
         raise typer.Exit(EXIT_FAILED)

@@ -12,22 +12,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ingest.questions.question import Drawing
 from ingest.reader.files.output_file import output_file
-from ingest.reader.plain import plain
-from ingest.reader.text import cell_text, printable, shortened
+from ingest.reader.text import printable, shortened
 from workers.errors import UsageError
 from workers.store import strict_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_Row = TypeVar("_Row")
 #: Characters in a line of a terminal that does not say how many it has.
 _WIDTH = 80
 #: How a terminal may print a text.
@@ -98,34 +96,6 @@ def print_table(
     sys.stdout.write("\n".join(lines) + "\n")
     if left_out:
         say(f"no room for {', '.join(left_out)}: a wider terminal or a pipe has them")
-
-
-def print_rows(
-    rows: Sequence[_Row],
-    columns: Mapping[str, Callable[[_Row], object]],
-    *,
-    as_json: bool,
-    none: str = "",
-    right: Sequence[str] = (),
-    spare: Sequence[str] = (),
-) -> None:
-    """Print a row of a table for each of some values; as JSON all that is in them.
-
-    Args:
-        rows: the values: mappings, or what `plain` knows.
-        columns: the headings, and what stands below each, as `cell_text` writes it.
-        as_json: whether to print JSON.
-        none: what to say on stderr instead of a table without rows; "" for such a table.
-        right: the headings of numbers.
-        spare: the headings that a narrow terminal may lack, the first of them first.
-    """
-    if as_json:
-        print_json(plain(rows))
-    elif rows or not none:
-        cells = ([cell_text(cell(row)) for cell in columns.values()] for row in rows)
-        print_table([*columns], cells, right=right, spare=spare)
-    else:
-        say(none)
 
 
 def _in_colours(text: Text) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -89,7 +89,13 @@ def command_of(question: Question) -> Callable[..., None]:
         if argument is not None and not (question.takes_conditions and CONDITIONS.keys() & asked.keys()):
             store, pattern = store_and_maybe(store, asked.pop(argument.name, None), config)
             asked |= {} if pattern is None else {argument.name: pattern}
-        mode = _mode_of(question, chosen, {**asked, **alone, **paths, **chosen}, alone)
+        mode = next((mode for mode in modes if mode.name in chosen), None)
+        if mode is not None:
+            _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
+        elif alone:
+            _refuse_alone(next(iter(alone)), modes)
+        else:
+            question.check(asked)
         opened = open_store(store, config, mesh=mesh) if has_store else None
         if mode is None:
             answer = question.answered(opened, asked)
@@ -128,30 +134,10 @@ def _link(answer: Shown, store: Any, config: Path | None) -> str:
     return incidents_link(page_url(config) or "", store.url, rank=place[0], step=place[1])
 
 
-def _mode_of(
-    question: Question, chosen: Mapping[str, Any], given: Mapping[str, Any], alone: Mapping[str, Any]
-) -> Mode | None:
-    """Return the mode that is chosen; None without one.
-
-    Args:
-        question: the question.
-        chosen: the modes that are chosen, by name.
-        given: all that is given.
-        alone: what of it a single mode has.
-
-    Raises:
-        UsageError: the mode does not take what is given, or it needs a mode; or a value is wrong.
-    """
-    mode = next((mode for mode in question.modes if mode.name in chosen), None)
-    if mode is not None:
-        _refuse_beside(mode, question, given)
-    elif alone:
-        name = next(iter(alone))
-        needed = next(mode for mode in question.modes if any(each.name == name for each in mode.more))
-        raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
-    else:
-        question.check(given)
-    return mode
+def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
+    """Refuse a parameter without the mode that has it."""
+    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
+    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
 
 
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:

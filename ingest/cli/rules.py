@@ -13,7 +13,9 @@ import ingest
 from ingest.cli.exits import report_left_out
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import print_json, print_rows, say
+from ingest.cli.printing import print_json, say
+from ingest.cli.question import print_answer
+from ingest.questions.question import Rows
 from ingest.reader.text import counted
 from workers.store.strict_json import dumps
 
@@ -40,11 +42,9 @@ def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: Jso
         {name: loaded.origins[rule.name] if name == "origin" else getattr(rule, name) for name in names}
         for rule in loaded.rules
     ]
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {name: itemgetter(name) for name in names}
+    columns = {name: itemgetter(name) for name in names}
     columns["enabled"] = lambda row: "yes" if row["enabled"] else "no"
-    print_rows(rows, columns, as_json=json)
-    if not json:
-        say(f"rule set {loaded.enabled.digest}")
+    print_answer(Rows("", rows, columns, headline=f"rule set {loaded.enabled.digest}"), as_json=json)
 
 
 @app.command("show")
@@ -116,7 +116,7 @@ def backtest(
     if json:
         print_json(answer.to_dict())
     else:
-        print_rows(answer.rules, _BACKTEST, as_json=False, right=("findings",))
+        print_answer(Rows("", answer.rules, _BACKTEST, right=("findings",)), as_json=False)
     say(f"{counted(answer.steps, 'step')} of single ranks evaluated")
     for result in answer.rules:
         for reason in result.failed[:_MAX_REASONS]:

@@ -14,7 +14,6 @@ from ingest.questions.question import (
     Mode,
     Note,
     Option,
-    Parameter,
     Question,
     Ranks,
     Rows,
@@ -109,6 +108,7 @@ def find(
     sort: Sorted = None,
     columns: Printed = None,
     undecided: Undecided = False,
+    include_partial: Annotated[bool, Option("With --consolidated: include partial steps.")] = False,  # noqa: ARG001
     **conditions: Unpack[FilterFields],
 ) -> Rows:
     """Find tensors, in order of step, rank and execution.
@@ -260,11 +260,6 @@ QUESTION = Question(
             default=False,
             ask=_find_consolidated,
             takes=frozenset({"where", "step", "include_partial", "sort", "columns"}),
-            more=(
-                Parameter(
-                    "include_partial", Option("With --consolidated: include partial steps."), default=False
-                ),
-            ),
         ),
     ),
 )
