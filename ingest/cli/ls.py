@@ -8,12 +8,6 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ingest.cli.watch_explain import explained
-from ingest.page.moment import Moment
-from ingest.page.rendering import clock
-from ingest.page.watchers import watchers
-from ingest.questions.find import rows_of as tensor_rows
-from ingest.questions.missing import missing
 from ingest.questions.question import Mode, Note, Option, Question, Ranks, Rows, Shown, Steps
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
@@ -84,21 +78,19 @@ _WATCHERS: _Columns = {
 class _Token(Shown):
     """A word that changes with what is committed."""
 
-    moment: Moment
+    token: str
+    clock: str
+    """When the store was read."""
+    damaged: Sequence[Damage]
     left_out = ()
-
-    @property
-    def damaged(self) -> Sequence[Damage]:
-        """What could not be read."""
-        return self.moment.damages
 
     def report(self) -> Iterator[str]:
         """Yield the word."""
-        yield self.moment.token
+        yield self.token
 
     def to_json(self) -> dict[str, str]:
         """Return what the page says of a store that answers."""
-        return {"token": self.moment.token, "clock": clock(self.moment.read_at), "away": ""}
+        return {"token": self.token, "clock": self.clock, "away": ""}
 
 
 def ls(store: DumpStore, rank: Ranks = None, step: Steps = None) -> Rows:
@@ -152,11 +144,15 @@ def _in_steps(
 
 
 def _tensors(store: DumpStore, _: object, **given: Any) -> Rows:
+    from ingest.questions.find import rows_of  # deferred: few ask
+
     rows, damaged, _steps = _listed(store, lambda step: step.tensors(), given)
-    return tensor_rows(store.url, rows, damaged=damaged)
+    return rows_of(store.url, rows, damaged=damaged)
 
 
 def _missing(store: DumpStore, _: object, rank: Ranks = None) -> Rows:
+    from ingest.questions.missing import missing  # deferred: few ask
+
     damages: list[Damage] = []
     items = missing(store, rank, damages=damages)
     none = "no dump configuration in the store requests anything that is missing"
@@ -165,11 +161,24 @@ def _missing(store: DumpStore, _: object, rank: Ranks = None) -> Rows:
 
 def _watched(store: DumpStore, addresses: str) -> Rows:
     """Return a row for each watcher, and one for each step that is not settled."""
+    # deferred: the page takes 0.5 s
+    from ingest.cli.watch_explain import explained
+    from ingest.page.watchers import watchers
+
     told = watchers(store, addresses)
     steps = [row for watcher in told for row in watcher.steps]
     none = "the watchers that answer write to other stores"
     more = ("", *explained(steps).report()) if steps else ()
     return Rows(store.url, told, _WATCHERS, [*_WATCHERS][2:], none=none, more=more)
+
+
+def _token(store: DumpStore, _: object) -> _Token:
+    # deferred: the page takes 0.5 s
+    from ingest.page.moment import Moment
+    from ingest.page.rendering import clock
+
+    moment = Moment.of(store)
+    return _Token(moment.token, clock(moment.read_at), moment.damages)
 
 
 def _mesh_text(row: Mapping[str, Any]) -> str:
@@ -244,7 +253,7 @@ QUESTION = Question(
         _flag(
             "token",
             "Print a word that changes when a step is committed, changed, removed or evaluated.",
-            lambda store, _: _Token(Moment.of(store)),
+            _token,
             frozenset(),
         ),
     ),

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
 from ingest.findings.incidents.sightings import Sighting, Sightings, runs, worst_of
 from ingest.findings.severities import Severity, at_least
@@ -32,6 +31,9 @@ from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.store.model import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from ingest.findings.anomalies import Anomalies
 
 _CRITICAL = SEVERITIES[-1]
 #: Kinds of rules over several ranks: what they find is not a consequence of a NaN on one rank.
@@ -424,6 +426,8 @@ def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
 
 
 def _findings(store: Catalog, chosen: Any, **given: Any) -> Anomalies:
+    from ingest.findings.anomalies import anomalies  # deferred: few ask
+
     return anomalies(store, **({} if chosen is True else {"rule": chosen}) | given)
 
 
