@@ -42,7 +42,7 @@ def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: Jso
         {name: loaded.origins[rule.name] if name == "origin" else getattr(rule, name) for name in names}
         for rule in loaded.rules
     ]
-    columns = {name: itemgetter(name) for name in names}
+    columns: dict[str, Callable[[Any], object]] = {name: itemgetter(name) for name in names}
     columns["enabled"] = lambda row: "yes" if row["enabled"] else "no"
     print_answer(Rows("", rows, columns, headline=f"rule set {loaded.enabled.digest}"), as_json=json)
 

@@ -30,6 +30,7 @@ class Anomalies(BySeverity):
     """Findings, and how far they can be trusted to be all."""
 
     noun: ClassVar = "finding"
+    keys: ClassVar = Finding.__match_args__
     hidden: ClassVar = ("severities", "left_out")
     also: ClassVar = ("by_severity",)
 

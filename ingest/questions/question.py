@@ -212,6 +212,8 @@ class Answer(Shown, Plain):
 
     noun: ClassVar[str]
     """What a row is."""
+    keys: ClassVar[tuple[str, ...]] = ()
+    """What pandas has of a row, if there is none; the columns that people read if that is not told."""
     left_out: tuple[LeftOut, ...]
     store: str
 
@@ -232,7 +234,7 @@ class Answer(Shown, Plain):
         import pandas as pd  # deferred: takes 0.4 s to import
 
         rows = self.rows_of_table()
-        return pd.DataFrame(rows, columns=list(rows[0] if rows else self.table().columns))
+        return pd.DataFrame(rows, columns=list(rows[0] if rows else self.keys or self.table().columns))
 
     @property
     def headline(self) -> str:
