@@ -10,14 +10,18 @@ from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, end_now, stop_on_sig
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
-    ExpectedRanksOption,
+    Flags,
     JsonOption,
-    SchedulerOption,
     StoreArgument,
-    WorkersOption,
+    takes_settings,
 )
 
 
+@takes_settings(
+    "scheduler",
+    "workers",
+    "expected_ranks",
+)
 def command(
     store: StoreArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep going until SIGTERM.")] = False,
@@ -44,13 +48,12 @@ def command(
         bool, typer.Option("--check", help="Read every commit again, not only new and announced ones.")
     ] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the view from scratch.")] = False,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
+    *,
+    flags: Flags,
     metrics: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --follow: where to serve /metrics."),
     ] = None,
-    expected_ranks: ExpectedRanksOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,11 +75,9 @@ def command(
     settings = load_settings_with_store(
         config,
         store=store,
-        scheduler=scheduler,
-        workers=workers,
         consolidator_metrics=metrics,
-        expected_ranks=expected_ranks,
         finish=finish,
+        **flags,
     ).settings
     if follow:
         stop = stop_on_signals(settings.drain_s)

@@ -13,10 +13,10 @@ from ingest.cli.exits import EXIT_FAILED
 from ingest.cli.opening import load_settings
 from ingest.cli.options import (
     ConfigOption,
-    ExpectedRanksOption,
+    Flags,
     JsonOption,
-    SchedulerOption,
     StoreOption,
+    takes_settings,
 )
 from ingest.cli.question import print_answer
 from ingest.questions.question import Rows
@@ -28,14 +28,18 @@ _COLUMNS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
+@takes_settings(
+    "scheduler",
+    "expected_ranks",
+)
 def command(
     dump: Annotated[
         Path | None,
         typer.Argument(metavar="DUMP", help="A dump directory to check.", show_default=False, readable=False),
     ] = None,
     store: StoreOption = None,
-    scheduler: SchedulerOption = None,
-    expected_ranks: ExpectedRanksOption = None,
+    *,
+    flags: Flags,
     processes: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,7 +64,7 @@ def command(
     """
     from ingest.doctor.checks import run_checks  # deferred: dask, numba and zarr take 1 s to import
 
-    loaded = load_settings(config, store=store, scheduler=scheduler, expected_ranks=expected_ranks)
+    loaded = load_settings(config, store=store, **flags)
     results = run_checks(loaded, dump, processes or ())
     print_answer(Rows("", results, _COLUMNS), as_json=json)
     if not all(result.ok for result in results):

@@ -12,28 +12,32 @@ import typer
 from ingest.cli.exits import run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
-    AfterCommitOption,
     ConfigOption,
-    ContinuesOption,
-    CpuShareOption,
-    CpusOption,
-    DeviceLayoutOption,
+    Flags,
     JsonOption,
-    KeepAnomalousOption,
-    KeepLastOption,
-    LayoutOption,
-    NiceOption,
-    PoolOption,
-    QuietOption,
-    RankMapOption,
-    RecheckOption,
-    ReplaceOption,
-    SchedulerOption,
     StoreOption,
-    WorkersOption,
+    takes_settings,
 )
 
 
+@takes_settings(
+    "scheduler",
+    "workers",
+    "nice",
+    "cpus",
+    "cpu_share",
+    "quiet_s",
+    "replace",
+    "continues",
+    "recheck",
+    "rank_map",
+    "layout",
+    "keep_device_layout",
+    "pool",
+    "after_commit",
+    "keep_last",
+    "keep_anomalous",
+)
 def command(
     dump: Annotated[
         # Not checked by typer: for a directory of another user, `ingest_dump` has the better message.
@@ -41,22 +45,8 @@ def command(
         typer.Argument(metavar="DUMP", help="The directory that holds rank_0, rank_1, ...", readable=False),
     ],
     store: StoreOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
-    nice: NiceOption = None,
-    cpus: CpusOption = None,
-    cpu_share: CpuShareOption = None,
-    quiet: QuietOption = None,
-    replace: ReplaceOption = None,
-    continues: ContinuesOption = None,
-    recheck: RecheckOption = None,
-    rank_map: RankMapOption = None,
-    layout: LayoutOption = None,
-    keep_device_layout: DeviceLayoutOption = None,
-    pool: PoolOption = None,
-    after_commit: AfterCommitOption = None,
-    keep_last: KeepLastOption = None,
-    keep_anomalous: KeepAnomalousOption = None,
+    *,
+    flags: Flags,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --after-commit delete: only print what would be deleted.")
     ] = False,
@@ -82,27 +72,12 @@ def command(
     loaded = load_settings_with_store(
         config,
         store=store,
-        scheduler=scheduler,
-        workers=workers,
-        nice=nice,
-        cpus=cpus,
-        cpu_share=cpu_share,
-        quiet_s=quiet,
-        replace=replace,
-        continues=continues,
-        recheck=recheck,
-        rank_map=rank_map,
-        layout=layout,
-        keep_device_layout=keep_device_layout,
-        pool=pool,
-        after_commit=after_commit,
-        keep_last=keep_last,
-        keep_anomalous=keep_anomalous,
+        **flags,
     )
     settings = loaded.settings
     if loaded.origins["quiet_s"] == "default":
         settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
-    refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous, dry_run=dry_run)
+    refuse_idle_flags(settings, dry_run=dry_run, **flags)
     settings.cpu_limits.apply()
     stop = stop_on_signals()
     started = time.monotonic()

@@ -144,8 +144,8 @@ def refuse_idle_flags(settings: Settings, **flags: object) -> None:
     """Refuse flags that do nothing because dumps are kept: the caller expects an effect.
 
     Raises:
-        UsageError: a flag is given, and `after_commit` is not `delete`.
+        UsageError: a flag about deletion is given, and `after_commit` is not `delete`.
     """
-    given = [name for name, value in flags.items() if value]
+    given = [name for name in ("keep_last", "keep_anomalous", "dry_run") if flags.get(name)]
     if given and settings.after_commit != "delete":
         raise UsageError(f"--{given[0].replace('_', '-')} does nothing without --after-commit delete")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter as Argument
 from inspect import signature
@@ -30,9 +30,10 @@ def told(name: str, option: Option, default: Any = None) -> Any:
         *filter(None, (flag, option.short)),
         metavar=option.metavar or None,
         help=option.words,
-        min=0 if option.kind is int else None,
+        min=0 if option.kind is int and option.within == (None, None) else option.within[0],
+        max=option.within[1],
         show_default=not (default in (None, "") or isinstance(default, bool)),
-        parser=None if option.kind in _PLAIN else _parser(option.kind),
+        parser=None if option.kind in (*_PLAIN, bool) else _parser(option.kind),
     )
 
 
@@ -40,7 +41,7 @@ def typer_type(name: str, option: Option, default: Any) -> Any:
     """Return the type that typer reads for a parameter of a question."""
     if isinstance(default, bool):
         return Annotated[bool, told(name, option, default)]
-    kind: Any = option.kind if option.kind in _PLAIN else Any
+    kind: Any = option.kind if option.kind in (*_PLAIN, bool) else Any
     kind = list[kind] if option.is_several else kind
     return Annotated[kind if default is Argument.empty else kind | None, told(name, option, default)]
 
@@ -108,119 +109,72 @@ RuleOption: TypeAlias = Annotated[
     typer.Option(metavar="NAME", help="Only this rule, or the rules that match a glob; may be repeated."),
 ]
 
-# The service.
+# The settings that several commands take as options; `Settings` says their types and checks their ranges.
 
-SchedulerOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Dask scheduler (tcp://host:8786) or scheduler file. Default: start own workers.",
+#: By name of the setting.
+SETTINGS: Mapping[str, Option] = {
+    "scheduler": Option(
+        "Dask scheduler (tcp://host:8786) or scheduler file. Default: start own workers.", "ADDRESS"
     ),
-]
-WorkersOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="How many worker processes to start, without --scheduler.")
-]
-NiceOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, max=19, help="Priority: 19 gives way to everything else. Default: 0."),
-]
-CpusOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="LIST", help="Processors to run on, such as 0-3,8. Default: all.")
-]
-CpuShareOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE", min=0, max=1, help="The share of these processors to use at most. Default: 1."
+    "workers": Option("How many worker processes to start, without --scheduler.", kind=int, within=(1, None)),
+    "nice": Option("Priority: 19 gives way to everything else. Default: 0.", "N", kind=int, within=(0, 19)),
+    "cpus": Option("Processors to run on, such as 0-3,8. Default: all.", "LIST"),
+    "cpu_share": Option(
+        "The share of these processors to use at most. Default: 1.", "SHARE", kind=float, within=(0, 1)
     ),
-]
-ReplaceOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--replace",
-        help="Replace steps that came from another dump; `ingest` also restores steps that gc removed.",
-        show_default=False,
+    "quiet_s": Option(
+        "How long the last step must be unchanged to count as complete.",
+        "SECONDS",
+        flag="--quiet",
+        kind=float,
+        within=(0, None),
     ),
-]
-ContinuesOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIRECTORY",
-        help="Where this dump was before, or the job dumped before: its steps in the store are this dump's.",
-        show_default=False,
+    "replace": Option(
+        "Replace steps that came from another dump; `ingest` also restores steps that gc removed.", kind=bool
     ),
-]
-RecheckOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--recheck",
-        help="Read all committed dump files again, and take what was rewritten with its old size and time.",
-        show_default=False,
+    "continues": Option(
+        "Where this dump was before, or the job dumped before: its steps in the store are this dump's.",
+        "DIRECTORY",
     ),
-]
-RankMapOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE=RANK,...",
-        help="The rank of each device id, for dumps whose paths name only devices.",
-        show_default=False,
+    "recheck": Option(
+        "Read all committed dump files again, and take what was rewritten with its old size and time.",
+        kind=bool,
     ),
-]
-LayoutOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="How paths tell rank, step and name, for a tree that no layout covers; several: 'A; B'. "
+    "rank_map": Option(
+        "The rank of each device id, for dumps whose paths name only devices.", "DEVICE=RANK,..."
+    ),
+    "layout": Option(
+        "How paths tell rank, step and name, for a tree that no layout covers; several: 'A; B'. "
         "`dump-ingest doctor` proposes one.",
-        show_default=False,
+        "PATTERN",
     ),
-]
-DeviceLayoutOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep-device-layout", help="Store tensors in the accelerator's memory layout.", show_default=False
+    "keep_device_layout": Option("Store tensors in the accelerator's memory layout.", kind=bool),
+    "pool": Option(
+        "Store tensors once that several ranks of a step share.", flag="--pool/--no-pool", kind=bool
     ),
-]
-PoolOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--pool/--no-pool",
-        help="Store tensors once that several ranks of a step share.",
-        show_default=False,
+    "after_commit": Option(
+        "What to do with committed dump files. They are read back and compared before they are deleted.",
+        "keep|delete",
     ),
-]
-AfterCommitOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="keep|delete",
-        help="What to do with committed dump files. They are read back and compared before they are deleted.",
+    "keep_last": Option(
+        "With --after-commit delete: keep the newest N steps of each rank. Default: 1.",
+        "N",
+        kind=int,
+        within=(1, None),
     ),
-]
-KeepLastOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="With --after-commit delete: keep the newest N steps of each rank. Default: 1.",
+    "keep_anomalous": Option(
+        "With --after-commit delete: keep steps with NaN, Inf, overflows or findings.", kind=bool
     ),
-]
-KeepAnomalousOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep-anomalous",
-        help="With --after-commit delete: keep steps with NaN, Inf, overflows or findings.",
-        show_default=False,
+    "black_box": Option(
+        "Keep tensors of the newest N steps and of N around each incident; of others, statistics.",
+        "N",
+        kind=int,
+        within=(1, None),
     ),
-]
-ExpectedRanksOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, help="How many ranks the run is to have; 0: any number."),
-]
-QuietOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS", min=0, help="How long the last step must be unchanged to count as complete."
-    ),
-]
+    "expected_ranks": Option("How many ranks the run is to have; 0: any number.", "N", kind=int),
+}
+LayoutOption: TypeAlias = Annotated[str | None, told("layout", SETTINGS["layout"])]
+SchedulerOption: TypeAlias = Annotated[str | None, told("scheduler", SETTINGS["scheduler"])]
 WatchersOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -250,25 +204,42 @@ AllowAnyoneOption: TypeAlias = Annotated[
 #: What the options that choose tensors choose: `tensor_filter.FilterFields` of the reader, whose import takes
 #: numpy.
 Conditions: TypeAlias = dict[str, Any]
+#: Settings by name, as `load_settings` takes them.
+Flags: TypeAlias = dict[str, Any]
 
 
 def takes_tensor_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the options that choose tensors in the place of its parameter `chosen`."""
+    return _with_options(command, "chosen", CONDITIONS, conditions_of)
+
+
+def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a command take some of `SETTINGS` in the place of its parameter `flags`; None if not given."""
+    options = {name: SETTINGS[name] for name in names}
+    return lambda command: _with_options(command, "flags", options, dict)
+
+
+def _with_options(
+    command: Callable[..., None],
+    replaced: str,
+    options: Mapping[str, Option],
+    read: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[..., None]:
     parameters = list(signature(command, eval_str=True).parameters.values())
-    place = [parameter.name for parameter in parameters].index("chosen")
-    options = [
+    place = [parameter.name for parameter in parameters].index(replaced)
+    added = [
         Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=typer_type(name, option, None))
-        for name, option in CONDITIONS.items()
+        for name, option in options.items()
     ]
     after = [parameter.replace(kind=Argument.KEYWORD_ONLY) for parameter in parameters[place + 1 :]]
 
     @functools.wraps(command)
     def with_options(*args: Any, **given: Any) -> None:
-        conditions = {name: given.pop(name, None) for name in CONDITIONS}
-        command(*args, chosen=conditions_of(conditions), **given)
+        taken = read({name: given.pop(name, None) for name in options})
+        command(*args, **{replaced: taken}, **given)
 
-    taken = signature(command).replace(parameters=[*parameters[:place], *options, *after])
-    with_options.__signature__ = taken  # type: ignore[attr-defined]  # typer reads it
+    changed = signature(command).replace(parameters=[*parameters[:place], *added, *after])
+    with_options.__signature__ = changed  # type: ignore[attr-defined]  # typer reads it
     return with_options
 
 

@@ -12,12 +12,12 @@ from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
+    Flags,
     JsonOption,
-    LayoutOption,
-    RankMapOption,
     RankOption,
     StepOption,
     StoreArgument,
+    takes_settings,
 )
 from ingest.cli.printing import print_json, print_line, say
 from ingest.reader.text import counted
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _MAX_LINES = 20
 
 
+@takes_settings(
+    "rank_map",
+    "layout",
+)
 def command(
     store: StoreArgument = None,
     dump: Annotated[
@@ -40,8 +44,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    rank_map: RankMapOption = None,
-    layout: LayoutOption = None,
+    *,
+    flags: Flags,
     rank: RankOption = None,
     step: StepOption = None,
     accept_loss: Annotated[
@@ -71,7 +75,7 @@ def command(
     from ingest.wiring.stores import grid_of
     from workers.rules.load import load_rules
 
-    settings = load_settings_with_store(config, store=store, rank_map=rank_map, layout=layout).settings
+    settings = load_settings_with_store(config, store=store, **flags).settings
     with err.status("checking") as status:
         report = repair(
             settings.store or "",

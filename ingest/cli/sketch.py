@@ -11,12 +11,12 @@ from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
+    Flags,
     JsonOption,
     RanksOption,
-    SchedulerOption,
     StepOption,
     StoreArgument,
-    WorkersOption,
+    takes_settings,
 )
 from ingest.cli.printing import is_terminal, print_json, say
 from ingest.reader.text import counted
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from workers.tasks.sketch import Sketched
 
 
+@takes_settings(
+    "scheduler",
+    "workers",
+)
 def command(
     store: StoreArgument = None,
     rank: RanksOption = None,
     step: StepOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
+    *,
+    flags: Flags,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -43,7 +47,7 @@ def command(
     """
     from ingest.wiring.sketching import sketch  # deferred: dask and numba take 1 s to import
 
-    settings = load_settings_with_store(config, store=store, scheduler=scheduler, workers=workers).settings
+    settings = load_settings_with_store(config, store=store, **flags).settings
     report = sketch(settings.store or "", rank=rank, step=step, settings=settings, progress=_say_step)
     if json:
         print_json(report.to_dict())

@@ -7,34 +7,20 @@ import threading
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, end_now, run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
-    AfterCommitOption,
     ConfigOption,
-    ContinuesOption,
-    CpuShareOption,
-    CpusOption,
-    DeviceLayoutOption,
-    ExpectedRanksOption,
+    Flags,
     JsonOption,
-    KeepAnomalousOption,
-    KeepLastOption,
-    LayoutOption,
-    NiceOption,
-    PoolOption,
-    QuietOption,
-    RankMapOption,
     RankOption,
-    ReplaceOption,
-    SchedulerOption,
     StepOption,
     StoreOption,
-    WorkersOption,
+    takes_settings,
 )
 from ingest.heartbeat import beat, tell_ready
 from ingest.service.stopping import StopRequest, left_s
@@ -56,6 +42,25 @@ _LEFT_HINT = (
 )
 
 
+@takes_settings(
+    "scheduler",
+    "workers",
+    "nice",
+    "cpus",
+    "cpu_share",
+    "quiet_s",
+    "replace",
+    "continues",
+    "rank_map",
+    "layout",
+    "keep_device_layout",
+    "pool",
+    "after_commit",
+    "keep_last",
+    "keep_anomalous",
+    "expected_ranks",
+    "black_box",
+)
 def command(
     dump: Annotated[
         Path | None,
@@ -67,31 +72,8 @@ def command(
         ),
     ] = None,
     store: StoreOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
-    nice: NiceOption = None,
-    cpus: CpusOption = None,
-    cpu_share: CpuShareOption = None,
-    quiet: QuietOption = None,
-    replace: ReplaceOption = None,
-    continues: ContinuesOption = None,
-    rank_map: RankMapOption = None,
-    layout: LayoutOption = None,
-    keep_device_layout: DeviceLayoutOption = None,
-    pool: PoolOption = None,
-    after_commit: AfterCommitOption = None,
-    keep_last: KeepLastOption = None,
-    keep_anomalous: KeepAnomalousOption = None,
-    expected_ranks: ExpectedRanksOption = None,
-    black_box: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Keep tensors of the newest N steps and of N around each incident; of others, statistics.",
-            show_default=False,
-        ),
-    ] = None,
+    *,
+    flags: Flags,
     finish: Annotated[
         bool | None,
         typer.Option(
@@ -133,25 +115,8 @@ def command(
 
     [bold]dump-ingest watch --explain --from host:9108 --rank 3 --step 40[/]
     """
-    flags: dict[str, Any] = {
+    flags |= {
         "store": store,
-        "scheduler": scheduler,
-        "workers": workers,
-        "nice": nice,
-        "cpus": cpus,
-        "cpu_share": cpu_share,
-        "quiet_s": quiet,
-        "replace": replace,
-        "continues": continues,
-        "rank_map": rank_map,
-        "layout": layout,
-        "keep_device_layout": keep_device_layout,
-        "pool": pool,
-        "after_commit": after_commit,
-        "keep_last": keep_last,
-        "keep_anomalous": keep_anomalous,
-        "expected_ranks": expected_ranks,
-        "black_box": black_box,
         "finish": finish,
         "metrics": metrics,
     }
@@ -173,7 +138,7 @@ def command(
     for flag in (flag for flag, value in belongs.items() if value):
         raise UsageError(f"{flag} does nothing without --explain")
     settings = load_settings_with_store(config, **flags).settings
-    refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
+    refuse_idle_flags(settings, **flags)
     settings.cpu_limits.apply()
     stop = stop_on_signals(settings.drain_s + _LATE_S)
     run_beside(partial(_watch, _named(dump), settings, stop))

@@ -45,6 +45,8 @@ class Option:
     """Its short form, such as `-p`."""
     kind: Callable[[str], Any] = str
     """Reads one value; raises ValueError."""
+    within: tuple[int | None, int | None] = (None, None)
+    """The least and the greatest number. A whole number is never negative."""
     is_several: bool = False
     """Whether it may be repeated."""
     is_argument: bool = False
