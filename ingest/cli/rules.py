@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter, itemgetter
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import ingest
-from ingest.cli.exits import report_left_out
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import print_json, say
-from ingest.cli.question import print_answer
+from ingest.cli.question import end_as, print_answer
 from ingest.questions.question import Rows
-from ingest.reader.text import counted
 from workers.store.strict_json import dumps
 
 if TYPE_CHECKING:
-    from ingest.findings.backtest import BacktestResult
     from workers.rules.load import LoadedRules
 
 app = typer.Typer(help="List, check and test anomaly rules.", no_args_is_help=True, add_completion=False)
@@ -30,7 +27,6 @@ _FileOption = Annotated[
         "--rules", metavar="FILE", help="File of rules. Default: the `rules` setting.", readable=False
     ),
 ]
-_MAX_REASONS = 3
 
 
 @app.command("list")
@@ -113,36 +109,11 @@ def backtest(
     """
     loaded = _load_rules(rules, config)
     answer = ingest.test_rules(open_store(store, config), loaded.enabled, rank, step, rule=rule)
-    if json:
-        print_json(answer.to_dict())
-    else:
-        print_answer(Rows("", answer.rules, _BACKTEST, right=("findings",)), as_json=False)
-    say(f"{counted(answer.steps, 'step')} of single ranks evaluated")
-    for result in answer.rules:
-        for reason in result.failed[:_MAX_REASONS]:
-            say(f"{result.rule}: {reason}", label="failed", style="bold red")
-    report_left_out(answer.left_out)
+    print_answer(answer, as_json=json)
+    end_as(answer)
 
 
 def _load_rules(file: Path | None, config: Path | None) -> LoadedRules:
     from workers.rules.load import load_rules  # deferred: pydantic and numpy take 0.2 s to import
 
     return load_rules(file if file is not None else load_settings(config).settings.rules)
-
-
-def _first_text(result: BacktestResult) -> str:
-    if not result.first:
-        return "-"
-    finding = result.first[0]
-    where = f"step {finding.step}" if finding.rank is None else f"rank {finding.rank} step {finding.step}"
-    return f"{where}: {finding.name + ': ' if finding.name else ''}{finding.reason}"
-
-
-_BACKTEST: Mapping[str, Callable[[BacktestResult], object]] = {
-    "rule": attrgetter("rule"),
-    "severity": attrgetter("severity"),
-    "findings": attrgetter("findings"),
-    "ranks": lambda result: result.ranks or "-",
-    "steps": lambda result: result.steps or "-",
-    "first": _first_text,
-}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ingest.findings.anomalies import beyond_limits, describe_unknown_ranks, of_ranks
 from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
+from ingest.questions.question import Answer, Note, Part, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names
-from ingest.reader.plain import Plain
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_tables import read_sketches
+from ingest.reader.text import counted
 from workers.rules.load import load_rules, rules_like
 from workers.rules.step import evaluate, needs_sketches
 from workers.rules.values import Rule, RuleSet
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Findings of each rule that are shown.
 _SHOWN = 5
+#: Reasons for which a rule could not be evaluated, of those that are told.
+_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,11 @@ class BacktestResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RuleTest(Plain):
+@dataclass(frozen=True, slots=True, repr=False)
+class RuleTest(Answer):
     """What a set of rules would have found in a store."""
+
+    noun: ClassVar = "rule"
 
     store: str
     steps: int
@@ -80,6 +86,26 @@ class RuleTest(Plain):
     rules: tuple[BacktestResult, ...]
     """Those that fire most come first."""
     left_out: tuple[LeftOut, ...]
+
+    def table(self) -> Table[BacktestResult]:
+        """Return a row for each rule."""
+        return Table(
+            {
+                **{name: attrgetter(name) for name in ("rule", "severity", "findings")},
+                "ranks": lambda result: result.ranks or "-",
+                "steps": lambda result: result.steps or "-",
+                "first": _first_text,
+            },
+            self.rules,
+            right=("findings",),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield the rules, and which of them could not be evaluated."""
+        yield self.table()
+        yield Note(f"{counted(self.steps, 'step')} of single ranks evaluated", "")
+        for result in self.rules:
+            yield from (Note(f"{result.rule}: {reason}", "failed") for reason in result.failed[:_REASONS])
 
     def to_pandas(self) -> pd.DataFrame:
         """Return how often each rule fires: one row for each rule, rank and step."""
@@ -91,6 +117,14 @@ class RuleTest(Plain):
             for (rank, step), count in result.places.items()
         ]
         return pd.DataFrame(rows, columns=["rule", "severity", "rank", "step", "findings"])
+
+
+def _first_text(result: BacktestResult) -> str:
+    if not result.first:
+        return "-"
+    finding = result.first[0]
+    where = f"step {finding.step}" if finding.rank is None else f"rank {finding.rank} step {finding.step}"
+    return f"{where}: {finding.name + ': ' if finding.name else ''}{finding.reason}"
 
 
 def backtest(

@@ -130,7 +130,7 @@ class Note(NamedTuple):
 #: with 1.
 LEFT_OUT, ERROR = "left out", "error"
 #: The labels of notes that are also said beside JSON.
-BESIDE_JSON = frozenset({LEFT_OUT, ERROR, "bounded", "hint", "not evaluated", "warning"})
+BESIDE_JSON = frozenset({LEFT_OUT, ERROR, "bounded", "failed", "hint", "not evaluated", "warning"})
 
 
 @dataclass(frozen=True, slots=True)
