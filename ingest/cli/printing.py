@@ -174,11 +174,11 @@ def terminal_width() -> int:
         return _WIDTH
 
 
-def limit_of(limit: int | None, on_terminal: int, *, as_json: bool = False) -> int:
+def limit_of(limit: int | None, on_terminal: int | None, *, as_json: bool) -> int:
     """Return the limit that the user gave, or else that of a terminal; elsewhere, and in JSON, 0: none."""
     if limit is not None:
         return limit
-    return on_terminal if is_terminal() and not as_json else 0
+    return on_terminal if on_terminal and is_terminal() and not as_json else 0
 
 
 def step_text(step: int | None) -> str:

@@ -81,7 +81,7 @@ def command_of(question: Question) -> Callable[..., None]:
     def command(**given: Any) -> None:
         store, config = given.pop("store", None), given.pop("config", None)
         as_json = given.pop("json")
-        limit = limit_of(given.pop("limit", 0), question.limit or 0, as_json=as_json)
+        limit = limit_of(given.pop("limit", 0), question.limit, as_json=as_json)
         paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
         chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}
@@ -251,7 +251,9 @@ def end_as(answer: Shown, *, is_void: bool = False) -> None:
     """Say which steps an answer leaves out; end with 3 if one is damaged, 5 in an alarm, 1 if void."""
     say_left_out(answer.left_out)
     say_damaged(damage for damage in answer.damaged if damage not in answer.left_out)
-    exit_if_damaged(answer.damaged)
+    exit_if_damaged(
+        [*answer.damaged, *(left for left in answer.left_out if getattr(left, "is_damaged", False))]
+    )
     if answer.is_alarm:
         raise typer.Exit(EXIT_DIFFERENT)
     if is_void:

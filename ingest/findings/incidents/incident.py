@@ -109,7 +109,7 @@ class Incidents(BySeverity):
     """The incidents of a store, and how far they can be trusted to be all."""
 
     noun: ClassVar = "incident"
-    keys: ClassVar = tuple(name for name in Incident.__slots__ if name != "origin")
+    keys: ClassVar = (*(name for name in Incident.__slots__ if name != "origin"), *Incident.also)
     also: ClassVar = ("by_severity",)
 
     store: str
