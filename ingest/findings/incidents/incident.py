@@ -109,7 +109,7 @@ class Incidents(BySeverity):
     """The incidents of a store, and how far they can be trusted to be all."""
 
     noun: ClassVar = "incident"
-    keys: ClassVar = (*(name for name in Incident.__slots__ if name != "origin"), *Incident.also)
+    keys: ClassVar = tuple(name for name in Incident.__slots__ if name != "origin")
     also: ClassVar = ("by_severity",)
 
     store: str
@@ -144,7 +144,7 @@ class Incidents(BySeverity):
     def rows_of_table(self) -> list[dict[str, Any]]:
         """Return the incidents as flat dictionaries, without their origins."""
         rows = (incident.to_dict() for incident in self.incidents)
-        return [{name: value for name, value in row.items() if name != "origin"} for row in rows]
+        return [{name: row[name] for name in self.keys} for row in rows]
 
 
 def incident_id(store: str, kind: IncidentKind, first_step: int, *where: object) -> str:
