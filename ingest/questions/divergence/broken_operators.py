@@ -20,6 +20,7 @@ from ingest.reader.flow.operator_kinds import (
     is_collective,
     is_container,
     is_input,
+    is_numbered,
     is_output,
     is_parameter,
     needs_two_inputs,
@@ -113,7 +114,7 @@ class BrokenOperatorFinder:
         self._calls += [_Call([], []) for _ in range(len(self._numbers) - len(self._calls))]
         reads, writes = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
         for offset, (key, number) in enumerate(zip(keys, numbers, strict=True)):
-            if not _is_judged(key.op_type):
+            if not _is_judged(key.op_type) or is_numbered(key.op_type, key.op_name):
                 continue
             reads[offset], writes[offset] = is_input(key.io), is_output(key.io)
             if reads[offset]:

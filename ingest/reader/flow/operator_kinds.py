@@ -16,6 +16,7 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
 #: Prefixes that msProbe and TorchAir add to the type of an operator.
 _API = re.compile(r"(?i)^(?:Tensor|Torch|Functional|Primitive|Mint(?:Functional)?|NPU|Aten|VF|Module|Cell)\.")
+_IN_NO_MODULE = re.compile(r"(?:Tensor|Torch|Functional)\.(\w+)\.\1\.\d+")
 _COLLECTIVE = re.compile(
     rf"(?:mint)?{_PREFIX}*(?:allreduce|allgather|reducescatter|alltoall|neighborexchange|collective(?:gather|scatter|reduce|broadcast)"
     r"|psend|precv|batchisendirecv|barrier|allconcat).*"
@@ -65,6 +66,15 @@ def is_output(io: str) -> bool:
 def is_parameter(op_type: str) -> bool:
     """Return whether this is a parameter or an input of the network: MindSpore dumps it like an operator."""
     return op_type == "Parameter"
+
+
+@lru_cache(maxsize=4096)
+def is_numbered(op_type: str, op_name: str) -> bool:
+    """Return whether only its number tells a call from others of its step: a function in no module.
+
+    Ranks that call the function more often, to log something, have other calls by the same name.
+    """
+    return _IN_NO_MODULE.fullmatch(f"{op_type}.{op_name}") is not None
 
 
 @lru_cache(maxsize=4096)
