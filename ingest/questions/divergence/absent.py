@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.agreement import ABSENT, Labels
 from ingest.questions.divergence.result import Missing
-from ingest.reader.flow.operator_kinds import is_numbered
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot
 from workers.model import StepKey
@@ -191,8 +190,7 @@ def _rows(
     """Return a row for each operator that is absent with all its tensors, and for each other tensor."""
     by_operator: dict[tuple[OperatorKey, tuple[int, ...]], list[int]] = {}
     for tensor, steps in steps_of.items():
-        if not is_numbered(keys[tensor].op_type, keys[tensor].op_name):
-            by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(tensor)
+        by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(tensor)
     rows = []
     for (operator, steps_key), members in by_operator.items():
         span = (steps_key[0], steps_key[-1], len(steps_key))

@@ -20,7 +20,6 @@ from ingest.reader.flow.operator_kinds import (
     is_collective,
     is_container,
     is_input,
-    is_numbered,
     is_output,
     is_parameter,
     needs_two_inputs,
@@ -114,7 +113,7 @@ class BrokenOperatorFinder:
         self._calls += [_Call([], []) for _ in range(len(self._numbers) - len(self._calls))]
         reads, writes = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
         for offset, (key, number) in enumerate(zip(keys, numbers, strict=True)):
-            if not _is_judged(key.op_type) or is_numbered(key.op_type, key.op_name):
+            if not _is_judged(key.op_type):
                 continue
             reads[offset], writes[offset] = is_input(key.io), is_output(key.io)
             if reads[offset]:

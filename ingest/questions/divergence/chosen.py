@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ingest.questions.choosing import empty_choice_error
 from ingest.reader.block_filter import BlockFilter
+from ingest.reader.flow.operator_kinds import is_numbered
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from workers.store.consolidated.blocks import TensorKey
@@ -19,6 +20,7 @@ def chosen_tensors(
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the tensors that fulfil the conditions in any step of any rank, (tensor,).
 
+    Without conditions, all but those of functions that were called in no module.
     Conditions on anything but names need the statistics of the steps, which are read once more.
 
     Args:
@@ -31,7 +33,8 @@ def chosen_tensors(
     """
     choice = BlockFilter(fields, statistics.axis)
     if not choice.filter.names:
-        return np.ones(len(keys), bool)
+        # What only a number names is something else on ranks that log more.
+        return np.array([not is_numbered(key.op_type, key.op_name) for key in keys], bool)
     if choice.filter.is_of_names:
         chosen = choice.of_names(len(keys))
     else:
