@@ -278,6 +278,8 @@ def _by_tools(seed: int) -> Iterator[Case]:
         )
         yield Case(name, run, None if "cnn" in name else alone)
     yield Case("fsdp2, against ddp", runs["fsdp2"], runs["ddp"], alone=False)
+    for name in ("ddp", "fsdp2", "dtensor tp"):
+        yield Case(f"{name}, functions", replace(runs[name], dump=Dump.FUNCTIONS), runs[name])
     for name in ("dtensor tp", "dtensor tp on 4", "dtensor sp", "dtensor sp on 4", "fsdp2 x dtensor tp"):
         run = replace(runs[name], dump=Dump.SGLANG)
         alone = replace(run.having(kind="ddp"), ranks=1)

@@ -317,6 +317,8 @@ class FunctionCalls:
             with self.paused():
                 self._lines.note(op_name)
                 written = args[0] if name == "__setitem__" else output
+                if str(func).startswith("_c10d_functional.") and plain != "wait_tensor":
+                    written = {"elem": output}  # as in an `AsyncCollectiveTensor`: nobody has awaited it yet
                 self._take_all(op_type, op_name, "output", written)
         return output
 
