@@ -286,7 +286,7 @@ def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
 
 
 def _is_telling(x: Array, size: int) -> bool:
-    """Return whether a part that agrees in all elements but one is no chance: few labels soon agree."""
+    """Return whether a part cannot agree by chance in all elements but one, as few labels soon do."""
     kinds = len(np.unique(x.reshape(-1)[:_SEEN]))
     return size > 1 and kinds > 1 and x.size * size * kinds ** (1.0 - size) < _CHANCE
 
