@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench proving chaos damage simulate mutants casts clocks incidents pictures servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench proving rollouts chaos damage simulate mutants casts clocks incidents pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others
 
 proving: setup ## Run real PyTorch programs with known faults, ask, and score the answers; ONLY='moe*' SEED=1 HTML=FILE
 	@$(BIN)/python -m proving $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED)) $(if $(HTML),--html $(HTML))
+
+rollouts: setup ## Run models of transformers (pip install transformers) as trainer and rollout, with known mistakes; ONLY='rope*'
+	@$(BIN)/python -m proving.rollouts $(if $(ONLY),'$(ONLY)')
 
 chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and dump; SEED=8 MINUTES=10
 	@$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10)

@@ -453,10 +453,24 @@ def packed(sequences: Sequence[Sequence[int]]) -> Callable[[nn.Module], None]:
     return run
 
 
+def mixed(sequences: Sequence[Sequence[int]]) -> Callable[[nn.Module], None]:
+    """Return a run of an engine that takes all sequences for one request."""
+
+    def run(program: nn.Module) -> None:
+        program.apply(lambda module: getattr(module, "cache", {}).clear())
+        ids = torch.tensor([token for each in sequences for token in each])
+        program(ids, torch.cat([torch.arange(len(each)) for each in sequences]), [0] * len(ids))
+
+    return run
+
+
 def served(
-    sequences: Sequence[Sequence[int]], *, chunk: int = 0, decode: int = 0
+    sequences: Sequence[Sequence[int]], *, chunk: int = 0, decode: int = 0, late: int = 0
 ) -> Callable[[nn.Module], None]:
-    """Return a run of an engine: prompts in chunks, and the last tokens one by one for all requests."""
+    """Return a run of an engine: prompts in chunks, and the last tokens one by one for all requests.
+
+    Positions of tokens that are decoded are too large by `late`.
+    """
 
     def run(program: nn.Module) -> None:
         program.apply(lambda module: getattr(module, "cache", {}).clear())
@@ -475,7 +489,8 @@ def served(
                 else:
                     continue
                 ids += each[at[number] : end]
-                places += range(at[number], end)
+                shift = 0 if is_prompt else late
+                places += range(at[number] + shift, end + shift)
                 requests += [number] * (end - at[number])
                 at[number] = end
             program(torch.tensor(ids), torch.tensor(places), requests)
@@ -508,6 +523,7 @@ __all__ = [
     "Engine",
     "Model",
     "Trainer",
+    "mixed",
     "packed",
     "padded",
     "prompts",

@@ -85,6 +85,8 @@ HARMLESS: dict[str, Callable[[ModuleType], dict[str, Any]]] = {
     "positions that begin at one": lambda p: {"engine": p.Model(shift=1)},
     "two ranks against one": lambda p: {"engine": p.Model(ranks=2), "serve": p.served(p.prompts(), chunk=6)},
     "GELU": _both(act="gelu"),
+    "chunks of three": lambda p: {"serve": p.served(p.prompts(), chunk=3, decode=2)},
+    "float16": _types("float16", "float16"),
 }
 
 
@@ -156,6 +158,26 @@ MISTAKES: dict[str, tuple[Callable[[ModuleType], dict[str, Any]], str, str]] = {
         "eps = 0.001",
     ),
     "temperature": (_engine(temperature=0.7), "the whole model", "1.42857 times lm_head"),
+    "token shift": (
+        lambda p: {"serve": p.served([each[1:] for each in p.prompts()])},
+        "model.embed_tokens",
+        "begin 1 token later",
+    ),
+    "packing that is not cut": (
+        lambda p: {"serve": p.mixed(p.prompts())},
+        LAYER.format(0) + "self_attn.o_proj",
+        "of other sequences",
+    ),
+    "positions of decoding off by one": (
+        lambda p: {"serve": p.served(p.prompts(), decode=4, late=1)},
+        LAYER.format(0) + "self_attn.o_proj",
+        " follows",
+    ),
+    "another scale of scores": (
+        _engine(scale=0.3, wrong_layer=1),
+        LAYER.format(1) + "self_attn.o_proj",
+        "scores times 0.3",
+    ),
     "eps": (_engine(eps=1e-6), LAYER.format(0) + "input_layernorm", "eps = 1e-06"),
     "eps in one layer": (
         _engine(eps=1e-3, wrong_layer=1),

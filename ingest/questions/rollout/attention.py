@@ -7,8 +7,8 @@ query sees, and by which factor scores are scaled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
 from typing import TypeAlias
@@ -24,7 +24,11 @@ Three: TypeAlias = tuple[Array, Array, Array]
 #: Bases of rotary embeddings that models use; others are found only if the angles were recorded.
 _BASES = (1e4, 5e5, 1e6, 1e5, 2e5, 1.5e5, 8e6, 1e7, 2.5e5, 5e6, 1e3, 2e4)
 _SAME = 1e-3
+#: How far recorded angles may be from even steps: bfloat16 has cosines to 0.004, and angles to twice that.
+_UNEVEN = 0.1
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+#: Soft caps of scores that models use.
+_CAPS = (50.0, 30.0, 20.0)
 _SIZES = (256, 192, 160, 128, 112, 96, 80, 64, 48, 40, 32, 24, 16, 12, 8)
 #: Rows by which a form is chosen; the others are checked by it.
 _FIRST = 4
@@ -32,6 +36,8 @@ _FIRST = 4
 _BEST = 2
 #: Rows by which it is judged which of two forms is nearer.
 _COMPARED = 128
+#: As many keys behind its own as a query may see.
+EVERY = 1 << 30
 #: Scores that are computed at once.
 _SCORES = 1 << 23
 
@@ -45,6 +51,10 @@ class Recomputed:
     """How far they may be off before they are rounded to their type."""
     told: str = ""
     """The attributes that it assumes."""
+
+    def at(self, rows: Array) -> Recomputed:
+        """Return some of the rows."""
+        return Recomputed(self.value[rows], np.broadcast_to(self.error, self.value.shape)[rows], self.told)
 
     def times(self, out: Array) -> float:
         """Return how far rows are from it, in units of the limit."""
@@ -86,9 +96,11 @@ class Turning:
             return cos, sin, np.full(cos.shape, unit)
         return _angles(self.pairs, self.base or 1.0, self.factor, count, unit)
 
-    def turned(self, x: Array, unit: float) -> tuple[Array, Array]:
+    def turned(self, x: Array, unit: float, positions: Array | None) -> tuple[Array, Array]:
         """Return rows of heads (token, head, element) turned, and their error."""
-        cos, sin, off = (each[:, None] for each in self.angles(len(x), unit))
+        at = np.arange(len(x)) if positions is None else positions
+        angles = replace(self, recorded=None if positions is not None and self.base else self.recorded)
+        cos, sin, off = (each[at][:, None] for each in angles.angles(int(at.max(initial=0)) + 1, unit))
         end = 2 * self.pairs
         one, two = (
             (slice(0, end, 2), slice(1, end, 2))
@@ -122,55 +134,100 @@ class AttentionForm:
     """How many keys behind its own it sees; -1: its own is hidden."""
     scale: float = 0.0
     """Of scores; 0: by the root of the size of a head."""
+    cap: float = 0.0
+    """Beyond which scores do not grow: the multiple of a hyperbolic tangent; 0: they do."""
     cached: str = ""
     """The type to which keys and values are rounded in the cache; "": their own."""
+    in_turn: bool = False
+    """Whether query heads have the key heads in turn, and not in groups."""
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What it does, in a few words, by field."""
+        turned = 2 * self.turning.pairs if self.turning else self.size
+        part = f" of {turned} of {self.size} elements" * (turned < self.size)
+        mask = "no causal mask" if self.ahead == EVERY else f"a mask that is off by {self.ahead:+d}"
+        return {
+            "turning": self.turning.text + part if self.turning else "no rotation",
+            "window": f"a window of {self.window}" if self.window else "no window",
+            "ahead": mask if self.ahead else "a causal mask",
+            "scale": f"scores times {self.scale:.6g}" if self.scale else "scores by the root of a head",
+            "cap": f"scores capped at {self.cap:g}" if self.cap else "no cap of scores",
+            "cached": f"keys and values rounded to {self.cached}" if self.cached else "their own type",
+            "in_turn": "key heads in turn" if self.in_turn else "key heads in groups",
+        }
 
     @property
     def text(self) -> str:
-        """Say it in a few words."""
-        said = [self.turning.text if self.turning else "no rotation"]
-        said += [f"a window of {self.window}"] * bool(self.window)
-        said += [f"a mask that is off by {self.ahead:+d}"] * bool(self.ahead)
-        said += [f"scores times {self.scale:.6g}"] * bool(self.scale)
-        said += [f"keys and values rounded to {self.cached}"] * bool(self.cached)
-        return ", ".join(said)
+        """Say what is not as usual."""
+        told, usual = self.told, AttentionForm(self.size).told
+        return ", ".join(text for name, text in told.items() if name == "turning" or text != usual[name])
 
-    def applied(self, parts: Three | None) -> Recomputed | None:
-        """Return the output for queries, keys and values, (token, element); None if they do not fit."""
+    def against(self, other: AttentionForm) -> str:
+        """Say in what it differs from another form."""
+        odd = [
+            each.name for each in fields(self)[1:] if getattr(self, each.name) != getattr(other, each.name)
+        ]
+        usual = AttentionForm(self.size).told
+        own = ", ".join(self.told[name] for name in odd)
+        theirs = ", ".join(other.told[name] for name in odd if other.told[name] != usual[name])
+        return f"{own}, and not {theirs}" if theirs else own
+
+    def applied(self, parts: Three | None, positions: Array | None = None) -> Recomputed | None:
+        """Return the output for queries, keys and values, (token, element); None if they do not fit.
+
+        `positions` are those by which rows are turned; None: from 0 on.
+        """
         if parts is None or any(part.shape[1] % self.size or not part.size for part in parts[:2]):
             return None
         if parts[2].shape[1] % max(parts[1].shape[1] // self.size, 1):
             return None
+        unit = unit_roundoff(parts[0].dtype)
+        by_head = self._by_head(parts, unit, positions)
+        count, heads = len(parts[0]), len(by_head[0])
+        at = np.arange(count)
+        seen = at[None, :] <= at[:, None] + self.ahead
+        if self.window:
+            seen &= at[None, :] > at[:, None] - self.window
+        block = max(_SCORES // max(count**2, 1), 1)
+        made = [
+            self._of_heads([each[first : first + block] for each in by_head], seen, unit)
+            for first in range(0, heads, block)
+        ]
+        value, error = (np.concatenate(each).swapaxes(0, 1) for each in zip(*made, strict=True))
+        return Recomputed(value.reshape(count, -1), error.reshape(count, -1), self.text)
+
+    def _by_head(self, parts: Three, unit: float, positions: Array | None) -> list[Array]:
+        """Return queries, keys, values, and errors of both first, (head, token, element)."""
         q, k, v = parts
-        unit = unit_roundoff(q.dtype)
         heads, shared = q.shape[1] // self.size, k.shape[1] // self.size
-        of_value = v.shape[1] // shared
         queries, keys = (
             wide(each).reshape(len(each), count, self.size) for each, count in ((q, heads), (k, shared))
         )
         errors = np.zeros_like(queries), np.zeros_like(keys)
         if self.turning:
             (queries, errors0), (keys, errors1) = (
-                self.turning.turned(each, unit) for each in (queries, keys)
+                self.turning.turned(each, unit, positions) for each in (queries, keys)
             )
             errors = errors0, errors1
-        values = wide(v).reshape(len(v), shared, of_value)
+        values = wide(v).reshape(len(v), shared, -1)
         if self.cached:
             keys, values = (wide(rounded(each.astype(q.dtype), self.cached)) for each in (keys, values))
-        repeats = heads // shared
-        keys, values, of_keys = (np.repeat(each, repeats, axis=1) for each in (keys, values, errors[1]))
-        at = np.arange(len(q))
-        seen = at[None, :] <= at[:, None] + self.ahead
-        if self.window:
-            seen &= at[None, :] > at[:, None] - self.window
-        by_head = [each.swapaxes(0, 1) for each in (queries, keys, values, errors[0], of_keys)]
-        block = max(_SCORES // max(len(q) ** 2, 1), 1)
-        made = [
-            self._of_heads([each[first : first + block] for each in by_head], seen, unit)
-            for first in range(0, heads, block)
-        ]
-        value, error = (np.concatenate(each).swapaxes(0, 1) for each in zip(*made, strict=True))
-        return Recomputed(value.reshape(len(q), -1), error.reshape(len(q), -1), self.text)
+        chosen = np.arange(heads) % shared if self.in_turn else np.arange(heads) // (heads // shared)
+        keys, values, of_keys = (each[:, chosen] for each in (keys, values, errors[1]))
+        return [each.swapaxes(0, 1) for each in (queries, keys, values, errors[0], of_keys)]
+
+    def shown_scale(self, parts: Three, out: Array) -> float:
+        """Return the scale of scores that the second row shows, which sees two keys; 0 if it shows none."""
+        first = parts[0][:2], parts[1][:2], parts[2][:2]
+        q, k, v, *_ = self._by_head(first, unit_roundoff(out.dtype), None)
+        got = wide(out[1]).reshape(len(q), -1) - v[:, 0]
+        apart = v[:, 1] - v[:, 0]
+        with np.errstate(all="ignore"):
+            share = (got * apart).sum(1) / (apart**2).sum(1)
+            scores = np.log(share / (1 - share)) / (q[:, 1] * (k[:, 1] - k[:, 0])).sum(1)
+        known = scores[np.isfinite(scores) & (scores > 0)]
+        return float(np.median(known)) if len(known) else 0.0
 
     def _of_heads(self, by_head: Sequence[Array], seen: Array, unit: float) -> tuple[Array, Array]:
         """Return the output of some heads (head, token, element), and its error."""
@@ -181,6 +238,9 @@ class AttentionForm:
         sizes = np.abs(q) @ np.abs(k).swapaxes(1, 2) * abs(scale)
         doubt = abs(scale) * (q_off @ np.abs(k).swapaxes(1, 2) + np.abs(q) @ k_off.swapaxes(1, 2))
         doubt += sum_error(self.size, work) * sizes + 2 * unit * np.abs(scores)
+        if self.cap:
+            doubt += FUNCTION * work * np.abs(scores)
+            scores = self.cap * np.tanh(scores / self.cap)
         scores = np.where(seen, scores, -np.inf)
         with np.errstate(invalid="ignore"):  # a row that sees nothing
             powers = np.exp(scores - scores.max(-1, keepdims=True))
@@ -210,6 +270,8 @@ def _base_of(cos: Array, sin: Array) -> tuple[float, float]:
     """Return the base from which the angles of all pairs follow, and what divides positions; 0 if none is."""
     angles = np.unwrap(np.arctan2(sin, cos), axis=0)
     rates = (angles[-1] - angles[0]) / max(len(cos) - 1, 1)
+    if np.abs(angles - angles[0] - rates * np.arange(len(angles))[:, None]).max() > _UNEVEN:
+        return 0.0, 1.0  # positions do not count up
     known = rates > 2.0**-12
     if known.sum() < 2:
         return 0.0, 1.0
@@ -247,18 +309,33 @@ def form_of(
     return next((each for *_, form in sorted(ranked)[:_BEST] for each in other_forms(form, parts, out)), None)
 
 
-def other_forms(form: AttentionForm, parts: Three | None, out: Array) -> Iterator[AttentionForm]:
-    """Yield forms that explain rows and differ in one thing from one that does not."""
+def other_forms(
+    form: AttentionForm, parts: Three | None, out: Array, turnings: Sequence[Turning] = ()
+) -> Iterator[AttentionForm]:
+    """Yield forms that explain rows and differ from one that does not: in one thing, or also in its mask.
+
+    `turnings` are rotations that were recorded.
+    """
     made = form.applied(parts)
-    if parts is None or made is None:
+    if parts is None or made is None or len(out) < 2:
         return
-    bad = made.beyond(out).max(axis=1) > 1
     few = slice(0, _FIRST)
     first = parts[0][few], parts[1][few], parts[2][few]
-    for variant in _variants(form, int(np.argmax(bad)), len(out)):
-        is_likely = variant.ahead > 0 or _explains(variant, first, out[few])
-        if is_likely and _explains(variant, parts, out):
+    for variant in _masks(form, made, out):
+        if (variant.ahead > 0 or _explains(variant, first, out[few])) and _explains(variant, parts, out):
             yield variant
+    for variant in _variants(form, parts, out, turnings):
+        if _explains(variant, first, out[few]):
+            yield from _masked_too(variant, parts, out)
+
+
+def _masked_too(form: AttentionForm, parts: Three, out: Array) -> Iterator[AttentionForm]:
+    """Yield a form if it explains rows, or else those with another mask that do."""
+    made = form.applied(parts)
+    if made is not None and made.times(out) <= 1:
+        yield form
+    elif made is not None:
+        yield from (each for each in _masks(form, made, out) if _explains(each, parts, out))
 
 
 def likelier_form(form: AttentionForm, sides: Sequence[tuple[Three, Array]]) -> AttentionForm | None:
@@ -315,15 +392,28 @@ def _forms(
                 yield AttentionForm(size, Turning(size // 2, base, is_interleaved=is_interleaved))
 
 
-def _variants(form: AttentionForm, first_wrong: int, length: int) -> Iterator[AttentionForm]:
-    """Yield forms that differ in one thing from one that fails first in a row."""
-    for window in range(max(first_wrong - 1, 1), min(first_wrong + 2, length)):
+def _masks(form: AttentionForm, made: Recomputed, out: Array) -> Iterator[AttentionForm]:
+    """Yield forms with another window or mask than one that fails first in a row."""
+    first_wrong = int(np.argmax(made.beyond(out).max(axis=1) > 1))
+    for window in range(max(first_wrong - 1, 1), min(first_wrong + 2, len(out))):
         yield replace(form, window=window)
     yield replace(form, window=0)
-    for ahead in (1, -1):
+    for ahead in (1, -1, EVERY):
         yield replace(form, ahead=ahead)
+
+
+def _variants(
+    form: AttentionForm, parts: Three, out: Array, turnings: Sequence[Turning]
+) -> Iterator[AttentionForm]:
+    """Yield forms that differ in one thing other than the mask."""
     for cached in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"):
         yield replace(form, cached=cached)
+    for cap in (0.0, *_CAPS):
+        yield replace(form, cap=cap)
+    yield replace(form, in_turn=not form.in_turn)
+    yield replace(form, turning=None)
+    yield from (replace(form, turning=each) for each in turnings if 2 * each.pairs <= form.size)
+    yield replace(form, scale=form.shown_scale(parts, out))
     yield from _turned_otherwise(form)
 
 

@@ -10,12 +10,18 @@ from itertools import takewhile
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.question import Note, Part, Shown, Table
-from ingest.questions.rollout.diverging import VERDICTS, ComparedModule, ModuleWalk, TokenDivergence
+from ingest.questions.rollout.diverging import (
+    VERDICTS,
+    ComparedModule,
+    ModuleWalk,
+    TokenDivergence,
+    shifted_tokens,
+)
 from ingest.questions.rollout.linked import sequence_pairs
 from ingest.questions.rollout.outcomes import LogProbabilities, RoutingAgreement, log_probabilities, routing
 from ingest.questions.rollout.parameters import parameters_of
 from ingest.questions.rollout.sequences import Lane, Prefixes
-from ingest.questions.rollout.stretches import DIFFERENT, MISPLACED, STALE
+from ingest.questions.rollout.stretches import DIFFERENT, MISPLACED, STALE, Arrived
 from ingest.questions.rollout.weights import compare_weights
 from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
@@ -52,6 +58,13 @@ class TokenComparison(Shown, Plain):
     unpaired: tuple[str, ...]
     """Modules with weights, of the trainer or of the rollout, that have no counterpart."""
     left_out: tuple[LeftOut, ...] = ()
+
+    also = ("first_unequal",)
+
+    @property
+    def first_unequal(self) -> str:
+        """The first module with an element that is not equal bit for bit; "" if all are."""
+        return next((each.module for each in self.modules if each.unequal), "")
 
     @property
     def is_alarm(self) -> bool:
@@ -90,6 +103,8 @@ class TokenComparison(Shown, Plain):
             yield f"first divergence: {self.divergence.text}"
         elif not self.weights and self.modules:
             yield "no divergence: rounding explains every difference that could be recomputed"
+        if self.first_unequal:
+            yield f"equal bit for bit up to {self.first_unequal}, which is the first that is not"
         yield from self._outcomes()
         yield self.table()
         if self.growth:
@@ -136,10 +151,9 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
     prefixes = _assigned(lanes)
     pairs = [*sequence_pairs(*lanes)]
     matched = {(pair.ranks[1], place) for pair in pairs for place in pair.sequences[1].places[: pair.length]}
+    shifted = None if pairs else shifted_tokens(*lanes)
     walk = ModuleWalk((lanes[0], lanes[1]), weights, pairs, prefixes)
     modules = [*walk.modules()]
-    bad = [each for each in weights.tensors if each.verdict in (STALE, DIFFERENT, MISPLACED)]
-    wrong = tuple(f"{each.name} is {each.verdict}, {each.text}" for each in bad)
     return TokenComparison(
         weights.trainer,
         weights.rollout,
@@ -148,15 +162,21 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
         sum(lane.tokens for lane in lanes[1].values()),
         len(matched),
         sum(lane.unassigned for lane in lanes[1].values()),
-        wrong,
-        walk.divergence,
+        _wrong(weights.tensors),
+        walk.divergence or shifted,
         tuple(modules),
         log_probabilities(walk.lanes, pairs, prefixes),
-        tuple(routing(walk.lanes, walk.links, pairs)),
+        tuple(routing(walk.lanes, walk.links, pairs, prefixes)),
         walk.growth(),
         walk.unpaired,
         weights.left_out,
     )
+
+
+def _wrong(tensors: Sequence[Arrived]) -> tuple[str, ...]:
+    """Return in words what of the weights did not arrive."""
+    bad = (each for each in tensors if each.verdict in (STALE, DIFFERENT, MISPLACED))
+    return tuple(f"{each.name} is {each.verdict}, {each.text}" for each in bad)
 
 
 def _assigned(lanes: Sequence[Mapping[int, Lane]]) -> Prefixes:
@@ -175,10 +195,8 @@ def _lanes(source: Source, step: int) -> dict[int, Lane]:
     Raises:
         UsageError: no module read token ids.
     """
-    held = _contents(source, step)
-    earlier = sorted({key.step or 0 for key in source.keys if (key.step or 0) < step})
-    steps = {step, *takewhile(lambda before: _contents(source, before) == held, earlier[::-1])}
-    every = [Lane(source, rank, sorted(steps)) for rank in sorted({key.rank for key in source.keys})]
+    steps = _steps_with(source, step)
+    every = [Lane(source, rank, steps) for rank in sorted({key.rank for key in source.keys})]
     lanes = {lane.rank: lane for lane in every if lane.calls}
     held_by = {lane.rank: lane.parameters for lane in every}
     for each in parameters_of(source, step):
@@ -189,6 +207,13 @@ def _lanes(source: Source, step: int) -> dict[int, Lane]:
             hint='Record it with what="tensors" and of=("inputs", "outputs", "parameters").',
         )
     return lanes
+
+
+def _steps_with(source: Source, step: int) -> list[int]:
+    """Return a step and those before it with the same parameters."""
+    held = _contents(source, step)
+    earlier = sorted({key.step or 0 for key in source.keys if (key.step or 0) < step})
+    return sorted({step, *takewhile(lambda before: _contents(source, before) == held, earlier[::-1])})
 
 
 def _contents(source: Source, step: int) -> list[tuple[int, str, bytes]]:

@@ -20,6 +20,7 @@ from ingest.questions.rollout.sequences import Prefixes, Stream
 from ingest.questions.rollout.stretches import EQUAL as ARRIVED
 from ingest.questions.rollout.weights import ArrivedWeights
 from ingest.reader.plain import Plain
+from ingest.reader.text import counted
 
 #: Pairs of sequences at which a module is recomputed: those that differ most.
 _RECOMPUTED = 3
@@ -27,6 +28,8 @@ _RECOMPUTED = 3
 _SEEN = 4
 #: Tokens that a divergence names.
 _NAMED = 8
+#: Tokens by which a sequence is found in another one, and the first shift that is not looked for.
+_SHIFT = 5
 SIDES = TRAINER, ROLLOUT = "trainer", "rollout"
 VERDICTS = DIVERGES, OPEN, EXPLAINED, EQUAL = "diverges", "open", "explained", "equal"
 
@@ -55,7 +58,7 @@ class TokenDivergence(Plain):
     at: str
     """`input`: what lies before the module; `output`: the module itself."""
     side: str
-    """The side whose values do not follow by the rule of the other one."""
+    """The side whose values do not follow by the rule of the other one; "": nothing shows which is right."""
     how: str
     """What is different about it, in words; "" if that is open."""
     rule: str
@@ -76,8 +79,9 @@ class TokenDivergence(Plain):
         what = "what it reads" if self.at == "input" else "what it writes"
         also = f" ({self.rollout_module})" if self.module != self.rollout_module else ""
         how = f": {self.how}" if self.how else ""
+        who = f"the {self.side} is" if self.side else "the two are"
         return (
-            f"{self.module}{also}, {what}: the {self.side} is not the same{how}. With {self.rule}, "
+            f"{self.module}{also}, {what}: {who} not the same{how}. With {self.rule}, "
             f"{self.elements} of {self.size} elements would be off by up to {self.times:.3g} times the "
             f"limit, at {self.where}"
         )
@@ -99,6 +103,8 @@ class ComparedModule(Plain):
     verdict: str
     """`equal`: as far as the types can show. `explained`: each side follows from what it read. `diverges`.
     `open`: no rule is known, or what it needs was not recorded."""
+    unequal: int
+    """Elements that are not equal bit for bit; of different types, not equal as numbers."""
 
 
 class _ModulePlace(NamedTuple):
@@ -168,18 +174,19 @@ class ModuleWalk:
         if not measured:
             return None
         unit = max(unit_roundoff(each.dtype) for _, _, *rows in measured for each in rows) or 2.0**-24
-        self._shares, squares = [], np.zeros(2)
+        self._shares, squares, unequal = [], np.zeros(2), 0
         differing: list[tuple[float, int, ModuleLink, SequencePair]] = []
         for link, pair, a, b in measured:
-            off, size, is_apart = _apart(a, b)
+            off, size, is_apart, count = _apart(a, b)
             squares += off.sum(), size.sum()
+            unequal += count
             shares = np.sqrt(off / np.where(size > 0, size, 1.0)) / unit
             self._shares += [(share, position) for position, share in enumerate(shares.tolist())]
             if is_apart:
                 differing.append((float(shares.max()), len(differing), link, pair))
         share = math.sqrt(squares[0] / max(squares[1], 1e-300)) / unit
         verdict = self._verdict(sorted(differing)[::-1])
-        return ComparedModule(*links[0].modules, share, *max(self._shares), verdict)
+        return ComparedModule(*links[0].modules, share, *max(self._shares), verdict, unequal)
 
     def _measured(
         self, links: Sequence[ModuleLink]
@@ -204,12 +211,21 @@ class ModuleWalk:
         return EXPLAINED
 
     def _is_copied(self, link: ModuleLink) -> bool:
-        """Return whether modules return what one in them returned, on both sides."""
+        """Return whether modules return what one in them returned, which are a pair, too."""
         pair = next((each for each in self._pairs if each.ranks == link.ranks), None)
-        views = () if pair is None else (self._view(0, pair), self._view(1, pair))
-        outputs = [view.lane.outputs[name] for view, name in zip(views, link.modules, strict=False)]
-        return bool(views) and all(
-            view.roots.get(output, output) != output for view, output in zip(views, outputs, strict=True)
+        if pair is None:
+            return False
+        roots = []
+        for side, name in enumerate(link.modules):
+            view = self._view(side, pair)
+            output = view.lane.outputs[name]
+            roots.append(view.roots.get(output, output))
+            if roots[side] == output:
+                return False
+        return any(
+            all(self._view(side, pair).lane.outputs[each.modules[side]] == roots[side] for side in (0, 1))
+            for each in self.links
+            if each.ranks == link.ranks
         )
 
     def _rows(self, link: ModuleLink, pair: SequencePair) -> tuple[Array, Array] | None:
@@ -220,7 +236,12 @@ class ModuleWalk:
             values = lane.values(lane.outputs[link.modules[side]], sequence.places[: pair.length])
             if values is not None:
                 found.append(link.columns(values, side))
-        return (found[0], found[1]) if len(found) == 2 and found[0].shape == found[1].shape else None
+        if len(found) < len(pair.sequences):
+            return None
+        if self.lanes[0][pair.ranks[0]].outputs[link.modules[0]].slot:  # a side may choose more experts
+            width = max(each.shape[1] for each in found)
+            found = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in found]
+        return (found[0], found[1]) if found[0].shape == found[1].shape else None
 
     def _judged(self, link: ModuleLink, pair: SequencePair) -> TokenDivergence | str:
         """Return a divergence, or whether what the modules read and wrote is `explained` or `open`."""
@@ -230,9 +251,12 @@ class ModuleWalk:
             views[1].lane.outputs[link.modules[1]],
         )
         place = _ModulePlace(link, pair, views, streams)
-        if views[0].weight(streams[0]) is None:
+        weighted = [view.is_weighted(stream) for view, stream in zip(views, streams, strict=True)]
+        if weighted == [False, True]:
+            return self._judged_merged(place)
+        if not weighted[0]:
             return self._judged_read(place)
-        read = self._judged_read(place)
+        read = self._judged_read(place) if views[0].read_by(streams[0]) else self._judged_numbers(place)
         written = read if isinstance(read, TokenDivergence) else self._judged_written(place)
         return written if isinstance(written, TokenDivergence) or read == EXPLAINED else OPEN
 
@@ -244,8 +268,24 @@ class ModuleWalk:
         key = side, pair.ranks[side], pair.sequences[side].number
         if key not in self._views:
             lane = self.lanes[side][pair.ranks[side]]
-            self._views[key] = SequenceView(lane, pair.sequences[side], self._forms)
+            self._views[key] = SequenceView(lane, pair.common(side), self._forms)
         return self._views[key]
+
+    def _judged_numbers(self, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge the whole numbers that an embedding read: they have to be the same."""
+        a, b = (
+            next((x for each in view.inputs(stream)[:1] if (x := view.values(each)) is not None), None)
+            for view, stream in zip(place.views, place.streams, strict=True)
+        )
+        if a is None or b is None or a.shape != b.shape:
+            return OPEN
+        if (a == b).all():
+            return EXPLAINED
+        row = int(np.argmax((a != b).any(axis=1)))
+        how = f"{b[row, 0]:.0f} where the trainer reads {a[row, 0]:.0f}"
+        return self._divergence(
+            place, "input", 1, how, ("what the trainer reads", Recomputed(wide(a), 0.0), b)
+        )
 
     # What lies between modules
 
@@ -279,27 +319,52 @@ class ModuleWalk:
     ) -> TokenDivergence | str:
         """Describe that the rule of one side does not hold on the other, unless one of that holds on both."""
         (rule, parts, own), (made, out) = shown, failing
-        if own is None and rule.form is not None:
-            own = next(other_forms(rule.form, cut(parts, out.shape[1]), out), None)
+        view = place.views[1 - side]
+        how = "" if own is None or rule.form is None else own.against(rule.form)
+        if not how and rule.form is not None:
+            how = self._surrounded(side, place, rule, out)
+        if not how and rule.form is not None:
+            own = next(other_forms(rule.form, cut(parts, out.shape[1]), out, view.turnings), None)
+            how = "" if own is None else own.against(rule.form)
             if own is not None and self._is_form_of(own, rule, place.views[side], place.streams[side]):
                 return EXPLAINED
-        at = "input" if place.views[0].weight(place.streams[0]) is not None else "output"
-        if lacking := self._only_here(1 - side, place):
+        is_read = place.views[0].is_weighted(place.streams[0])
+        at = "input" if is_read else "output"
+        theirs = self._rule(1 - side, place)
+        if lacking := "" if how else self._only_here(1 - side, place, theirs):
             # What one side has and the other does not run is the mistake of the rollout.
             how = f"only the {SIDES[1 - side]} runs {lacking}"
             text = rule.text if side == 0 else f"{rule.text} in the {TRAINER}"
             return self._divergence(place, at, 1, how, (text, made, out))
-        how = self._other_rule(side, place, rule, own)
+        if not how and theirs is not None and theirs.text != rule.text:
+            how = theirs.text
         return self._divergence(place, at, 1 - side, how, (rule.text, made, out))
 
-    def _other_rule(
-        self, side: int, place: _ModulePlace, rule: Explanation, own: AttentionForm | None
-    ) -> str:
-        """Return in words what the other side does instead of the rule of one side; "" if it is not known."""
-        if rule.form is not None:
-            return f"{own.text}, and not {rule.form.text}" if own is not None else ""
-        other = self._rule(1 - side, place)
-        return "" if other is None else other.text
+    def _surrounded(self, side: int, place: _ModulePlace, rule: Explanation, out: Array) -> str:
+        """Return in words which other rows, or positions, the attention of the other side goes by."""
+        view, form = place.views[1 - side], rule.form
+        positions = view.positions
+        if form is None or positions is None:
+            return ""
+        shift = positions - np.arange(len(positions))
+        if np.ptp(shift) and form.turning is not None:
+            made = form.applied(cut(self._counterparts(side, rule, place) or [], out.shape[1]), positions)
+            if made is not None and made.times(out) <= 1:
+                odd = int(np.argmax(shift != shift[0]))
+                return f"position {positions[odd]} where {odd + shift[0]} follows"
+        return self._among_others(side, place, rule, out)
+
+    def _among_others(self, side: int, place: _ModulePlace, rule: Explanation, out: Array) -> str:
+        """Return in words that the attention of the other side goes by all rows of its batch."""
+        if rule.form is None or (around := place.views[1 - side].around()) is None:
+            return ""
+        whole, own = around
+        views = (whole, place.views[1]) if side else (place.views[0], whole)
+        parts = cut(self._counterparts(side, rule, place._replace(views=views)) or [], out.shape[1])
+        made = rule.form.applied(parts, whole.positions)
+        if not own[0] or made is None or made.at(own).times(out) > 1:
+            return ""
+        return "tokens before its own, of other sequences or padding, are seen"
 
     def _likelier(
         self, side: int, rule: Explanation, place: _ModulePlace, parts: Sequence[Array]
@@ -315,11 +380,12 @@ class ModuleWalk:
             return None
         return likelier_form(rule.form, [(three[0], theirs), (three[1], mine)])
 
-    def _only_here(self, side: int, place: _ModulePlace) -> str:
-        """Return the modules without a counterpart from which a module of a side read."""
+    def _only_here(self, side: int, place: _ModulePlace, rule: Explanation | None) -> str:
+        """Return the modules without a counterpart from which a module of a side read, by its own rule."""
         view = place.views[side]
         linked = {link.modules[side] for link in self.links}
-        leaves = {leaf for each in view.read_by(place.streams[side]) for leaf in view.leaves(each, ())}
+        read = (*view.read_by(place.streams[side]), *(rule.sources if rule is not None else ()))
+        leaves = {leaf for each in read for leaf in (each, *view.leaves(each, ()))}
         return ", ".join(
             name
             for name, stream in view.lane.outputs.items()
@@ -333,7 +399,7 @@ class ModuleWalk:
             view.roots[output]
             for link in self.links
             if (output := view.lane.outputs.get(link.modules[side])) in view.roots
-            and (output != stream or view.weight(stream) is not None)
+            and (output != stream or view.is_weighted(stream))
         )
         total: dict[Stream, float] = {}
         for each in view.read_by(stream):
@@ -391,13 +457,36 @@ class ModuleWalk:
         if holding[0] & holding[1]:
             return self._judged_weights(place)
         failing = 1 if holding[0] else 0
-        rule, out = min(holding[1 - failing], default=None), outs[failing]
+        tried = holding[1 - failing] & {each.told for each in made[failing]}
+        rule, out = min(tried, default=None), outs[failing]
         best = [each for each in made[failing] if each.told == rule]
         if rule is None or out is None or not best or self._is_part(place):
             return OPEN
-        how = f"{min(holding[failing])}, and not {rule}" if holding[failing] else ""
+        how = min(holding[failing], default="") + f", and not {rule}" * bool(rule and holding[failing])
         nearest = _nearest(best, out)
         return self._divergence(place, "output", failing, how, (rule or "its weights", nearest, out))
+
+    def _judged_merged(self, place: _ModulePlace) -> TokenDivergence | str:
+        """Judge a module of the rollout that is several of the trainer: its weight has to do for both."""
+        weight = place.views[1].weight(place.streams[1])
+        outs = [view.values(stream) for view, stream in zip(place.views, place.streams, strict=True)]
+        if weight is None or outs[0] is None or outs[1] is None:
+            return OPEN
+        own, theirs = (
+            [*view.of_module(stream, weight)] for view, stream in zip(place.views, place.streams, strict=True)
+        )
+        if not own or not theirs or _nearest(theirs, outs[1]).times(outs[1]) > 1:
+            return OPEN
+        made = _nearest(own, outs[0])
+        if made.times(outs[0]) <= 1:
+            return EXPLAINED
+        how = f"its weight does not do what the trainer does: {self._told(0, place)}"
+        return self._divergence(place, "output", 1, how, ("its weight", made, outs[0]))
+
+    def _told(self, side: int, place: _ModulePlace) -> str:
+        """Return in words the rule of one side; "" if it is not known."""
+        rule = self._rule(side, place)
+        return "" if rule is None else rule.text
 
     def _is_part(self, place: _ModulePlace) -> bool:
         """Return whether a product on several ranks may be a part of a sum."""
@@ -412,7 +501,10 @@ class ModuleWalk:
     def _judged_weights(self, place: _ModulePlace) -> TokenDivergence | str:
         """Judge whether both modules used the same weights, if those of the rollout did not arrive."""
         out, theirs = place.views[1].values(place.streams[1]), place.views[0].weight(place.streams[0])
-        if f"{place.link.modules[1]}.weight" in self._arrived:
+        module = place.link.modules[1]
+        held = {name for name in place.views[1].lane.parameters if name.rpartition(".")[0] == module}
+        held = held & {f"{module}.weight"} or held
+        if held and held <= self._arrived:
             return EXPLAINED
         made = place.views[1].of_module(place.streams[1], theirs) if theirs is not None else []
         if out is None or not made:
@@ -439,6 +531,8 @@ class ModuleWalk:
         bad = times > 1
         rows = np.flatnonzero(bad.any(axis=1))
         prefixes = place.pair.sequences[failing].prefixes
+        # What the trainer does, and nobody can say, need not be what is wrong.
+        side = SIDES[failing] if failing or how else ""
         tokens = tuple(
             DivergentToken(
                 place.pair.sequences[0].number,
@@ -459,7 +553,7 @@ class ModuleWalk:
         return TokenDivergence(
             *place.link.modules,
             at,
-            SIDES[failing],
+            side,
             how,
             rule,
             where,
@@ -470,11 +564,36 @@ class ModuleWalk:
         )
 
 
-def _apart(a: Array, b: Array) -> tuple[Array, Array, bool]:
-    """Return by row the mean squares of the difference and of `a`; and whether types do not explain it."""
+def shifted_tokens(a: Lanes, b: Lanes) -> TokenDivergence | None:
+    """Return that the sequences of one side begin a few tokens later than those of the other; None if not."""
+    sequences = [
+        [ids for lane in lanes.values() for ids in lane.token_ids() if len(ids) > _SHIFT] for lanes in (a, b)
+    ]
+    for later, shift in product((1, 0), range(1, _SHIFT)):
+        if _is_shifted(sequences[later], sequences[1 - later], shift):
+            names = [next(iter(lanes.values())).embedding for lanes in (a, b)]
+            many = len(sequences[1])
+            how = f"its sequences begin {counted(shift, 'token')} {'later' if later else 'earlier'}"
+            rule = "the tokens of the trainer"
+            return TokenDivergence(
+                *names, "input", ROLLOUT, how, rule, "position 0", many, many, math.inf, ()
+            )
+    return None
+
+
+def _is_shifted(later: Sequence[list[int]], others: Sequence[list[int]], shift: int) -> bool:
+    """Return whether each sequence begins as one of the others does some tokens later."""
+    starts = {tuple(each[shift : shift + _SHIFT]) for each in others}
+    return bool(later) and all(tuple(each[:_SHIFT]) in starts for each in later)
+
+
+def _apart(a: Array, b: Array) -> tuple[Array, Array, bool, int]:
+    """Return by row the mean squares of the difference and of `a`; if any is beyond types; unequal ones."""
     x, y = wide(a), wide(b)
     limits = unit_roundoff(a.dtype) * np.abs(x) + unit_roundoff(b.dtype) * np.abs(y)
-    return ((x - y) ** 2).mean(axis=1), (x**2).mean(axis=1), bool((np.abs(x - y) > limits).any())
+    unequal = int(((x != y) & ~(np.isnan(x) & np.isnan(y))).sum())
+    off = np.abs(x - y)
+    return (off**2).mean(axis=1), (x**2).mean(axis=1), bool((off > limits).any()), unequal
 
 
 def _holding(made: Sequence[Recomputed], out: Array | None) -> set[str]:

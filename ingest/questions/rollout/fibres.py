@@ -134,9 +134,7 @@ def numbers_of(elements: Elements, shape: tuple[int, ...], dtypes: set[str]) -> 
             values = elements.read((block * rows + begin) * columns, (block * rows + end) * columns)
             for dtype in dtypes:
                 cast = rounded(values, dtype)
-                exact[dtype] &= cast.dtype == values.dtype or bool(
-                    (cast.astype(values.dtype) == values).all()
-                )
+                exact[dtype] &= _is_kept(cast, values)
                 bits = cast.view(f"u{cast.dtype.itemsize}").astype(np.uint64).reshape(end - begin, columns)
                 of_rows[dtype][block, begin:end] = bits @ along
                 of_columns[dtype][block] += across[begin:end] @ bits
@@ -153,6 +151,10 @@ def numbers_of(elements: Elements, shape: tuple[int, ...], dtypes: set[str]) -> 
         )
         for dtype in dtypes
     }
+
+
+def _is_kept(cast: Array, values: Array) -> bool:
+    return cast.dtype == values.dtype or bool((cast.astype(values.dtype) == values).all())
 
 
 class FibreIndex:

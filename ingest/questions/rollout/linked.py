@@ -24,6 +24,11 @@ class SequencePair:
     length: int
     """How many tokens they have in common from the beginning."""
 
+    def common(self, side: int) -> TokenSequence:
+        """Return the common tokens as a side computed them."""
+        own = self.sequences[side]
+        return TokenSequence(own.number, own.prefixes[: self.length], own.places[: self.length])
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleLink:
@@ -60,13 +65,25 @@ def module_links(a: Lanes, b: Lanes, arrived: tuple[Arrived, ...]) -> list[Modul
     links: dict[ModuleLink, None] = {}
     for each in arrived:
         module, _, kind = each.name.rpartition(".")
-        if kind == "weight" and each.rank in b and module in b[each.rank].outputs:
+        has_output = each.rank in b and module in b[each.rank].outputs
+        if has_output and (kind == "weight" or len(each.shape) == 3):
             for stretch in each.stretches:
                 links |= dict.fromkeys(_of_stretch(a, b[each.rank], each, stretch))
     known = [*links]
     for one, other in product(a.values(), b.values()):
         links |= dict.fromkeys(_of_names(one, other, known))
+        links |= dict.fromkeys(_of_results(one, other, [*links]))
     return [*links]
+
+
+def _of_results(a: Lane, b: Lane, links: Sequence[ModuleLink]) -> Iterator[ModuleLink]:
+    """Yield the results besides the first of modules that belong together."""
+    for link in links:
+        for name, stream in a.outputs.items():
+            other = link.modules[1] + name.removeprefix(link.modules[0])
+            is_other = stream.slot and stream.module == link.modules[0] and other in b.outputs
+            if is_other and link.firsts == (0, 0) and link.ranks == (a.rank, b.rank):
+                yield ModuleLink((name, other), link.ranks)
 
 
 def _of_names(a: Lane, b: Lane, links: Sequence[ModuleLink]) -> Iterator[ModuleLink]:
@@ -92,22 +109,29 @@ def _of_contents(a: Lane, b: Lane, links: Sequence[ModuleLink]) -> Iterator[tupl
             if inside:
                 by_side[side].setdefault(inside, []).append(name)
     for inside, names in by_side[0].items():
-        others = sorted(by_side[1].get(inside, []), key=len)
-        yield from zip(sorted(names, key=len), others, strict=False)
+        others = sorted(by_side[1].get(inside, []), key=_outermost)
+        yield from zip(sorted(names, key=_outermost), others, strict=False)
+
+
+def _outermost(name: str) -> tuple[bool, int]:
+    return name != WHOLE, len(name)
 
 
 def _of_stretch(a: Lanes, lane: Lane, arrived: Arrived, stretch: FibreStretch) -> Iterator[ModuleLink]:
     """Yield what a stretch of a weight tells about outputs."""
     module = arrived.name.rpartition(".")[0]
     name, _, kind = stretch.of.rpartition(".")
+    name = name.rpartition(".")[0] if stretch.plus else name
     for rank, other in a.items():
         held = other.parameters.get(stretch.of)
-        if held is None or kind != "weight" or name not in other.outputs:
+        if held is None or not (kind == "weight" or len(held.shape) == 3) or name not in other.outputs:
             continue
         modules, ranks = (name, module), (rank, lane.rank)
         axes = _output_axis(other, name, held.shape), _output_axis(lane, module, arrived.shape)
         is_here = rank == stretch.of_rank or stretch.of_rank not in a
-        if len(arrived.shape) == 2 and (stretch.of_axis, stretch.axis) == axes:
+        if stretch.plus:
+            yield ModuleLink(modules, ranks)
+        elif len(arrived.shape) == 2 and (stretch.of_axis, stretch.axis) == axes:
             # A shard of another rank is that of other columns.
             if is_here:
                 yield ModuleLink(modules, ranks, (stretch.first, stretch.begin), stretch.length)

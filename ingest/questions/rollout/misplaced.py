@@ -38,19 +38,19 @@ def misplaced(tensors: Sequence[Arrived]) -> list[Arrived]:
         replace(
             each,
             stretches=tuple(
-                replace(
-                    stretch,
-                    verdict=DIFFERENT if stretch.verdict == OPEN else MISPLACED,
-                    how=told[number, place],
-                )
-                if (number, place) in told
-                else stretch
+                _judged(stretch, told.get((number, place), ""))
                 for place, stretch in enumerate(each.stretches)
             ),
             note="" if number in odd else _note(each, is_transposed=is_transposed),
         )
         for number, each in enumerate(tensors)
     ]
+
+
+def _judged(stretch: FibreStretch, problem: str) -> FibreStretch:
+    if not problem:
+        return stretch
+    return replace(stretch, verdict=DIFFERENT if stretch.verdict == OPEN else MISPLACED, how=problem)
 
 
 def _is_square(tensor: Arrived) -> bool:
@@ -219,7 +219,7 @@ def _odd_orders(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
             told |= {
                 (number, place): like
                 for place, stretch in enumerate(tensors[number].stretches)
-                if is_odd or stretch.verdict == OPEN
+                if is_odd or (stretch.verdict == OPEN and not stretch.plus)
             }
     return told
 

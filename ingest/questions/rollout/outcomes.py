@@ -19,6 +19,8 @@ from ingest.reader.plain import Plain
 
 #: The clip of PPO and GRPO, as trainers have it by default.
 CLIP = 0.2
+#: Tokens that an answer names by router.
+_NAMED = 8
 _ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.|$)")
 
 
@@ -49,6 +51,21 @@ class LogProbabilities(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class MovedToken(Plain):
+    """A token that chose other experts on both sides."""
+
+    sequence: int
+    """The number of the sequence in the trainer."""
+    position: int
+    token: int
+    trainer: tuple[int, ...]
+    """The experts that it chose there."""
+    rollout: tuple[int, ...]
+    is_tie: bool
+    """Whether the logits of the last chosen expert and of the next are as close as rounding is large."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoutingAgreement(Plain):
     """Whether tokens chose the same experts in one layer."""
 
@@ -60,15 +77,20 @@ class RoutingAgreement(Plain):
     """Tokens that chose others."""
     ties: int
     """Those of them whose logits are as close as rounding is large; the others follow from what was read."""
-    position: int
-    """The first of them."""
+    moved: tuple[MovedToken, ...]
+    """The first tokens that chose others."""
 
     @property
     def text(self) -> str:
         """Say it in a line."""
+        first = "".join(
+            f", first token {each.token} at position {each.position} of sequence {each.sequence}: "
+            f"{'+'.join(map(str, each.trainer))} and {'+'.join(map(str, each.rollout))}"
+            for each in self.moved[:1]
+        )
         return (
-            f"{self.module}: {self.other} of {self.tokens} tokens chose other experts, {self.chosen} each, "
-            f"first at position {self.position}; {self.ties} are ties within the limit"
+            f"{self.module}: {self.other} of {self.tokens} tokens chose other experts, {self.chosen} each"
+            f"{first}; {self.ties} are ties within the limit, the others follow from what was read"
         )
 
 
@@ -101,23 +123,20 @@ def _log_ratios(
     if len(streams) < len(sides):
         return
     parts = [*zip(sides, streams, pair.sequences, strict=True)]
-    places = [
-        at
-        for at in range(pair.length - 1)
-        if all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
-    ]
+    places = [at for at in range(pair.length - 1) if _have(parts, at)]
     following = [prefixes.token[pair.sequences[0].prefixes[at + 1]] for at in places]
     a, b = (_rated(lane, stream, sequence, places, following) for lane, stream, sequence in parts)
     yield from ((at, one - other) for at, one, other in zip(places, a, b, strict=True))
 
 
+def _have(parts: Sequence[tuple[Lane, Stream, TokenSequence]], at: int) -> bool:
+    """Return whether all sides have logits at a position."""
+    return all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
+
+
 def _logits(lane: Lane) -> Stream | None:
     """Return the last output with a number for each token of the vocabulary."""
-    embedded = next((call for call in lane.calls), None)
-    if embedded is None:
-        return None
-    name = embedded.tensors.keys[embedded.embedded].op_name
-    held = lane.parameters.get(f"{name}.weight")
+    held = lane.parameters.get(f"{lane.embedding}.weight")
     count = 0 if held is None else held.shape[0]
     found = [each for each in lane.streams if is_output(each.io) and lane.width(each) == count]
     return found[-1] if found and count else None
@@ -136,36 +155,53 @@ def _rated(
 
 
 def routing(
-    lanes: tuple[Lanes, Lanes], links: Sequence[ModuleLink], pairs: Sequence[SequencePair]
+    lanes: tuple[Lanes, Lanes],
+    links: Sequence[ModuleLink],
+    pairs: Sequence[SequencePair],
+    prefixes: Prefixes,
 ) -> Iterator[RoutingAgreement]:
     """Yield by router, in the order of the trainer, whether tokens chose the same experts."""
     for link in links:
         chosen = _experts_of_a_token(lanes[0][link.ranks[0]], link.modules[0])
         if not _ROUTER.search(link.modules[0]) or not chosen:
             continue
-        told = [_chosen(lanes, link, pair, chosen) for pair in pairs if pair.ranks == link.ranks]
-        if not told:
-            continue
-        same, is_tie = (np.concatenate(parts) for parts in zip(*told, strict=True))
-        position = next((int(np.argmin(each)) for each, _ in told if not each.all()), -1)
-        counts = len(same), chosen, int((~same).sum()), int((~same & is_tie).sum())
-        yield RoutingAgreement(link.modules[0], *counts, position)
+        counts, moved = np.zeros(3, np.int64), list[MovedToken]()
+        for pair in (pair for pair in pairs if pair.ranks == link.ranks):
+            if (found := _chosen(lanes, link, pair, chosen)) is None:
+                continue
+            experts, is_tie = found
+            other = (experts[0] != experts[1]).any(axis=1)
+            counts += len(other), other.sum(), (other & is_tie).sum()
+            first = pair.sequences[0]
+            moved += [
+                MovedToken(
+                    first.number,
+                    at,
+                    prefixes.token[first.prefixes[at]],
+                    tuple(experts[0][at].tolist()),
+                    tuple(experts[1][at].tolist()),
+                    bool(is_tie[at]),
+                )
+                for at in np.flatnonzero(other).tolist()
+            ]
+        if counts[0]:
+            tokens, others, ties = counts.tolist()
+            yield RoutingAgreement(link.modules[0], tokens, chosen, others, ties, tuple(moved[:_NAMED]))
 
 
 def _chosen(
     lanes: tuple[Lanes, Lanes], link: ModuleLink, pair: SequencePair, chosen: int
-) -> tuple[Array, Array]:
-    """Return by token whether it chose the same experts on both sides, and whether that is a tie."""
+) -> tuple[list[Array], Array] | None:
+    """Return by side the experts of each token, (token, expert) in order; and which choices are ties."""
     sides = [lanes[side][link.ranks[side]] for side in (0, 1)]
-    values = [
+    a, b = (
         lane.values(lane.outputs[module], sequence.places[: pair.length])
         for lane, module, sequence in zip(sides, link.modules, pair.sequences, strict=True)
-    ]
-    a, b = values
+    )
     if a is None or b is None or a.shape != b.shape or a.shape[1] <= chosen:
-        return np.zeros(0, bool), np.zeros(0, bool)
-    sets = [np.sort(np.argsort(-wide(each), axis=1, kind="stable")[:, :chosen]) for each in (a, b)]
-    return (sets[0] == sets[1]).all(axis=1), _ties(sides, link, pair, (a, b), chosen)
+        return None
+    experts = [np.sort(np.argsort(-wide(each), axis=1, kind="stable")[:, :chosen]) for each in (a, b)]
+    return experts, _ties(sides, link, pair, (a, b), chosen)
 
 
 def _ties(

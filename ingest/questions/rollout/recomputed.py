@@ -7,6 +7,7 @@ side shows is applied to the values of the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,9 +16,10 @@ from itertools import combinations, permutations, product
 import numpy as np
 
 from ingest.identities.definition import Array, CallOperands, wide
-from ingest.identities.limits import FEW, sum_error, unit_roundoff, working_roundoff
-from ingest.identities.operators import DEFINITIONS
+from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_of, unit_roundoff, working_roundoff
+from ingest.identities.operators import DEFINITIONS, sigmoid, softmax
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turning, form_of, turning_of
+from ingest.questions.rollout.fibres import rounded
 from ingest.questions.rollout.parameters import HeldParameter
 from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
 from ingest.reader.flow.operator_kinds import is_input, is_output
@@ -43,28 +45,47 @@ class Explanation:
     swapped: bool = False
     """Whether the second half of one source is the gate."""
     form: AttentionForm | None = None
+    via: str = ""
+    """The type to which sources and what is made of them are rounded; "": their own."""
 
     @property
     def text(self) -> str:
         """Say it in a few words."""
+        if self.kind == "routing":
+            return f"top {self.factors[0]:.0f} of {self.act} of {self.sources[0].module}"
         names = " + ".join(
             each.module if factor == 1 else f"{factor:.6g} times {each.module}"
             for each, factor in zip(self.sources, self.factors or [1.0] * len(self.sources), strict=True)
         )
-        kind = "" if self.kind in ("sum", "copy") else f"{self.kind} of "
-        return " ".join(filter(None, (self.act, kind + names)))
+        kind = "" if self.kind in ("sum", "copy", "function") else f"{self.kind} of "
+        via = f", in {self.via}" if self.via else ""
+        return " ".join(filter(None, (self.act, kind + names))) + via
 
     def applied(self, parts: Sequence[Array], out: Array) -> Recomputed | None:
         """Return what the rule makes of sources; None if they do not fit."""
-        unit = max(unit_roundoff(out.dtype), 2.0**-24)
-        if self.kind == "attention" and self.form is not None:
+        if self.form is not None:
             return self.form.applied(cut(parts, out.shape[1]))
         if any(each.shape != parts[0].shape for each in parts):
             return None
-        if self.kind == "gated product":
-            return self._gated(parts, unit)
-        if self.kind == "function":
-            return _acted(parts[0], self.act)
+        if not self.via:
+            return self._made(parts, out)
+        narrow = rounded(parts[0], self.via)
+        if self.kind == "copy":
+            return Recomputed(wide(narrow), 0.0)
+        made = self._made([narrow], narrow)
+        if made is None or not np.array_equal(wide(rounded(out, self.via)), wide(out)):
+            return None
+        return replace(made, error=made.error + unit_of(self.via) * np.abs(made.value))
+
+    def _made(self, parts: Sequence[Array], out: Array) -> Recomputed | None:
+        unit = max(unit_roundoff(out.dtype), 2.0**-24)
+        match self.kind:
+            case "gated product":
+                return self._gated(parts, unit)
+            case "function":
+                return _acted(parts[0], self.act)
+            case "routing":
+                return _routed(parts[0], self.act, int(self.factors[0]), out.shape)
         factors = self.factors or (1.0,) * len(parts)
         return _total([wide(each) * factor for each, factor in zip(parts, factors, strict=True)], unit)
 
@@ -79,7 +100,7 @@ class SequenceView:
 
     def __init__(self, lane: Lane, sequence: TokenSequence, forms: list[AttentionForm]) -> None:
         """Read nothing yet; `forms` takes the forms of attention that are found, and tells those known."""
-        self.lane, self._forms = lane, forms
+        self.lane, self._sequence, self._forms = lane, sequence, forms
         self.places = sequence.places[:MOST_ROWS]
         self._order = {stream: number for number, stream in enumerate(lane.streams)}
         self._values: dict[Stream, Array | None] = {}
@@ -120,6 +141,28 @@ class SequenceView:
                         found.setdefault(cos.tobytes(), turning)
         return [*found.values()]
 
+    @property
+    def positions(self) -> Array | None:
+        """The positions of its tokens, as they were recorded; None if they were not."""
+        stream = self.lane.positions
+        values = None if stream is None else self.values(stream)
+        return None if values is None or values.shape[1] != 1 else values[:, 0].astype(np.int64)
+
+    def around(self) -> tuple[SequenceView, Array] | None:
+        """Return all rows of its batch, and which are its own; None if it was computed in several calls."""
+        call, rows = self.places[0][0], np.array([row for _, row in self.places])
+        length = self.lane.calls[call].length
+        first = rows[0] // length * length
+        if (
+            {number for number, _ in self.places} != {call}
+            or rows[-1] >= first + length
+            or length > MOST_ROWS
+        ):
+            return None
+        places = [(call, row) for row in range(first, first + length)]
+        whole = TokenSequence(self._sequence.number, self._sequence.prefixes, places)
+        return SequenceView(self.lane, whole, self._forms), rows - first
+
     def inputs(self, stream: Stream) -> list[Stream]:
         """Return what the call read that wrote a stream."""
         return [
@@ -132,9 +175,10 @@ class SequenceView:
     def read_by(self, stream: Stream) -> list[Stream]:
         """Return the floating-point inputs of one shape of the call that wrote a stream.
 
-        Of a module without weights, that is the stream itself: what is between other modules.
+        Of a module without weights, that is the stream itself: what is between other modules. So are results
+        besides the first, which follow from it.
         """
-        if self.weight(stream) is None:
+        if not self.is_weighted(stream):
             return [stream]
         floats = [each for each in self.inputs(stream) if each in self.roots]
         return [each for each in floats if self.lane.width(each) == self.lane.width(floats[0])]
@@ -168,7 +212,16 @@ class SequenceView:
             return None
         if (root := self.roots[stream]) != stream:
             return Explanation("copy", (root,))
-        for search in (self._sum, self._gated, self._scaled, self._attention):
+        searches = (
+            self._routing,
+            self._sum,
+            self._gated,
+            self._scaled,
+            self._weighted,
+            self._finished,
+            self._attention,
+        )
+        for search in searches:
             if (found := search(stream, out)) is not None:
                 return found
         return None
@@ -193,13 +246,29 @@ class SequenceView:
     def of_module(self, stream: Stream, weight: Array | None = None) -> list[Recomputed]:
         """Return what the module that wrote a stream would write with its own weight, or another one."""
         out = self.values(stream)
+        inputs = [x for each in self.inputs(stream) if (x := self.values(each)) is not None]
+        floats = [x for x in inputs if x.dtype.kind not in "biu"]
+        experts = self._stacked(stream) if weight is None else []
+        if out is not None and experts:
+            return [*_of_experts(inputs, [each.read() for each in experts], out)]
         weight = self.weight(stream) if weight is None else weight
         if out is None or weight is None or stream.slot:
             return []
-        inputs = [x for each in self.inputs(stream) if (x := self.values(each)) is not None]
-        floats = [x for x in inputs if x.dtype.kind not in "biu"]
         held = self.lane.parameters.get(f"{stream.module}.bias")
         return _made(inputs, floats, (weight, None if held is None else held.read()), out)
+
+    def is_weighted(self, stream: Stream) -> bool:
+        """Return whether a module with weights of its own wrote a stream, as its first result."""
+        return not stream.slot and (self.weight(stream) is not None or bool(self._stacked(stream)))
+
+    def _stacked(self, stream: Stream) -> list[HeldParameter]:
+        """Return the matrices of all experts that the module that wrote a stream holds, in two parameters."""
+        held = [
+            each
+            for name, each in self.lane.parameters.items()
+            if name.rpartition(".")[0] == stream.module and len(each.shape) == 3
+        ]
+        return held if len(held) == 2 else []
 
     def weight(self, stream: Stream) -> Array | None:
         """Return the weight of the module that wrote a stream, which may be that of another one."""
@@ -242,6 +311,41 @@ class SequenceView:
             if is_large.any():
                 factor = float(np.median(wide(out)[is_large] / x[is_large]))
                 if self._holds(found := Explanation("sum", (each,), (factor,)), out):
+                    return found
+        return None
+
+    def _routing(self, stream: Stream, out: Array) -> Explanation | None:
+        """Return from which logits the weights of chosen experts were made, and how."""
+        if not stream.slot:
+            return None
+        count = (float(out.shape[1]),)
+        logits = self.lane.outputs.get(stream.module)
+        near = [self.roots[logits]] if logits in self.roots and self.lane.width(logits) > count[0] else []
+        rules = [Explanation("routing", (each,), count, act) for each, act in product(near, _ROUTINGS)]
+        return next((rule for rule in rules if self._holds(rule, out)), None)
+
+    def _finished(self, stream: Stream, out: Array) -> Explanation | None:
+        """Return a function of rows by which programs end: capped, log-probabilities, in a narrower type."""
+        for each in self.earlier(stream, out.shape[1])[: _EARLIER // 2]:
+            x = wide(self._known(each))
+            cap = _cap_of(x, wide(out))
+            rules = [Explanation("function", (each,), act=act) for act in ("log-softmax", f"cap {cap:.6g}")]
+            rules += [replace(rules[0], via=via) for via in ("bfloat16", "float16")]
+            rules += [Explanation("copy", (each,), via=via) for via in ("bfloat16", "float16")]
+            if (found := next((rule for rule in rules if self._holds(rule, out)), None)) is not None:
+                return found
+        return None
+
+    def _weighted(self, stream: Stream, out: Array) -> Explanation | None:
+        """Return the sum of two streams with any factors."""
+        few = slice(0, _TRIED)
+        for chosen in combinations(self.earlier(stream, out.shape[1])[: _EARLIER // 2], 2):
+            columns = np.stack([wide(self._known(each))[few].reshape(-1) for each in chosen], axis=1)
+            if not np.isfinite(columns).all() or not np.isfinite(wide(out[few])).all():
+                continue
+            shown = np.linalg.lstsq(columns, wide(out[few]).reshape(-1), rcond=None)[0].tolist()
+            for factors in (tuple(float(f"{each:.6g}") for each in shown), tuple(shown)):
+                if self._holds(found := Explanation("sum", chosen, factors), out):
                     return found
         return None
 
@@ -306,6 +410,70 @@ def _made(
     return [*_norms(np.sum(same, axis=0), weight, bias, out)] if same else []
 
 
+def _of_experts(inputs: Sequence[Array], held: Sequence[Array], out: Array) -> Iterator[Recomputed]:
+    """Yield what chosen experts, a gated MLP each, make of rows: for each function of the gate.
+
+    Args:
+        inputs: rows, numbers of the chosen experts, and their weights, in any order.
+        held: by expert the matrices of gate and up, one behind the other, and those of down.
+        out: what the module returned.
+    """
+    operands, matrices = _operands_of_experts(inputs, out), _upright(held, out.shape[1])
+    if operands is None or matrices is None or operands[1].max(initial=0) >= len(matrices[0]):
+        return
+    rows, chosen, share = operands
+    units = unit_roundoff(out.dtype), working_roundoff(out.dtype)
+    for act, is_swapped in product(_ACTS, (False, True)):
+        value, error = np.zeros(out.shape), np.zeros(out.shape)
+        for expert in np.unique(chosen):
+            token, place = np.nonzero(chosen == expert)
+            weight = share[token, place][:, None]
+            first, down = (each[expert] for each in matrices)
+            first = np.roll(first, len(first) // 2, axis=0) if is_swapped else first
+            made = _of_expert(rows[token], first, down, act, units)
+            part = made.value * weight
+            sums = (sum_error(chosen.shape[1], max(units)) + 3 * max(units)) * np.abs(part)
+            np.add.at(value, token, part)
+            np.add.at(error, token, made.error * np.abs(weight) + sums)
+        yield Recomputed(value, error, act + ", gate behind up" * is_swapped)
+
+
+def _operands_of_experts(inputs: Sequence[Array], out: Array) -> tuple[Array, Array, Array] | None:
+    """Return rows, the numbers of their experts and the weights of these; None if they are not there."""
+    chosen = next((each for each in inputs if each.dtype.kind in "iu"), None)
+    floats = [wide(each) for each in inputs if each.dtype.kind not in "biu"]
+    rows, share = (
+        next((each for each in floats if like is not None and each.shape == like.shape), None)
+        for like in (out, chosen)
+    )
+    return None if rows is None or chosen is None or share is None else (rows, chosen, share)
+
+
+def _upright(held: Sequence[Array], width: int) -> tuple[Array, Array] | None:
+    """Return the matrices of experts as (expert, 2 * inner, width) and (expert, width, inner)."""
+    first, down = (wide(each) for each in held)
+    inner = first.size // (2 * width * len(first))
+    first = first if first.shape[1:] == (2 * inner, width) else first.swapaxes(1, 2)
+    down = down if down.shape[1:] == (width, inner) else down.swapaxes(1, 2)
+    fits = first.shape[1:] == (2 * inner, width) and down.shape == (len(first), width, inner)
+    return (first, down) if fits else None
+
+
+def _of_expert(x: Array, first: Array, down: Array, act: str, units: tuple[float, float]) -> Recomputed:
+    """Return what one expert makes of rows: `units` are the roundoff of their type and of arithmetic."""
+    narrow, work = units
+    both = x @ first.T
+    doubt = sum_error(x.shape[1], work) * (np.abs(x) @ np.abs(first.T)) + narrow * np.abs(both)
+    (gate, up), (gate_off, up_off) = (np.split(each, 2, axis=1) for each in (both, doubt))
+    acted = _acted(gate, act)
+    made = acted.value * up
+    # The functions of gates are nowhere steeper than 1.13.
+    off = (1.13 * gate_off + acted.error + narrow * np.abs(acted.value)) * np.abs(up)
+    off += np.abs(acted.value) * up_off + 2 * max(units) * np.abs(made)
+    sums = sum_error(made.shape[1], work) * (np.abs(made) @ np.abs(down.T))
+    return Recomputed(made @ down.T, sums + off @ np.abs(down.T))
+
+
 def cut(parts: Sequence[Array], width: int) -> tuple[Array, Array, Array] | None:
     """Return queries, keys and values, which may be parts of one array."""
     if len(parts) == 1:
@@ -323,7 +491,50 @@ def _total(parts: Sequence[Array], unit: float) -> Recomputed:
 _ACTS = {"silu": ("silu", 0), "gelu": ("gelu", 0), "gelu tanh": ("gelu", 1), "relu": ("relu", 0)}
 
 
+#: How weights of chosen experts are made of logits.
+_ROUTINGS = ("softmax", "softmax, normalised", "sigmoid", "sigmoid, normalised")
+
+
+def _routed(logits: Array, act: str, count: int, shape: tuple[int, ...]) -> Recomputed:
+    """Return the weights of the chosen experts, the largest first, with zeros where a side has more."""
+    x = wide(logits)
+    share = softmax(x) if act.startswith("softmax") else sigmoid(x)
+    top = -np.sort(-share, axis=1)[:, :count]
+    if act.endswith("normalised"):
+        top = top / top.sum(axis=1, keepdims=True)
+    value = np.zeros(shape)
+    value[:, :count] = top[:, : shape[1]]
+    steps = FUNCTION * working_roundoff(logits.dtype) + FEW * unit_roundoff(logits.dtype)
+    return Recomputed(value, 2 * steps * value, act)
+
+
+def _cap_of(x: Array, out: Array) -> float:
+    """Return c with c * tanh(x / c) = out at the largest element; 0 if there is none."""
+    if x.shape != out.shape or not x.size:
+        return 0.0
+    at = np.unravel_index(np.abs(x).argmax(), x.shape)
+    value, capped = abs(float(x[at])), abs(float(out[at]))
+    low, high = capped, 1e4 * capped
+    if not 0 < capped < value or not np.isfinite(value):
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * math.tanh(value / middle) < capped else (low, middle)
+    # Programs have round numbers here.
+    return float(f"{low:.4g}")
+
+
 def _acted(x: Array, act: str) -> Recomputed:
+    if act == "log-softmax":
+        top = wide(x) - wide(x).max(1, keepdims=True)
+        value = top - np.log(np.exp(top).sum(1, keepdims=True))
+        error = (FUNCTION + sum_error(x.shape[1], 1.0)) * working_roundoff(x.dtype) * (1 + np.abs(value))
+        steps = 2 * unit_roundoff(x.dtype) * (np.abs(top) + np.abs(value - top))
+        return Recomputed(value, error + steps, act)
+    if act.startswith("cap "):
+        cap = float(act[4:])
+        value = cap * np.tanh(wide(x) / cap) if cap else np.full(x.shape, np.inf)
+        return Recomputed(value, FUNCTION * max(unit_roundoff(x.dtype), 2.0**-24) * np.abs(value), act)
     name, variant = _ACTS[act]
     found = [*DEFINITIONS[name](CallOperands([x], outputs=[x]), 0, working_roundoff(x.dtype))][variant]
     # Of narrow types, each step of a function may have been rounded.
@@ -359,6 +570,15 @@ def products(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterato
             if m.shape == (x.shape[1], out.shape[1]):
                 size = np.abs(a) @ np.abs(m) + np.abs(b)
                 yield Recomputed(a @ m + b, sum_error(x.shape[1] + 1, unit) * size)
+    yield from _narrow_products(x, weight, bias, out)
+
+
+def _narrow_products(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterator[Recomputed]:
+    """Yield products in a narrower type, if what they returned has no more digits."""
+    for via in ("bfloat16", "float16") if unit_roundoff(out.dtype) <= 2.0**-24 and out.size else ():
+        if np.array_equal(wide(rounded(out, via)), wide(out)):
+            for made in products(rounded(x, via), rounded(weight, via), bias, rounded(out, via)):
+                yield replace(made, error=made.error + unit_of(via) * np.abs(made.value), told=f"in {via}")
 
 
 def _norms(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterator[Recomputed]:

@@ -108,6 +108,8 @@ class ModelCall:
             turns[plain] += 1
         self.embedded = embedded
         self.lead = tensors.shapes[embedded]
+        self.length = self.lead[-1] if self.lead else 1
+        """Rows of the batch that belong together: those of a sequence, or of several that are packed."""
         self.ids = self.read(embedded).reshape(-1)
         self.ends = np.zeros(0, np.int64)
         """The last rows of its segments."""
@@ -244,12 +246,12 @@ class Lane:
         self.unassigned = 0
         """Rows of which it is open to which sequence they belong."""
         self._arrays: dict[tuple[int, int], Array] = {}
-        self._segments = [call.segments(self._positions) for call in self.calls]
+        self._segments = [call.segments(self.positions) for call in self.calls]
         for call, segments in zip(self.calls, self._segments, strict=True):
             call.ends = np.array([each.rows[-1] for each in segments], np.int64)
 
     @cached_property
-    def _positions(self) -> Stream | None:
+    def positions(self) -> Stream | None:
         """The tensor that holds positions: in no call anything else, and counting in one."""
         found: dict[Stream, list[bool | None]] = {}
         for call in self.calls:
@@ -275,12 +277,15 @@ class Lane:
 
     @cached_property
     def outputs(self) -> dict[str, Stream]:
-        """The first output of floating-point numbers of each module."""
+        """The first output of floating-point numbers of each module, and others of another width by name."""
         found: dict[str, Stream] = {}
         whole = next(iter(self.calls[0].streams))
         for each in self.streams:
             if is_output(each.io) and not each.turn and "float" in self.dtype(each):
-                found.setdefault(WHOLE if each[:2] == whole[:2] else each.module, each)
+                name = WHOLE if each[:2] == whole[:2] else each.module
+                first = found.setdefault(name, each)
+                if name != WHOLE and each.slot and self.width(each) != self.width(first):
+                    found[each.name] = each
         return found
 
     def results(self, module: str) -> list[Stream]:
@@ -311,6 +316,16 @@ class Lane:
     def tokens(self) -> int:
         """How many rows of tokens it has, without padding."""
         return sum(len(each.rows) for segments in self._segments for each in segments)
+
+    @property
+    def embedding(self) -> str:
+        """The module that reads the ids."""
+        call = self.calls[0]
+        return call.tensors.keys[call.embedded].op_name
+
+    def token_ids(self) -> list[list[int]]:
+        """Return the ids of each sequence, as far as it was computed here."""
+        return [[int(self.calls[n].ids[row]) for n, row in each.places] for each in self.sequences]
 
     def assign(self, prefixes: Prefixes, known: int) -> None:
         """Find the sequence of each segment.
@@ -353,6 +368,13 @@ class Lane:
             firsts = range(repeats + 1 if segment.is_doubtful else 1)
             begin = max(firsts, key=lambda first: reach(0, first))
             return self._begun([], []), begin, len(ids) - begin
+        is_next = any(
+            len(each.prefixes) == past and reach(each.prefixes[-1])
+            for each in self.sequences
+            if each.number not in continued
+        )
+        if len(ids) > 1 and reach(0) == len(ids) and not is_next:  # positions that do not begin at 0
+            return self._begun([], []), 0, len(ids)
         return self._continued(past, reach, len(ids), continued)
 
     def _continued(
@@ -368,7 +390,12 @@ class Lane:
         fitting = [each for prefix, each in ends.items() if reach(prefix) == best]
         if len(fitting) == 1:
             return fitting[0], 0, best or count
-        return None if past is None or best else self._reused(past, reach, count)
+        if past is None or best:
+            return None
+        # Positions may be wrong: what the tokens of the other side continue is the sequence, if it is one.
+        ends = {each.prefixes[-1]: each for each in self.sequences[::-1] if each.number not in continued}
+        fitting = [each for prefix, each in ends.items() if reach(prefix) == count]
+        return (fitting[0], 0, count) if len(fitting) == 1 else self._reused(past, reach, count)
 
     def _reused(
         self, past: int, reach: Callable[[int], int], count: int

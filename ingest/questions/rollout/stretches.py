@@ -47,6 +47,8 @@ class FibreStretch(Plain):
     """The largest difference."""
     how: str = ""
     """What kind of difference it is, in words; or why it is misplaced."""
+    plus: tuple[str, ...] = ()
+    """The two matrices of the trainer, such as those of an adapter, whose product is added."""
 
     @property
     def length(self) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, permutations
 from typing import Annotated
 
 import numpy as np
 
+from ingest.identities.definition import wide
+from ingest.identities.limits import sum_error, unit_of
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
@@ -245,7 +248,35 @@ class _WeightSearch:
             rows = fibres_of(scaled, ROWS), fibres_of(named.read(), ROWS)
             whole = _within(FibreStretch(ROWS, 0, len(rows[0]), OPEN), named, ROWS, 0, self._step)
             stretches = [_compared(*rows, wanted.dtype, whole)]
+        if values.ndim == 2 and all(each.verdict in (OPEN, DIFFERENT) for each in stretches):
+            stretches = [*islice(self._merged(wanted, values), 1)] or stretches
         return replace(arrived, stretches=tuple(stretches))
+
+    def _merged(self, wanted: HeldParameter, values: Array) -> Iterator[FibreStretch]:
+        """Yield matrices of the trainer to which the product of two beside it was added: an adapter."""
+        for base in (each for each in self._trainer.tensors if each.shape == wanted.shape):
+            for left, right in self._beside(base):
+                a, b, plain = wide(left.read()), wide(right.read()), wide(base.read())
+                made, off = a @ b, wide(values) - plain
+                factor = float((off * made).sum() / max((made**2).sum(), 1e-300))
+                unit = max(unit_of(wanted.dtype), unit_of(base.dtype))
+                sums = (sum_error(a.shape[1], 1.0) + 4) * abs(factor) * (np.abs(a) @ np.abs(b))
+                if (np.abs(off - factor * made) <= unit * (2 * np.abs(plain) + sums)).all():
+                    how = f"plus {factor:.4g} times {left.name} @ {right.name}: may be right, or not"
+                    whole = FibreStretch(ROWS, 0, len(plain), OPEN, how=how, plus=(left.name, right.name))
+                    yield _within(whole, base, ROWS, 0, self._step)
+
+    def _beside(self, base: HeldParameter) -> Iterator[tuple[HeldParameter, HeldParameter]]:
+        """Yield pairs of matrices beside one whose product has its shape, and a low rank."""
+        owner = base.name.rsplit(".", 2)[0] + "."
+        near = [
+            each for each in self._trainer.tensors if each.name.startswith(owner) and len(each.shape) == 2
+        ]
+        for left, right in permutations(near, 2):
+            rank = left.shape[1]
+            shapes = (left.shape[0], *right.shape)
+            if shapes == (base.shape[0], rank, base.shape[1]) and 2 * rank <= min(base.shape):
+                yield left, right
 
     def _scaled(self, wanted: HeldParameter, values: Array) -> Array:
         """Return the elements of a quantised tensor times its scale, which is a tensor of the same module."""
@@ -280,8 +311,7 @@ class _WeightSearch:
             ours = own[like.begin : like.end]
             begin, end = whole.begin + like.begin, whole.begin + like.end
             told = _compared(ours, theirs, wanted.dtype, replace(whole, begin=begin, end=end))
-            is_near = scaled.ndim > 1 or told.relative < _NEAR or bool(told.how)
-            if abs(correlation(ours, theirs)) < _ALIKE or not is_near:
+            if not _is_alike(told, is_vector=scaled.ndim < 2) or abs(correlation(ours, theirs)) < _ALIKE:
                 continue
             last = parts[-1].end if parts else whole.begin
             if begin > last:
@@ -289,6 +319,10 @@ class _WeightSearch:
             parts.append(_within(told, source, like.axis, like.first + like.begin, self._step))
         last = parts[-1].end if parts else whole.begin
         return [*parts, replace(whole, begin=last)] if last < whole.end else parts
+
+
+def _is_alike(told: FibreStretch, *, is_vector: bool) -> bool:
+    return not is_vector or told.relative < _NEAR or bool(told.how)
 
 
 def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int, step: int) -> FibreStretch:
