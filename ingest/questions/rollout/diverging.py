@@ -571,12 +571,12 @@ def shifted_tokens(a: Lanes, b: Lanes) -> TokenDivergence | None:
     ]
     for later, shift in product((1, 0), range(1, _SHIFT)):
         if _is_shifted(sequences[later], sequences[1 - later], shift):
-            names = [next(iter(lanes.values())).embedding for lanes in (a, b)]
+            name, other = (next(iter(lanes.values())).embedding for lanes in (a, b))
             many = len(sequences[1])
             how = f"its sequences begin {counted(shift, 'token')} {'later' if later else 'earlier'}"
             rule = "the tokens of the trainer"
             return TokenDivergence(
-                *names, "input", ROLLOUT, how, rule, "position 0", many, many, math.inf, ()
+                name, other, "input", ROLLOUT, how, rule, "position 0", many, many, math.inf, ()
             )
     return None
 
