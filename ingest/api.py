@@ -30,7 +30,6 @@ from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.outliers import OutliersAnswer, outliers
-from ingest.questions.placement.by_marginals import LayoutByMarginals, layout_by_marginals
 from ingest.questions.placement.layout_answer import RunLayout
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
@@ -105,7 +104,6 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
-    "LayoutByMarginals",
     "LiveWatcher",
     "Localized",
     "Matrix",
@@ -165,7 +163,6 @@ __all__ = [
     "incidents",
     "ingest_dump",
     "layout",
-    "layout_by_marginals",
     "load_layout_map",
     "load_mapping",
     "load_thresholds",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -59,11 +59,7 @@ def command_of(question: Question) -> Callable[..., None]:
     draws, modes = hasattr(question.shown, "figure"), question.modes
     limit_type, default_limit = _limit_of(question, draws=draws)
     before: dict[str, tuple[Any, Any]] = {"store": (StoreArgument, None)} if has_store else {}
-    further = [each for mode in modes for each in mode.more]
-    own = {
-        each.name: (typer_type(each.name, each.option, each.default), each.default)
-        for each in (*parameters, *further)
-    }
+    own = {each.name: (typer_type(each.name, each.option, each.default), each.default) for each in parameters}
     written = _FILES if draws else _PAGE if question.has_page else {}
     files = {
         name: (Annotated[Path | None, typer.Option(metavar="FILE", help=words, show_default=False)], None)
@@ -85,22 +81,19 @@ def command_of(question: Question) -> Callable[..., None]:
         paths, mesh = {name: given.pop(name) for name in files}, given.pop("mesh", None)
         asked = {name: value for name in takes if (value := given[name]) is not None}
         chosen = {mode.name: given[mode.name] for mode in modes if given[mode.name]}
-        alone = {each.name: value for each in further if (value := given[each.name]) != each.default}
         if argument is not None and not (question.takes_conditions and CONDITIONS.keys() & asked.keys()):
             store, pattern = store_and_maybe(store, asked.pop(argument.name, None), config)
             asked |= {} if pattern is None else {argument.name: pattern}
         mode = next((mode for mode in modes if mode.name in chosen), None)
         if mode is not None:
-            _refuse_beside(mode, question, {**asked, **alone, **paths, **chosen})
-        elif alone:
-            _refuse_alone(next(iter(alone)), modes)
+            _refuse_beside(mode, question, {**asked, **paths, **chosen})
         else:
             question.check(asked)
         opened = open_store(store, config, mesh=mesh) if has_store else None
         if mode is None:
             answer = question.answered(opened, asked)
         else:
-            taken = {name: value for name, value in (asked | alone | chosen).items() if name in mode.takes}
+            taken = {name: value for name, value in (asked | chosen).items() if name in mode.takes}
             answer = mode.ask(opened, chosen[mode.name], **taken)
         link = _link(answer, opened, config)
         is_void = print_answer(answer, limit, as_json=as_json, link=link)
@@ -132,12 +125,6 @@ def _link(answer: Shown, store: Any, config: Path | None) -> str:
     if place is None or store is None:
         return ""
     return incidents_link(page_url(config) or "", store.url, rank=place[0], step=place[1])
-
-
-def _refuse_alone(name: str, modes: Sequence[Mode]) -> NoReturn:
-    """Refuse a parameter without the mode that has it."""
-    needed = next(mode for mode in modes if any(each.name == name for each in mode.more))
-    raise UsageError(f"--{_dashed(name)} needs --{_dashed(needed.name)} {needed.option.metavar}".rstrip())
 
 
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:

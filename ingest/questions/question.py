@@ -313,8 +313,6 @@ class Mode:
     """Takes the store, the value of the option, and those of `takes` that are given."""
     takes: frozenset[str]
     """Parameters and other modes of the question that it takes; it refuses others that choose something."""
-    more: tuple[Parameter, ...] = ()
-    """Parameters that it alone has."""
 
 
 @dataclass(frozen=True, slots=True)

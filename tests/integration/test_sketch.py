@@ -55,7 +55,6 @@ def answers(path: Path) -> dict[str, Any]:
         "outliers": ingest.outliers(store).to_dict(),
         "localize": ingest.localize(f"{path}@1,1", f"{path}@0,1").to_dict(),
         "where": [(tensor.rank, tensor.step) for tensor in store.tensors(where=condition)],
-        "layout": ingest.layout_by_marginals(store, f"{path}@0,0", step=1).to_dict(),
         "rules": ingest.test_rules(store, rules, rule=NAMES).to_dict(),
     }
 
@@ -77,6 +76,5 @@ def test_a_cluster_adds_sketches_and_they_outlive_the_tensors(older: Path, clust
     assert before["where"] == [(1, 1), (1, 2)]
     (large,) = before["localize"]["tensors"]
     assert [along["runs"] for along in large["positions"]] == [[[7, 8]], [[9, 10]]]
-    assert before["layout"]["tensors"][0]["placement"] == ""
     rules = {rule["rule"]: rule["findings"] for rule in before["rules"]["rules"]}
     assert rules == {"channels": 2, "tail": 12, "lossy": 6, "moved": 1}

@@ -114,7 +114,7 @@ class RunLayout(Answer):
         if self.removed:
             yield Note(
                 f"{counted(self.removed, 'tensor')} that differ from rank to rank: elements are removed. "
-                "--reference STORE@RANK,STEP compares them by marginals with a step that has them whole"
+                "`dump-ingest compare` with a run that has them whole puts them together, by marginals"
             )
         if self.findings:
             columns: dict[str, Callable[[LayoutFinding], str]] = {

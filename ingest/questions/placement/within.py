@@ -18,12 +18,11 @@ from ingest.questions.compare.runner import ThreadRunner
 from ingest.questions.compare.stored_steps import load_step
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, observe
 from ingest.questions.placement.agree import Kind, kind_of
-from ingest.questions.placement.by_marginals import LayoutByMarginals, layout_by_marginals
 from ingest.questions.placement.collective_results import find_collective_results, is_removed
 from ingest.questions.placement.layout_answer import PlacedKind, RunLayout
 from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
-from ingest.questions.question import Mode, Option, Parameter, Partial, Question
+from ingest.questions.question import Option, Partial, Question
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, refuse_url, take_snapshot
@@ -190,36 +189,10 @@ class _Kinds:
 _OWN = "each rank its own"
 
 
-def _by_marginals(
-    store: Catalog, reference: str, *, tensor: str = "*", whole: str | None = None, step: int | None = None
-) -> LayoutByMarginals:
-    return layout_by_marginals(store, reference, tensor, of=whole, step=step)
-
-
 QUESTION = Question(
     layout,
-    (
-        "layout run.zarr",
-        "layout run.zarr --step 3 --mesh dp=2,tp=4",
-        "layout tp2.zarr --reference tp1.zarr@0,3 --tensor 'MatMul*'",
-    ),
+    ("layout run.zarr", "layout run.zarr --step 3 --mesh dp=2,tp=4"),
     limit=40,
     noun="row",
-    modes=(
-        Mode(
-            "reference",
-            Option(
-                "Say how the ranks hold the tensors of this one, from marginals alone: also after gc.",
-                "STORE@RANK,STEP",
-            ),
-            default=None,
-            ask=_by_marginals,
-            takes=frozenset({"step", "tensor", "whole"}),
-            more=(
-                Parameter("tensor", Option("With --reference: only tensors of such names.", "GLOB"), "*"),
-                Parameter("whole", Option("The tensor of the reference that these make up.", "NAME"), None),
-            ),
-        ),
-    ),
     takes_mesh=True,
 )

@@ -36,18 +36,6 @@ def test_layout_names_what_looks_wrong(stores: Path, answer: Answer) -> None:
     assert plain["ranks"] == [0, 1]
 
 
-def test_how_ranks_hold_the_tensors_of_a_reference(stores: Path, answer: Answer) -> None:
-    asked = ("layout", stores / "two", "--reference", f"{stores / 'one'}@0,0", "--limit", 0)
-    heading, *lines = answer(*asked).stdout.splitlines()
-    assert heading.split() == ["tensor", "shape", "pieces", "of", "ranks", "layout", "known", "error"]
-    # These tensors are too small for marginals; digests tell replicas.
-    assert any("replicated" in line and "exact" in line for line in lines)
-    assert any("no marginals of the same axes" in line for line in lines)
-    plain = answer(*asked, "--tensor", "Module*", "--json").json
-    assert {"exact", ""} == {held["exactness"] for held in plain["tensors"]}
-    assert "--reference" in answer("layout", stores / "two", "--whole", "x", code=2).stderr
-
-
 def test_compare_across_layouts(stores: Path, tmp_path: Path, answer: Answer) -> None:
     page = tmp_path / "page.html"
     both = stores / "two", stores / "one"
