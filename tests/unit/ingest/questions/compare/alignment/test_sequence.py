@@ -32,13 +32,13 @@ def best_sum(scores: Scores) -> int:
     return best(0, 0)
 
 
-def aligned(scores: Scores, max_cells: int = 100) -> list[tuple[int, int]]:
-    return align_sequences(lambda row: scores[row], *scores.shape, max_cells=max_cells)
+def aligned(scores: Scores) -> list[tuple[int, int]]:
+    return align_sequences(lambda row: scores[row], *scores.shape)
 
 
-@given(tables, st.sampled_from([1, 5, 100]))
-def test_no_other_alignment_has_a_larger_sum(scores: Scores, max_cells: int) -> None:
-    pairs = aligned(scores, max_cells)
+@given(tables)
+def test_no_other_alignment_has_a_larger_sum(scores: Scores) -> None:
+    pairs = aligned(scores)
     assert sum(int(scores[pair]) for pair in pairs) == best_sum(scores)
     assert all(scores[pair] > 0 for pair in pairs)
     places_a, places_b = [a for a, _ in pairs], [b for _, b in pairs]
@@ -46,18 +46,11 @@ def test_no_other_alignment_has_a_larger_sum(scores: Scores, max_cells: int) -> 
     assert places_b == sorted(set(places_b))
 
 
-@given(st.text("abc", max_size=30), st.text("abc", max_size=30), st.sampled_from([1, 40, 1000]))
-def test_what_is_left_out_of_a_sequence_is_a_gap(text: str, more: str, max_cells: int) -> None:
+@given(st.text("abc", max_size=30), st.text("abc", max_size=30))
+def test_what_is_left_out_of_a_sequence_is_a_gap(text: str, more: str) -> None:
     """All of a sequence is found in one that has other members between."""
     longer = "".join(f"{more[place : place + 1].upper()}{letter}" for place, letter in enumerate(text))
     scores = np.array([[letter == other for other in longer] for letter in text], np.int64)
-    pairs = aligned(scores.reshape(len(text), len(longer)), max_cells)
+    pairs = aligned(scores.reshape(len(text), len(longer)))
     assert "".join(longer[b] for _, b in pairs) == text
     assert [a for a, _ in pairs] == list(range(len(text)))
-
-
-@given(tables)
-def test_both_directions_have_the_same_sum(scores: Scores) -> None:
-    turned = scores.T
-    there, back = aligned(scores, 5), aligned(turned, 5)
-    assert sum(int(scores[pair]) for pair in there) == sum(int(turned[pair]) for pair in back)
