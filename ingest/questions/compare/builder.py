@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.first_difference import scaled_before
 from ingest.questions.compare.judge import Judge
+from ingest.questions.compare.layout_comparison import LayoutComparison
 from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import ProgramsBuilder
@@ -30,6 +32,10 @@ from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
+
+#: What FSDP1 calls the parameters of a unit, joined and cut, without `use_orig_params`.
+_FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
 
 @dataclass(slots=True)
@@ -49,6 +55,8 @@ class ComparisonBuilder:
     """The numbers of pairs that were guessed, by how."""
     guesses: dict[str, GuessedName] = field(default_factory=dict)
     """By pattern over the names of A."""
+    layout: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """If tensors were put together: how many by placement and certainty."""
     _programs: ProgramsBuilder = field(default_factory=ProgramsBuilder)
     _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     """Those of all tensors of A and of B."""
@@ -82,18 +90,37 @@ class ComparisonBuilder:
             return
         comparison = StepComparison(a, b, self.choices, runner, is_last=is_last)
         tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
-        self.matched += comparison.matched
-        self.guessed.update(comparison.guessed)
         for pattern, guess in comparison.guesses.items():
             self.guesses.setdefault(pattern, guess)
-        self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
         self._programs.add(comparison.operators, comparison.gaps)
         if comparison.underived:
             self._underived[comparison.underived] = self._underived.get(comparison.underived, 0) + 1
         self._note_first(comparison, tensors)
         self._note_unexplained(tensors)
+        self.take(comparison, (a.key, b.key), (a.names, a.names if a.keys == b.keys else b.names), tensors)
+        self._note_rules(a, b)
+
+    def take(
+        self,
+        comparison: StepComparison | LayoutComparison,
+        keys: tuple[StepKey, StepKey],
+        names: Sequence[Iterable[str]],
+        tensors: Sequence[ComparedTensor],
+    ) -> None:
+        """Count the tensors of a step that were compared.
+
+        Args:
+            comparison: of the step.
+            keys: of A and of B; of several ranks, the first.
+            names: of all tensors of A and of B.
+            tensors: in the order in which they are to be listed.
+        """
+        self.matched += comparison.matched
+        self.guessed.update(comparison.guessed)
+        self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
         self._kept.add(tensors)
-        self._note_names(a, b)
+        for known, own in zip(self._names, names, strict=True):
+            known.update(own)
 
     def leave_out(self, a: StepTensors | LeftOut, b: StepTensors | LeftOut) -> None:
         """Record a pair of steps that cannot be compared, because one of them, or both, are left out."""
@@ -104,30 +131,44 @@ class ComparisonBuilder:
         self.incomplete += len(steps) == 1
 
     def finish(
-        self, a: Source, b: Source, pairing: StepPairing, *, unmatched_matter: bool = True
+        self,
+        a: Source,
+        b: Source,
+        pairing: StepPairing,
+        *,
+        unmatched_matter: bool = True,
+        notes: Sequence[str] | None = None,
     ) -> Comparison:
         """Return the answer.
 
+        Args:
+            a: what was compared.
+            b: its reference.
+            pairing: which steps only one of them has.
+            unmatched_matter: steps and tensors that only one side has count as a difference.
+            notes: on what was compared, if tensors were put together.
+
         Raises:
             UsageError: no step was compared, or no tensor has a counterpart.
+            DamagedStore: no step was compared, because some are damaged.
         """
-        self._check(a.label, b.label)
+        left_out = [(side, left) for side, of in (("A", a), ("B", b)) for left in of.left_out]
+        left_out += self.left_out
+        self._check(a.label, b.label, left_out)
         tensors = self._kept.listed()
+        if notes is None:
+            notes = [*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)]
         return Comparison(
             a=a.label,
             b=b.label,
             steps=tuple(self.steps),
             tensors=tensors,
             first=self.first,
-            left_out=(
-                *(("A", left_out) for left_out in a.left_out),
-                *(("B", left_out) for left_out in b.left_out),
-                *self.left_out,
-            ),
+            left_out=tuple(left_out),
             only_a=steps_run(a, pairing.only_a),
             only_b=steps_run(b, pairing.only_b),
             incomplete=len(pairing.half_complete) + self.incomplete,
-            notes=(*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)),
+            notes=(*notes, *_flat_parameters(tensors), *self._kept.notes),
             unmatched_matter=unmatched_matter,
             damaged=self._kept.damaged,
             names=NameCounts.of(*self._names),
@@ -136,6 +177,7 @@ class ComparisonBuilder:
             unexplained=self._unexplained,
             limits=self._limits,
             programs=self._programs.finish(),
+            layout=dict(self.layout),
         )
 
     def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
@@ -162,10 +204,8 @@ class ComparisonBuilder:
         if beyond and (self._unexplained is None or _order(beyond[0]) < _order(self._unexplained)):
             self._unexplained = beyond[0]
 
-    def _note_names(self, a: StepTensors, b: StepTensors) -> None:
+    def _note_rules(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
-        self._names[0].update(a.names)
-        self._names[1].update(a.names if a.keys == b.keys else b.names)
         if a.keys and b.keys and not self._examples[0]:
             self._examples = a.keys[0].name, b.keys[0].name
         mapping = self.choices.mapping
@@ -184,7 +224,6 @@ class ComparisonBuilder:
                 f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
                 "all ranks (without @RANK), and --across-layouts puts tensors together"
             )
-        yield from self._kept.notes
 
     def _notes_on_names(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
         """Yield what there is to say of how tensors were matched."""
@@ -216,13 +255,14 @@ class ComparisonBuilder:
         limits = self.choices.limits
         return Limits.FIXED if limits is Limits.DERIVED and self._underived else limits
 
-    def _check(self, a: str, b: str) -> None:
-        damaged = [step for _, step in self.left_out if step.is_damaged]
+    def _check(self, a: str, b: str, left_out: Sequence[tuple[str, LeftOut]]) -> None:
+        damaged = [step for _, step in left_out if step.is_damaged]
         if not self.steps and damaged:
             raise DamagedStore(f"no step of {a} and {b} can be compared ({damaged[0]})")
         if not self.steps:
             raise UsageError(
-                f"{a} and {b} have no complete step to compare ({self.left_out[0][1]})",
+                f"{a} and {b} have no complete step to compare"
+                + (f" ({left_out[0][1]})" if left_out else ""),
                 hint="--include-partial compares steps that are not complete, too.",
             )
         chosen = TensorFilter(self.choices.chosen, COLUMNS)
@@ -259,6 +299,18 @@ def _beyond_rounding(close: int, first: ComparedTensor) -> str:
         "explains; "
         f"the first that differs so is {where}: {figures}"
     )
+
+
+def _flat_parameters(tensors: Sequence[ComparedTensor]) -> Iterator[str]:
+    """Yield why flat parameters are not compared, for each side that has some."""
+    for side, verdict in (("A", Verdict.ONLY_A), ("B", Verdict.ONLY_B)):
+        own = {row.name for row in tensors if row.verdict is verdict and _FLAT.search(row.name)}
+        if own:
+            yield (
+                f"{counted(len(own), 'tensor')} of {side} not compared: flat parameters of FSDP1 and their "
+                "gradients join all parameters of a unit; with use_orig_params=True, the parameters "
+                "themselves are dumped"
+            )
 
 
 def _sample_notes(a: Source, b: Source) -> list[str]:

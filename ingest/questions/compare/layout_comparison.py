@@ -126,6 +126,11 @@ class LayoutComparison:
         """How many tensors have a counterpart."""
         return len(self._pairs)
 
+    @property
+    def guessed(self) -> Counter[str]:
+        """The numbers of pairs that were guessed, by how."""
+        return Counter(pair.matched_by.value for pair in self._pairs.values() if pair.matched_by.is_guess)
+
     def compare(self, runner: PairRunner) -> list[ComparedTensor]:
         """Compare all tensors; return them in order of execution.
 

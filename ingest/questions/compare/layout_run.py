@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.held_tensors import (
-    HeldTensors,
     are_cut_into_other_calls,
     calls_of,
     hold_together,
     with_tied_weights,
 )
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
-from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.local_numbers import LocalNumbers
-from ingest.questions.compare.result import ComparedStep, Comparison, FirstDifference, NameCounts
+from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import PairRunner
-from ingest.questions.compare.sources import Source, steps_run
+from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_comparison import Choices
-from ingest.questions.compare.step_pairing import SideSteps
+from ingest.questions.compare.step_pairing import SideSteps, StepPairing
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.placement.layout_map import LayoutMap
@@ -35,8 +32,6 @@ from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
 _MISSING = "missing, though other ranks have this step"
-#: What FSDP1 calls the parameters of a unit, joined and cut, without `use_orig_params`.
-_FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
 
 def are_cut_differently(
@@ -77,42 +72,6 @@ def _have_other_shards(sources: tuple[Source, Source], a: SideSteps, b: SideStep
 
 
 @dataclass(slots=True)
-class _Outcome:
-    """What the steps compared so far came to."""
-
-    kept: ListedTensors
-    steps: list[ComparedStep] = field(default_factory=list)
-    first: FirstDifference | None = None
-    layout: Counter[tuple[str, str]] = field(default_factory=Counter)
-    names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
-    """The names of tensors in A and in B."""
-    guessed: Counter[str] = field(default_factory=Counter)
-    """How many pairs were guessed, by how."""
-    matched: int = 0
-    incomplete: int = 0
-    """Steps that are complete on one side alone."""
-    other_calls: int = 0
-    """Steps whose calls hold other samples on both sides."""
-    unreduced: list[str] = field(default_factory=list)
-    """Gradients of which ranks of A hold parts in the first such step."""
-
-    def add(
-        self, a: HeldTensors, b: HeldTensors, comparison: LayoutComparison, rows: list[ComparedTensor]
-    ) -> None:
-        """Add a step of both sides, whose tensors have been compared."""
-        self.matched += comparison.matched
-        self.layout.update(comparison.layout)
-        self.guessed.update(row.matched for row in rows if row.guessed)
-        for known, side in zip(self.names, (a, b), strict=True):
-            known.update(key.name for key in side.keys)
-        keys = StepKey(min(a.ranks), a.step), StepKey(min(b.ranks), b.step)
-        self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
-        self.first = self.first or comparison.first(rows)
-        self.unreduced = self.unreduced or comparison.unreduced
-        self.kept.add(rows)
-
-
-@dataclass(slots=True)
 class LayoutRun:
     """Two sides, and what the user asked for."""
 
@@ -139,18 +98,18 @@ class LayoutRun:
         states: defaultdict[object, LayoutState] = defaultdict(lambda: LayoutState(self.layout_map))
         places = self.a.coordinates(), self.b.coordinates()
         numbers = LocalNumbers()
-        left_out = [*(("A", left) for left in self.a.left_out), *(("B", left) for left in self.b.left_out)]
-        outcome = _Outcome(ListedTensors(self.choices.keep_equal))
+        builder = ComparisonBuilder(self.choices)
+        other_calls, unreduced = 0, list[str]()
         for step_a, step_b in pairs:
-            ranks_a = self._load(self.a, steps_a, step_a, "A", left_out)
-            ranks_b = self._load(self.b, steps_b, step_b, "B", left_out)
+            ranks_a = self._load(self.a, steps_a, step_a, "A", builder.left_out)
+            ranks_b = self._load(self.b, steps_b, step_b, "B", builder.left_out)
             if not ranks_a or not ranks_b:
-                outcome.incomplete += bool(ranks_a or ranks_b)
+                builder.incomplete += bool(ranks_a or ranks_b)
                 continue
             for batch, own_a, own_b in _by_batch((ranks_a, ranks_b), places):
                 calls_a, calls_b = calls_of(own_a.values()), calls_of(own_b.values())
                 has_other_calls = are_cut_into_other_calls(own_a, own_b)
-                outcome.other_calls += has_other_calls
+                other_calls += has_other_calls
                 renamed = with_tied_weights(own_b, own_a)
                 b = hold_together(step_b, renamed, places[1], calls_a, without_activations=has_other_calls)
                 numbers.learn(own_a, b)
@@ -165,32 +124,20 @@ class LayoutRun:
                     has_other_calls=has_other_calls,
                 )
                 rows = comparison.compare(runner)
-                outcome.add(a, b, comparison, rows)
-        self._check(outcome, left_out)
-        tensors = outcome.kept.listed()
-        compared_a, compared_b = {a for a, _ in pairs}, {b for _, b in pairs}
-        return Comparison(
-            a=self.a.label,
-            b=self.b.label,
-            steps=tuple(outcome.steps),
-            tensors=tensors,
-            first=outcome.first,
-            left_out=tuple(left_out),
-            only_a=self._missing(self.a, steps_a, compared_a, steps_b),
-            only_b=self._missing(self.b, steps_b, compared_b, steps_a),
-            incomplete=outcome.incomplete,
-            notes=(
-                *_notes(steps_a, steps_b, outcome),
-                *_flat_parameters(tensors),
-                *numbers.notes,
-                *outcome.kept.notes,
-            ),
+                keys = StepKey(min(a.ranks), step_a), StepKey(min(b.ranks), step_b)
+                names = [{key.name for key in side.keys} for side in (a, b)]
+                builder.take(comparison, keys, names, rows)
+                builder.layout.update(comparison.layout)
+                builder.first = builder.first or comparison.first(rows)
+                unreduced = unreduced or comparison.unreduced
+        only_a = _missing(steps_a, {a for a, _ in pairs}, steps_b)
+        only_b = _missing(steps_b, {b for _, b in pairs}, steps_a)
+        return builder.finish(
+            self.a,
+            self.b,
+            StepPairing((), only_a, only_b),
             unmatched_matter=unmatched_matter,
-            damaged=outcome.kept.damaged,
-            names=NameCounts.of(*outcome.names),
-            guessed=dict(outcome.guessed),
-            limits=self.choices.limits,
-            layout=dict(outcome.layout),
+            notes=[*_notes(steps_a, steps_b, builder, other_calls, unreduced), *numbers.notes],
         )
 
     def _load(
@@ -219,31 +166,13 @@ class LayoutRun:
             return LeftOut(key, loaded.partial)
         return loaded
 
-    def _missing(
-        self, source: Source, side: SideSteps, compared: set[int], other: SideSteps
-    ) -> tuple[StepKey, ...]:
-        """Return the steps that the other side lacks, once for each; none if a step was named there."""
-        if other.selection.step is not None:
-            return ()
-        lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
-        return steps_run(source, (StepKey(min(side.ranks), step) for step in lacking))
 
-    def _check(self, outcome: _Outcome, left_out: list[tuple[str, LeftOut]]) -> None:
-        a, b = self.a.label, self.b.label
-        damaged = [step for _, step in left_out if step.is_damaged]
-        if not outcome.steps and damaged:
-            raise DamagedStore(f"no step of {a} and {b} can be compared ({damaged[0]})")
-        if not outcome.steps:
-            raise UsageError(
-                f"{a} and {b} have no step that all ranks have completely"
-                + (f" ({left_out[0][1]})" if left_out else ""),
-                hint="--include-partial compares steps that are not complete, too.",
-            )
-        if not outcome.matched:
-            raise UsageError(
-                f"no tensor of {a} has a counterpart in {b}",
-                hint="If names differ, --map FILE says which is which.",
-            )
+def _missing(side: SideSteps, compared: set[int], other: SideSteps) -> tuple[StepKey, ...]:
+    """Return the steps that the other side lacks, once for each; none if a step was named there."""
+    if other.selection.step is not None:
+        return ()
+    lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
+    return tuple(StepKey(min(side.ranks), step) for step in lacking)
 
 
 def _by_batch(
@@ -289,41 +218,44 @@ def _refuse_ends(source: Source) -> None:
         )
 
 
-def _notes(steps_a: SideSteps, steps_b: SideSteps, outcome: _Outcome) -> list[str]:
+def _notes(
+    steps_a: SideSteps,
+    steps_b: SideSteps,
+    builder: ComparisonBuilder,
+    other_calls: int,
+    unreduced: Sequence[str],
+) -> list[str]:
+    """Return what there is to say of how tensors were put together.
+
+    Args:
+        steps_a: of A.
+        steps_b: of B.
+        builder: what was compared.
+        other_calls: steps whose calls hold other samples on both sides.
+        unreduced: gradients of which ranks of A hold parts in the first such step.
+    """
     a, b = (named_ranges("rank", steps.ranks) for steps in (steps_a, steps_b))
     notes = [f"tensors were put together from {a} of A and {b} of B (see --rank-by-rank)"]
-    undecided = sum(count for (_, certainty), count in outcome.layout.items() if certainty == Certainty.OPEN)
+    undecided = sum(count for (_, certainty), count in builder.layout.items() if certainty == Certainty.OPEN)
     if undecided:
         notes.append(
             f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
             "--layout-map FILE settles it"
         )
-    if outcome.other_calls:
+    if other_calls:
         notes.append(
-            f"in {counted(outcome.other_calls, 'step')}, calls of A and B hold other samples of one batch: "
+            f"in {counted(other_calls, 'step')}, calls of A and B hold other samples of one batch: "
             "of these steps, only parameters are compared"
         )
-    if outcome.unreduced:
+    if unreduced:
         notes.append(
-            f"each rank of A holds its part of {', '.join(outcome.unreduced[:3])}"
-            f"{' and others' * (len(outcome.unreduced) > 3)}; the gradients of other parameters are whole. "
+            f"each rank of A holds its part of {', '.join(unreduced[:3])}"
+            f"{' and others' * (len(unreduced) > 3)}; the gradients of other parameters are whole. "
             "Whether they were reduced before the update, the parameters of the next step show"
         )
-    if outcome.guessed:
-        notes.append(f"paired by values, because names differ: {counted(outcome.guessed.total(), 'tensor')}")
+    if builder.guessed:
+        notes.append(f"paired by values, because names differ: {counted(builder.guessed.total(), 'tensor')}")
     return notes
-
-
-def _flat_parameters(tensors: Sequence[ComparedTensor]) -> Iterator[str]:
-    """Yield why flat parameters are not compared, for each side that has some."""
-    for side, verdict in (("A", Verdict.ONLY_A), ("B", Verdict.ONLY_B)):
-        own = {row.name for row in tensors if row.verdict is verdict and _FLAT.search(row.name)}
-        if own:
-            yield (
-                f"{counted(len(own), 'tensor')} of {side} not compared: flat parameters of FSDP1 and their "
-                "gradients join all parameters of a unit; with use_orig_params=True, the parameters "
-                "themselves are dumped"
-            )
 
 
 def _paired_steps(a: SideSteps, b: SideSteps) -> list[tuple[int, int]]:
