@@ -21,7 +21,6 @@ from ingest.questions.audit_budget import audit_budget
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
-from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.find import find
 from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
@@ -84,7 +83,6 @@ __all__ = [
     "Anomalies",
     "ArrivedWeights",
     "AuditAnswer",
-    "BrokenLinks",
     "CheckedConfig",
     "ClusterError",
     "Comparison",
@@ -146,7 +144,6 @@ __all__ = [
     "apply_gc",
     "audit",
     "audit_budget",
-    "broken_links",
     "check_dump_config",
     "compare",
     "compare_tokens",

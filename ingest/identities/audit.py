@@ -142,7 +142,7 @@ class StepAudit:
             elif is_collective(key.op_type):
                 yield from self._collective(call, peers)
             else:
-                yield from self._outputs(call, history)
+                yield from map(self._as_read, self._outputs(call, history))
         self._remember(history, number)
 
     def sampled(self, share: float, order: np.random.Generator) -> Iterator[CheckedTensor]:
@@ -178,7 +178,11 @@ class StepAudit:
         source = None if before is None else before.operand_of(writer)
         if source is not None and source.content == operand.content:
             return CheckedTensor(row, COPY, IdentityCheck("holds", "of the step before"))
-        return CheckedTensor(row, "the value before its update was not dumped", _OPEN)
+        found, written = _OPEN, self._flow.misread.get(row)
+        if written is not None and self._flow.consumers_by_content(written):  # others read what was written
+            found = self._compared(self._flow.operands[written], operand)
+        reason = "the value before its update was not dumped" if found.status == "open" else COPY
+        return CheckedTensor(row, reason, found)
 
     def _recomputed(self, call: FlowCall, operand: FlowOperand) -> IdentityCheck:
         """Hold what a call in the backward pass reads against what the same module read in the forward pass.
@@ -270,6 +274,21 @@ class StepAudit:
                 found = self._passed_on(call, output) if is_chain else self._summed(call, output)
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
+
+    def _as_read(self, output: CheckedTensor) -> CheckedTensor:
+        """Return what is known of an output, which fails if what it feeds in the graph read other bytes."""
+        readers = [row for row, written in self._flow.misread.items() if written == output.row]
+        if output.outcome.status == "fails" or not readers or self._flow.consumers_by_content(output.row):
+            return output
+        found = self._compared(*(self._flow.operands[row] for row in (readers[0], output.row)))
+        return output if found.status == "open" else CheckedTensor(output.row, COPY, found)
+
+    def _compared(self, should: FlowOperand, actual: FlowOperand) -> IdentityCheck:
+        """Hold a tensor against another that should have the same bytes."""
+        if not (self._is_readable(should) and self._is_readable(actual)):
+            return _OPEN
+        difference = shape_of_difference(self._read(should), self._read(actual))
+        return _failing(difference) if difference else _OPEN
 
     def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
         """Return whether an output follows from the last parameters, and a replica's from the new ones."""

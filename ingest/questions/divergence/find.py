@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Unpack
+from typing import Annotated, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +27,11 @@ from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
-from ingest.questions.question import Answer, Mode, Option, Part, Partial, Question, Ranks, Shown, Steps
+from ingest.questions.question import Option, Partial, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
 from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import format_ranges, named_ranges
-from ingest.reader.snapshot import PARTIAL_HINT, LeftOut, Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
@@ -41,15 +39,12 @@ from workers.errors import UsageError
 from workers.rules.names import parse_range
 from workers.store.consolidated.blocks import Block, TensorKey
 
-if TYPE_CHECKING:
-    from ingest.questions.divergence.broken_links import BrokenLinks
-
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
 _SUPPORT = 0.1
 #: Odd ranks of which it is looked at what their step computed.
 _SUSPECTS = 2
-_LINKS_HINT = "Choose two ranks or more; `divergence --links` looks within one."
+_ALONE_HINT = "Choose two ranks or more; `audit` looks within one."
 _GROUP_HINT = "For example: 0-7, or 0,2,4."
 _MAX_RANKS = 1_000_000
 #: Names that a note spells out.
@@ -141,7 +136,7 @@ def _divergence_in(
         raise UsageError(
             f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps of those that are asked "
             "for, so it has nothing to agree with",
-            hint=PARTIAL_HINT if snapshot.left_out else _LINKS_HINT,
+            hint=PARTIAL_HINT if snapshot.left_out else _ALONE_HINT,
         )
     groups = _groups_of(snapshot) if given is None else _Groups("given", given)
     return _DivergenceSearch(StepStatistics(snapshot), groups).run(
@@ -431,73 +426,10 @@ def _checked_groups(groups: Iterable[Iterable[int]]) -> list[list[int]]:
     return checked
 
 
-@dataclass(frozen=True, slots=True)
-class _WithLinks(Shown):
-    """Broken links, and where replicas stop agreeing if there is more than one rank."""
-
-    links: BrokenLinks
-    replicas: Divergence | None
-
-    @property
-    def _answers(self) -> list[Answer]:
-        return [self.links, *([] if self.replicas is None else [self.replicas])]
-
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """The steps that one of them is not about."""
-        return [*dict.fromkeys(left for answer in self._answers for left in answer.left_out)]
-
-    @property
-    def is_alarm(self) -> bool:
-        """Whether anything is wrong."""
-        return any(answer.is_alarm for answer in self._answers)
-
-    def report(self) -> Iterator[Part]:
-        """Yield the links, then the replicas."""
-        return chain.from_iterable(answer.report() for answer in self._answers)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer about replicas, with the links."""
-        replicas = {} if self.replicas is None else self.replicas.to_dict()
-        return {**replicas, "broken_links": self.links.to_json()}
-
-
-def _with_links(
-    store: Catalog,
-    _: object,
-    rank: Choice = None,
-    step: Choice = None,
-    *,
-    name: str | None = None,
-    include_partial: bool = False,
-    **more: Any,
-) -> _WithLinks:
-    from ingest.questions.divergence.broken_links import broken_links  # deferred: it takes graphs, few ask
-
-    links = broken_links(store, rank, step, name=name, include_partial=include_partial)
-    if len({key.rank for key in store.listed(rank, step)}) == 1:
-        return _WithLinks(links, None)
-    more |= {} if name is None else {"name": name}
-    return _WithLinks(links, divergence(store, rank=rank, step=step, include_partial=include_partial, **more))
-
-
 QUESTION = Question(
     divergence,
-    (
-        "divergence run.zarr",
-        "divergence run.zarr --group 0-3 --group 4-7",
-        "divergence run.zarr --links   also between operators of one rank",
-    ),
+    ("divergence run.zarr", "divergence run.zarr --group 0-3 --group 4-7"),
     limit=20,
     noun="row",
-    modes=(
-        Mode(
-            "links",
-            Option("Also find inputs with other bytes than the outputs they come from; one rank will do."),
-            default=False,
-            ask=_with_links,
-            takes=frozenset({"rank", "step", "name", "groups", "include_partial"}),
-        ),
-    ),
     takes_mesh=True,
 )

@@ -29,6 +29,7 @@ from ingest.reader.flow.content import (
     told_hash,
 )
 from ingest.reader.flow.operator_kinds import (
+    is_collective,
     is_container,
     is_input,
     is_optimizer,
@@ -169,6 +170,56 @@ class StepFlow:
     def passings(self) -> Iterator[Passing]:
         """Yield everything that passed, by the row that was read."""
         yield from sorted(self._passings.values(), key=lambda passing: passing.target)
+
+    @cached_property
+    def misread(self) -> dict[int, int]:
+        """By the rows of inputs whose bytes are not those that the graph feeds into them: the outputs meant.
+
+        Parameters, inputs of collectives, and what operators write in place do not count: they are dumped
+        after they were overwritten.
+        """
+        found: dict[int, int] = {}
+        for passing in self._passings.values():
+            writer, reader = self.call_of[passing.source], self.call_of[passing.target]
+            operand = self.operands[passing.target]
+            if (
+                passing.by == BY_GRAPH
+                and not (is_parameter(writer.op_type) or is_collective(reader.op_type))
+                and (is_collective(writer.op_type) or not writes_in_place(writer.op_type))
+                and all(written.content != operand.content for written in reader.outputs)
+                and (output := self._written_for(self.operands[passing.source], operand)) is not None
+            ):
+                found[operand.row] = output.row
+        return found
+
+    def _written_for(self, output: FlowOperand, operand: FlowOperand) -> FlowOperand | None:
+        """Return the output that the graph means by one that it feeds into an input; None if not certain.
+
+        MindSpore may number operators of one type differently in the graph and in the names of files. If
+        another operator of the type of the reader has the bytes of the output, the graph means that one. Then
+        the only output like it that nobody read is the right one.
+        """
+        if (output.shape, output.content[0]) != (operand.shape, operand.content[0]):
+            return None
+        writer, reader = self.call_of[output.row], self.call_of[operand.row]
+        readers = [
+            (self.call_of[passing.target], self.operands[passing.target].slot)
+            for passing in self.consumers_by_content(output.row)
+        ]
+        if all(
+            other is reader or (other.op_type, slot) != (reader.op_type, operand.slot)
+            for other, slot in readers
+        ):
+            return output
+        alike = [
+            other
+            for call in self.calls.values()
+            if call.op_type == writer.op_type
+            for other in call.outputs
+            if (other.slot, other.shape) == (output.slot, output.shape)
+            and not self.consumers_by_content(other.row)
+        ]
+        return alike[0] if len(alike) == 1 else None
 
     @cached_property
     def _by_source(self) -> dict[int, list[Passing]]:

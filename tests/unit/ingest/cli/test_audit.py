@@ -1,6 +1,7 @@
 """`audit`: healthy dumps are quiet, and what does not follow from its inputs is named with its place."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,31 @@ def test_a_flipped_bit_of_a_product_is_named(dumps: DumpLibrary, tmp_path: Path,
     shown = answer("audit", store, code=5)
     assert "1 of " in shown.stdout
     assert answer("audit", store, "--rank", 0).stderr == "nothing fails\n"
+
+
+def test_a_bit_that_flips_between_two_operators_is_named(
+    dump_copy: Callable[[str], Path], store: Path, answer: Answer
+) -> None:
+    dump = dump_copy("lenet-1rank") / "dump"
+    ingest_directly(dump, store)
+    shared = next(
+        tensor
+        for tensor in ingest.open_store(store).tensors(rank=0, step=1, io="output")
+        if tensor.op_type == "ReLU" and len(tensor.consumers) > 1
+    )
+    read = shared.consumers[0].tensor
+    written = "MatMul.*fc1-Dense_MatMul-op0.*.output.0.*"  # too little for a limit, and no reader sees it
+    flip(dump, written, rank=0, step=1, element=5, bit=3)
+    flip(dump, f"{read.op_type}.{read.op_name}.*.input.{read.slot}.*", rank=0, step=1, element=0, bit=3)
+    other = store.with_name("flipped.zarr")
+    ingest_directly(dump, other)
+    failures = ingest.audit(ingest.open_store(other)).failures
+    assert {(each.identity, each.cause, each.where) for each in failures} == {
+        ("copy", "flipped bit", "element")
+    }
+    assert {each.name for each in failures} > {read.name}
+    assert any("fc1-Dense_MatMul-op0.output.0" in each.name for each in failures)
+    assert "bit 3" in answer("audit", other, code=5).stdout
 
 
 def products(run: MadeRun, steps: int, *, ranks: int = 2, wrong: dict[int, list[int]]) -> None:

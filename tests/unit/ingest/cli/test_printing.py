@@ -138,7 +138,6 @@ def test_prose_breaks_between_words_and_names_stay_whole() -> None:
         (("anomalies",), 0),
         (("origin",), 0),
         (("divergence",), 0),
-        (("divergence", "--links"), 0),
         (("trend", "Log.*"), 0),
         (("heatmap", "--stat", "nan"), 0),
         (("show", "Log.*.output.0", "--rank", "1", "--step", "2"), 0),
