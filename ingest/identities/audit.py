@@ -178,9 +178,7 @@ class StepAudit:
         source = None if before is None else before.operand_of(writer)
         if source is not None and source.content == operand.content:
             return CheckedTensor(row, COPY, IdentityCheck("holds", "of the step before"))
-        found, written = _OPEN, self._flow.misread.get(row)
-        if written is not None and self._flow.consumers_by_content(written):  # others read what was written
-            found = self._compared(self._flow.operands[written], operand)
+        found = self._as_written(operand)
         reason = "the value before its update was not dumped" if found.status == "open" else COPY
         return CheckedTensor(row, reason, found)
 
@@ -274,6 +272,13 @@ class StepAudit:
                 found = self._passed_on(call, output) if is_chain else self._summed(call, output)
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
+
+    def _as_written(self, operand: FlowOperand) -> IdentityCheck:
+        """Hold an input against the output that the graph feeds into it, if other inputs have its bytes."""
+        written = self._flow.misread.get(operand.row)
+        if written is None or not self._flow.consumers_by_content(written):
+            return _OPEN
+        return self._compared(self._flow.operands[written], operand)
 
     def _as_read(self, output: CheckedTensor) -> CheckedTensor:
         """Return what is known of an output, which fails if what it feeds in the graph read other bytes."""

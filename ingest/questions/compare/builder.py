@@ -261,8 +261,7 @@ class ComparisonBuilder:
             raise DamagedStore(f"no step of {a} and {b} can be compared ({damaged[0]})")
         if not self.steps:
             raise UsageError(
-                f"{a} and {b} have no complete step to compare"
-                + (f" ({left_out[0][1]})" if left_out else ""),
+                f"{a} and {b} have no complete step to compare ({left_out[0][1]})",
                 hint="--include-partial compares steps that are not complete, too.",
             )
         chosen = TensorFilter(self.choices.chosen, COLUMNS)

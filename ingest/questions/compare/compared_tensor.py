@@ -77,7 +77,7 @@ class ComparedTensor:
     reason: str = ""
     """The limit that is exceeded, or why nothing could be compared."""
     matched: str = ""
-    """`exact`, `mapping`, `name`, `reference`, or how it was guessed: `order`, `spelling`, `scope`, `line`,
+    """`exact`, `mapping`, `name`, `reference`, or how it was guessed: `order`, `spelling`, `scope`,
     `content`, `producers`, `sequence`; "" if it is not matched."""
     guessed: bool = False
     """Whether neither names nor a mapping file say that the two are the same tensor."""

@@ -18,7 +18,7 @@ from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.step_tensors import LineAndName, StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.context.configuration import sample_of_dump
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.parallel.mesh import Coordinates
@@ -136,9 +136,9 @@ class _DumpOperands:
         """Nothing: only a store keeps marginals."""
         return {}
 
-    def line_and_name(self, _: int) -> LineAndName:
+    def full_name(self, _: int) -> str:
         """Return nothing: only a store has its graph files at hand."""
-        return LineAndName()
+        return ""
 
     def model_output(self, _: int) -> ModelOutput | None:
         """Return nothing, for the same reason."""

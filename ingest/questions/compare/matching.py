@@ -58,8 +58,6 @@ class MatchedBy(StrEnum):
     """Parameters whose names differ in `.`, `_` and `/` alone. This and the next are of two versions."""
     SCOPE = "scope"
     """Their operators are in the same cell of the network."""
-    LINE = "line"
-    """The same line of the program made their operators."""
     CONTENT = "content"
     """They have the same bytes."""
     PRODUCERS = "producers"
@@ -84,7 +82,6 @@ _OF_VERSIONS = frozenset(
     {
         MatchedBy.SPELLING,
         MatchedBy.SCOPE,
-        MatchedBy.LINE,
         MatchedBy.CONTENT,
         MatchedBy.PRODUCERS,
         MatchedBy.SEQUENCE,

@@ -41,7 +41,7 @@ class GuessedName:
     """A name, or a glob for the tensors of an operator."""
     name_b: str
     how: str
-    """`spelling`, `scope`, `line`, `content` or `sequence`."""
+    """`spelling`, `scope`, `content` or `sequence`."""
 
 
 @dataclass(frozen=True, slots=True)

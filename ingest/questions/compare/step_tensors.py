@@ -19,16 +19,6 @@ from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import Operand
 
 
-@dataclass(frozen=True, slots=True)
-class LineAndName:
-    """What the graph files of a dump say about the operator of a tensor."""
-
-    name: str = ""
-    """Its full name, with its scope; "" if it is not known."""
-    line: tuple[str, int] | None = None
-    """The file, without its directory, and the line that made it."""
-
-
 class Operands(Protocol):
     """Says where the elements of the tensors of one step are, and what else is known of these."""
 
@@ -43,8 +33,8 @@ class Operands(Protocol):
     def operand(self, number: int, tensors: StepTensors) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
 
-    def line_and_name(self, number: int) -> LineAndName:
-        """Return the line and the name that the graph files give for a tensor's operator."""
+    def full_name(self, number: int) -> str:
+        """Return the name of a tensor's operator with its scope, as graph files give it; "" if not known."""
 
     def model_output(self, number: int) -> ModelOutput | None:
         """Return the output of the model that a tensor is in the graph of GE; None if it does not tell."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.step_tensors import LineAndName, StepTensors
+from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_forms import StoredForms
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
@@ -164,13 +163,11 @@ class _StoreOperands:
     def _has_records(self) -> bool:
         return bool((self.tables.label("record") != "").any())
 
-    def line_and_name(self, number: int) -> LineAndName:
-        """Return the line and the name that the graph files give for a tensor's operator."""
-        context = context_of(self.store, self.step.key.rank)
+    def full_name(self, number: int) -> str:
+        """Return the name with its scope that the index or the graph files give for a tensor's operator."""
         tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
-        match, line = context.match(tensor), context.source_line(tensor)
-        name = tensor.full_name or (match.name if match else None) or ""
-        return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
+        match = None if tensor.full_name else context_of(self.store, self.step.key.rank).match(tensor)
+        return tensor.full_name or (match.name if match else "")
 
     def model_output(self, number: int) -> ModelOutput | None:
         """Return the output of the model that a tensor is in the graph of GE; None if it does not tell."""

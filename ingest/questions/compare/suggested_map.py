@@ -14,7 +14,7 @@ from workers.store.consolidated.blocks import OperatorKey
 
 _HEADER = """\
 # Names of A, and the names of B that they were guessed to be. Every line is a guess: read it before you rely
-# on it. scope, line: of the program; content: equal bytes; sequence: type, size and order of execution.
+# on it. scope: in the network; content: equal bytes; sequence: type, size and order of execution.
 # dump-ingest compare {a} {b} --map THIS_FILE
 pairs:
 """

@@ -201,25 +201,24 @@ class StepFlow:
         """
         if (output.shape, output.content[0]) != (operand.shape, operand.content[0]):
             return None
-        writer, reader = self.call_of[output.row], self.call_of[operand.row]
-        readers = [
-            (self.call_of[passing.target], self.operands[passing.target].slot)
-            for passing in self.consumers_by_content(output.row)
-        ]
-        if all(
-            other is reader or (other.op_type, slot) != (reader.op_type, operand.slot)
-            for other, slot in readers
-        ):
+        reader = self.call_of[operand.row]
+        readers = (passing.target for passing in self.consumers_by_content(output.row))
+        alike = [row for row in readers if self.call_of[row].op_type == reader.op_type]
+        if all(self.call_of[row] is reader or self.operands[row].slot != operand.slot for row in alike):
             return output
-        alike = [
+        unread = self._unread_like(output)
+        return unread[0] if len(unread) == 1 else None
+
+    def _unread_like(self, output: FlowOperand) -> list[FlowOperand]:
+        """Return the outputs at one place of operators of one type, of one shape, whose bytes nobody read."""
+        return [
             other
             for call in self.calls.values()
-            if call.op_type == writer.op_type
+            if call.op_type == self.call_of[output.row].op_type
             for other in call.outputs
             if (other.slot, other.shape) == (output.slot, output.shape)
             and not self.consumers_by_content(other.row)
         ]
-        return alike[0] if len(alike) == 1 else None
 
     @cached_property
     def _by_source(self) -> dict[int, list[Passing]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from ingest.questions.compare.alignment.calls import Numbers, OperatorCall
 from ingest.questions.compare.alignment.evidence import Evidence, Side
 from ingest.questions.compare.alignment.kinds import only_moves
 from ingest.questions.compare.alignment.sequence import align_sequences
+from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import Why
 from ingest.reader.flow.operator_kinds import is_container
 
@@ -34,27 +34,14 @@ _ROUNDS = 3
 _NONE = -1
 
 
-class Because(StrEnum):
-    """What shows that two calls are the same."""
-
-    KNOWN = "known"
-    CONTENT = "content"
-    """Their results have the same elements, or nearly."""
-    PRODUCERS = "producers"
-    """All that they read comes from the same calls, and they do the same."""
-    SCOPE = "scope"
-    LINE = "line"
-    SEQUENCE = "sequence"
-    """They do the same at the same place in the order of execution."""
-
-
 @dataclass(frozen=True, slots=True)
 class AlignedCalls:
     """Two calls that are the same."""
 
     a: int
     b: int
-    because: Because
+    because: MatchedBy
+    """What shows it: `exact` if it was known before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +148,15 @@ def _anchors(evidence: Evidence, fixed: Mapping[int, int]) -> dict[int, int]:
     }
 
 
-def _because(evidence: Evidence, number: int, other: int, fixed: Mapping[int, int]) -> Because:
+def _because(evidence: Evidence, number: int, other: int, fixed: Mapping[int, int]) -> MatchedBy:
     call_a, call_b = evidence.a.calls[number], evidence.b.calls[other]
     if fixed.get(number) == other:
-        return Because.KNOWN
+        return MatchedBy.EXACT
     if evidence.has_same_result(number, other):
-        return Because.CONTENT
+        return MatchedBy.CONTENT
     if evidence.has_same_sources(number, other):
-        return Because.PRODUCERS
-    if call_a.scope and call_a.scope == call_b.scope:
-        return Because.SCOPE
-    if call_a.line is not None and call_a.line == call_b.line:
-        return Because.LINE
-    return Because.SEQUENCE
+        return MatchedBy.PRODUCERS
+    return MatchedBy.SCOPE if call_a.scope and call_a.scope == call_b.scope else MatchedBy.SEQUENCE
 
 
 def _turned(evidence: Evidence) -> Evidence:

@@ -56,8 +56,6 @@ class OperatorCall:
     outputs: tuple[Value, ...] = ()
     scope: str = ""
     """Where it is in the network, as far as its name tells."""
-    line: tuple[str, int] | None = None
-    """The line of the program that made it."""
 
     @property
     def kinds(self) -> frozenset[str]:

@@ -1,13 +1,11 @@
 """How likely it is that a call of A and one of B are the same, in points: a row of B at a time.
 
 Two calls are the same only if they have the same result, or do the same and have results of one size. All
-else adds to that: equal inputs, calls before and after that are the same, the scope, and the line.
+else adds to that: equal inputs, calls before and after that are the same, and the scope.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -29,13 +27,10 @@ RESULT, WEAK_RESULT = 24, 4
 KINDS, SAME_KINDS, SAME_LEVEL = 6, 2, 4
 INPUTS, WEAK_INPUTS = 12, 2
 SOURCES, READERS = 10, 6
-SCOPE, WORD, LINE = 8, 4, 3
+SCOPE = 8
 #: With fewer points, calls are not the same: they do in part the same.
 LEAST = KINDS + SAME_LEVEL + 1
 
-_WORDS = re.compile(r"[^A-Za-z0-9]+")
-#: A word of a scope tells something if at most this share of the calls have it.
-_RARE = 0.25
 _PARAMETER = "Parameter"
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -100,8 +95,6 @@ class Evidence:
     """Whether both sides have modules and what runs in them: then a module does not count as an operator."""
     _by_input: dict[int, Numbers] = field(default_factory=dict)
     _by_scope: dict[Hashable, Numbers] = field(default_factory=dict)
-    _by_word: dict[str, Numbers] = field(default_factory=dict)
-    _by_line: dict[Hashable, Numbers] = field(default_factory=dict)
 
     @classmethod
     def of(cls, a: Sequence[OperatorCall], b: Sequence[OperatorCall]) -> Evidence:
@@ -116,10 +109,6 @@ class Evidence:
         evidence._by_scope = _places(
             (number, [call.scope] * bool(call.scope)) for number, call in enumerate(b)
         )
-        evidence._by_line = _places(
-            (number, [call.line] if call.line else []) for number, call in enumerate(b)
-        )
-        evidence._by_word = _rare_words(b)
         return evidence
 
     def row(self, number: int) -> Numbers:
@@ -136,7 +125,9 @@ class Evidence:
         points = KINDS * common.astype(np.int64) + SAME_KINDS * alike
         points += SAME_LEVEL * same_level
         points += (RESULT if is_strong else WEAK_RESULT) * same_result
-        points += self._of_inputs(number) + self._of_neighbours(number) + self._of_origin(number)
+        points += self._of_inputs(number) + self._of_neighbours(number)
+        if (scope := a.calls[number].scope) in self._by_scope:
+            points[self._by_scope[scope]] += SCOPE
         return np.asarray(np.where(possible & (points >= LEAST), points, 0))
 
     def same_result(self, number: int) -> npt.NDArray[np.bool_]:
@@ -176,18 +167,6 @@ class Evidence:
                     points[list(after[other])] += -(-full // len(before))
         return points
 
-    def _of_origin(self, number: int) -> Numbers:
-        points = np.zeros(len(self.b.calls), np.int64)
-        call = self.a.calls[number]
-        words = {word for word in _words(call.scope) if word in self._by_word}
-        for word in words:
-            points[self._by_word[word]] = WORD
-        if call.scope in self._by_scope:
-            points[self._by_scope[call.scope]] = SCOPE
-        if call.line in self._by_line:
-            points[self._by_line[call.line]] += LINE
-        return points
-
 
 def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers]:
     """Return by key the numbers of those that have it."""
@@ -196,13 +175,3 @@ def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers
         for key in keys:
             places.setdefault(key, []).append(number)
     return {key: np.array(numbers, np.int64) for key, numbers in places.items()}
-
-
-def _words(scope: str) -> list[str]:
-    return [word.lower() for word in _WORDS.split(scope) if word]
-
-
-def _rare_words(calls: Sequence[OperatorCall]) -> dict[str, Numbers]:
-    counts = Counter(word for call in calls for word in set(_words(call.scope)))
-    rare = {word for word, count in counts.items() if count <= max(_RARE * len(calls), 1)}
-    return _places((number, set(_words(call.scope)) & rare) for number, call in enumerate(calls))

@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TypeAlias
 
-from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Because, Gap, align
+from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Gap, align
 from ingest.questions.compare.alignment.calls import OperatorCall, Value, classes_of
 from ingest.questions.compare.alignment.step_calls import calls_of, with_contents
 from ingest.questions.compare.matching import (
@@ -26,19 +26,10 @@ from ingest.reader.flow.operator_kinds import is_input
 from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair, are_turned
 
-_MATCHED_BY = {
-    Because.CONTENT: MatchedBy.CONTENT,
-    Because.PRODUCERS: MatchedBy.PRODUCERS,
-    Because.SCOPE: MatchedBy.SCOPE,
-    Because.LINE: MatchedBy.LINE,
-    Because.SEQUENCE: MatchedBy.SEQUENCE,
-}
 #: How tensors are paired if neither values nor the user say that they are the same.
 _BY_NAME = frozenset({MatchedBy.EXACT, MatchedBy.NAME, MatchedBy.ORDER})
 _NUMBER = re.compile(r"op_?\d")
-_CERTAIN = frozenset({Because.KNOWN, Because.CONTENT, Because.PRODUCERS})
-#: What does not show that the tensors of two calls are the same.
-_WEAK = frozenset({Because.KNOWN, Because.SEQUENCE})
+_CERTAIN = frozenset({MatchedBy.EXACT, MatchedBy.CONTENT, MatchedBy.PRODUCERS})
 _STATISTIC = "statistic."
 _MATRIX = 2
 #: Input or output, and slot.
@@ -99,7 +90,7 @@ def _trusted(alignment: Alignment, matching: Matching, *, names_tell: bool) -> l
     if not names_tell:
         return list(alignment.pairs)
     is_mapped = any(pair.matched_by is MatchedBy.MAPPING for pair in matching.pairs)
-    accepted = _CERTAIN - {Because.PRODUCERS} if is_mapped else _CERTAIN
+    accepted = _CERTAIN - {MatchedBy.PRODUCERS} if is_mapped else _CERTAIN
     return [aligned for aligned in alignment.pairs if aligned.because in accepted]
 
 
@@ -219,8 +210,8 @@ class _Programs:
         self, aligned: AlignedCalls, left_a: Sequence[int], left_b: Sequence[int]
     ) -> Iterator[TensorPair]:
         """Yield the tensors of two aligned calls that are the same: by content, or else by place."""
-        matched_by = _MATCHED_BY.get(aligned.because, MatchedBy.SEQUENCE)
-        by_content = MatchedBy.CONTENT if aligned.because in _WEAK else matched_by
+        matched_by = MatchedBy.SEQUENCE if aligned.because is MatchedBy.EXACT else aligned.because
+        by_content = MatchedBy.CONTENT if matched_by is MatchedBy.SEQUENCE else matched_by
         same_kinds = self.a.calls[aligned.a].kinds == self.b.calls[aligned.b].kinds
         by_place = partial(self._by_place, same_kinds=same_kinds)
         places: dict[_Place, _Place] = {}

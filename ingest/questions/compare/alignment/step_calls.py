@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from itertools import chain
@@ -10,9 +11,9 @@ from itertools import chain
 import numpy as np
 
 from ingest.questions.compare.alignment.calls import MARKS, OperatorCall, Value
-from ingest.questions.compare.operator_origins import origins_of
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.reader.context.match import flatten
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
@@ -20,6 +21,9 @@ from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import read_contents
 
 _L1 = "l1:"
+_NUMBER = re.compile(r"-op\d+$")
+#: MindSpore 2.0 writes `gradMatMul-expand` and `gradMaxPool-meta` for what later versions call `Grad_MatMul`.
+_GRADIENT = re.compile(r"(?:^|(?<=[/_]))grad([A-Z]\w*?)(?:-(?:expand|meta))?(?=/)")
 _COLUMNS = tuple(FIELDS.index(name) if name in FIELDS else None for name in MARKS)
 _NARROW_NBYTES = 2
 
@@ -51,11 +55,12 @@ def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], 
     Raises:
         StoreError: the store cannot be read.
     """
-    origins = origins_of(side)
     values = [_value(side, number) for number in range(len(side.keys))]
+    firsts: dict[OperatorKey, int] = {}
     inputs: dict[OperatorKey, list[Value]] = {}
     outputs: dict[OperatorKey, list[Value]] = {}
     for number, key in enumerate(side.keys):
+        firsts.setdefault(key.operator, number)
         inputs.setdefault(key.operator, [])
         outputs.setdefault(key.operator, [])
         if is_output(key.io):
@@ -67,12 +72,23 @@ def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], 
             key[2],
             tuple(inputs[key]),
             tuple(outputs[key]),
-            origins[key].scope or key[3],
-            origins[key].line,
+            scope_of(side.operands.full_name(first) or key[3], key[2]) or key[3],
         )
-        for key in inputs
+        for key, first in firsts.items()
     ]
     return list(inputs), calls, values
+
+
+def scope_of(name: str, op_type: str) -> str:
+    """Return the cells that an operator is in, from its name; "" for none, as in `MatMul-op47`.
+
+    Two versions of a framework may name one operator `MatMul-op104` and
+    `Gradients_Default_network-Net_fc-Dense_Grad_MatMul_MatMul-op0`. The graph files of a dump have the whole
+    name, in which the scope is spelt alike.
+    """
+    plain = flatten(_GRADIENT.sub(r"Grad_\1", _NUMBER.sub("", name)))
+    scope = plain.removesuffix(op_type).rstrip("_")
+    return scope if scope != plain else ""
 
 
 def _told_hash(side: StepTensors, number: int) -> str | None:

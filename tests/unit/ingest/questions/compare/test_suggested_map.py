@@ -85,6 +85,6 @@ def test_no_guesses_are_a_valid_file_too(tmp_path: Path) -> None:
 
 def test_odd_names_survive(tmp_path: Path) -> None:
     path = tmp_path / "map.yml"
-    name = GuessedName('Log.a"b: {x}#\u00e9.output.0', "Log.\\1[y].output.0", "line")
+    name = GuessedName('Log.a"b: {x}#\u00e9.output.0', "Log.\\1[y].output.0", "scope")
     path.write_text(mapping_text([name], {"a": "a", "b": "b"}))
     assert load_mapping(path).name_in_b(name.name_a) == name.name_b

@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.questions.compare.alignment.align import Because, align
+from ingest.questions.compare.alignment.align import align
 from ingest.questions.compare.alignment.calls import OperatorCall, Value
+from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import Why
 
 
@@ -74,7 +75,7 @@ def test_other_names_are_the_same_call() -> None:
     renamed = [replace(known, op_type=names.get(known.op_type, known.op_type)) for known in PLAIN]
     alignment = align(PLAIN, renamed)
     assert [(pair.a, pair.b) for pair in alignment.pairs] == [(n, n) for n in range(5)]
-    assert {pair.because for pair in alignment.pairs} == {Because.CONTENT}
+    assert {pair.because for pair in alignment.pairs} == {MatchedBy.CONTENT}
 
 
 def test_what_was_fused_is_named() -> None:
@@ -107,11 +108,11 @@ def test_it_goes_on_behind_a_difference() -> None:
     ]
     right = [*PLAIN, call("aten.sum", "o", "l")]
     pairs = {pair.a: (pair.b, pair.because) for pair in align(wrong, right).pairs}
-    assert pairs[4] == (3, Because.PRODUCERS)
-    assert pairs[5] == (4, Because.PRODUCERS)
-    assert pairs[6] == (5, Because.PRODUCERS)
+    assert pairs[4] == (3, MatchedBy.PRODUCERS)
+    assert pairs[5] == (4, MatchedBy.PRODUCERS)
+    assert pairs[6] == (5, MatchedBy.PRODUCERS)
 
 
 def test_what_is_known_is_kept() -> None:
     pairs = align(PLAIN, PLAIN, {1: 4}).pairs
-    assert (1, 4, Because.KNOWN) in [(pair.a, pair.b, pair.because) for pair in pairs]
+    assert (1, 4, MatchedBy.EXACT) in [(pair.a, pair.b, pair.because) for pair in pairs]

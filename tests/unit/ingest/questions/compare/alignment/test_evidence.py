@@ -14,13 +14,11 @@ def result(name: str, *, size: int = 8) -> tuple[Value, ...]:
 
 
 def test_each_fact_adds_its_points() -> None:
-    plain = OperatorCall("MatMul", (), result("x"), "net_fc1", ("a.py", 3))
+    plain = OperatorCall("MatMul", (), result("x"), "net_fc1")
     alone = evidence.KINDS + evidence.SAME_KINDS + evidence.SAME_LEVEL
     assert points(plain, OperatorCall("MatMul", (), result("y"))) == alone
     assert points(plain, OperatorCall("MatMul", (), result("x"))) == alone + evidence.RESULT
     assert points(plain, OperatorCall("MatMul", (), result("y"), "net_fc1")) == alone + evidence.SCOPE
-    assert points(plain, OperatorCall("MatMul", (), result("y"), "other.fc1")) == alone + evidence.WORD
-    assert points(plain, OperatorCall("MatMul", (), result("y"), "", ("a.py", 3))) == alone + evidence.LINE
     assert points(plain, OperatorCall("Other", (), result("x"))) == evidence.RESULT + evidence.SAME_LEVEL
 
 
