@@ -11,9 +11,8 @@ from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.first_difference import scaled_before
 from ingest.questions.compare.judge import Judge
 from ingest.questions.compare.layout_comparison import LayoutComparison
-from ingest.questions.compare.listed_tensors import ListedTensors
 from ingest.questions.compare.matching import MatchedBy
-from ingest.questions.compare.programs import ProgramsBuilder
+from ingest.questions.compare.programs import OperatorGap, Programs
 from ingest.questions.compare.result import (
     ComparedStep,
     Comparison,
@@ -34,6 +33,8 @@ from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
+#: The most tensors that a comparison lists; if more differ, the worst of them.
+MAX_LISTED = 50_000
 #: What FSDP1 calls the parameters of a unit, joined and cut, without `use_orig_params`.
 _FLAT = re.compile(r"(?:^|[._/])_?flat_param(?:[._/]|$)")
 
@@ -57,7 +58,12 @@ class ComparisonBuilder:
     """By pattern over the names of A."""
     layout: Counter[tuple[str, str]] = field(default_factory=Counter)
     """If tensors were put together: how many by placement and certainty."""
-    _programs: ProgramsBuilder = field(default_factory=ProgramsBuilder)
+    damaged: int = 0
+    """Tensors that could not be read because a store is damaged, listed or not."""
+    _operators: tuple[int, int, int] = (0, 0, 0)
+    """Of A, of B and of both, in the step that has most; zeros if all tensors were matched by name."""
+    _gaps: dict[tuple[str, str], OperatorGap] = field(default_factory=dict)
+    """What became of the operators that only one side has."""
     _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     """Those of all tensors of A and of B."""
     _underived: dict[str, int] = field(default_factory=dict)
@@ -71,10 +77,9 @@ class ComparisonBuilder:
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
     _scaled: dict[Judge, ComparedTensor] = field(default_factory=dict)
     """The first gradient of the step before, where all of them are B's times one factor."""
-    _kept: ListedTensors = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._kept = ListedTensors(self.choices.keep_equal)
+    _listed: list[ComparedTensor] = field(default_factory=list)
+    _dropped: int = 0
+    """Tensors that are counted and not listed."""
 
     def add(self, a: StepTensors, b: StepTensors, runner: PairRunner, *, is_last: bool = False) -> None:
         """Compare one step with another; `is_last` if it is the last one of its rank.
@@ -92,7 +97,9 @@ class ComparisonBuilder:
         tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
         for pattern, guess in comparison.guesses.items():
             self.guesses.setdefault(pattern, guess)
-        self._programs.add(comparison.operators, comparison.gaps)
+        self._operators = max(self._operators, comparison.operators)
+        for gap in comparison.gaps:
+            self._gaps.setdefault((gap.side, gap.name), gap)
         if comparison.underived:
             self._underived[comparison.underived] = self._underived.get(comparison.underived, 0) + 1
         self._note_first(comparison, tensors)
@@ -118,7 +125,12 @@ class ComparisonBuilder:
         self.matched += comparison.matched
         self.guessed.update(comparison.guessed)
         self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
-        self._kept.add(tensors)
+        self.damaged += sum(row.damaged for row in tensors)
+        self._listed += [
+            row for row in tensors if self.choices.keep_equal or row.verdict is not Verdict.EQUAL
+        ]
+        if len(self._listed) > 2 * MAX_LISTED:
+            self._drop()
         for known, own in zip(self._names, names, strict=True):
             known.update(own)
 
@@ -155,7 +167,9 @@ class ComparisonBuilder:
         left_out = [(side, left) for side, of in (("A", a), ("B", b)) for left in of.left_out]
         left_out += self.left_out
         self._check(a.label, b.label, left_out)
-        tensors = self._kept.listed()
+        if len(self._listed) > MAX_LISTED:
+            self._drop()
+        tensors = tuple(self._listed)
         if notes is None:
             notes = [*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)]
         return Comparison(
@@ -168,17 +182,32 @@ class ComparisonBuilder:
             only_a=steps_run(a, pairing.only_a),
             only_b=steps_run(b, pairing.only_b),
             incomplete=len(pairing.half_complete) + self.incomplete,
-            notes=(*notes, *_flat_parameters(tensors), *self._kept.notes),
+            notes=(*notes, *_flat_parameters(tensors), *self._notes_on_list()),
             unmatched_matter=unmatched_matter,
-            damaged=self._kept.damaged,
+            damaged=self.damaged,
             names=NameCounts.of(*self._names),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
             unexplained=self._unexplained,
             limits=self._limits,
-            programs=self._programs.finish(),
+            programs=self._programs,
             layout=dict(self.layout),
         )
+
+    @property
+    def _programs(self) -> Programs | None:
+        """The alignment of the operators; None if all tensors were matched by name."""
+        return Programs(*self._operators, tuple(self._gaps.values())) if any(self._operators) else None
+
+    def _drop(self) -> None:
+        """Drop all but the worst tensors; the others keep their order."""
+        order = sorted(range(len(self._listed)), key=lambda number: self._listed[number].badness)
+        self._dropped += len(order[MAX_LISTED:])
+        self._listed = [self._listed[number] for number in sorted(order[:MAX_LISTED])]
+
+    def _notes_on_list(self) -> Iterator[str]:
+        if self._dropped:
+            yield f"only the {MAX_LISTED} worst tensors are listed, {self._dropped} others are only counted"
 
     def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
         """Record the first difference of this step, if none of an earlier step is known."""
@@ -217,8 +246,8 @@ class ComparisonBuilder:
         """Yield the notes that a reader of the figures needs."""
         yield from self._notes_on_names(tensors)
         yield from self._notes_on_limits()
-        if programs := self._programs.finish():
-            yield str(programs)
+        if self._programs:
+            yield str(self._programs)
         if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
             yield (
                 f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -98,21 +97,3 @@ _WORDS = {
 }
 #: The same of one.
 _WORD = {Why.MOVES: "that only moves elements", Why.CONTAINS: "module", Why.UNKNOWN: "other"}
-
-
-@dataclass(slots=True)
-class ProgramsBuilder:
-    """Collects the operators of step after step."""
-
-    _most: tuple[int, int, int] = (0, 0, 0)
-    _gaps: dict[tuple[str, str], OperatorGap] = field(default_factory=dict)
-
-    def add(self, operators: tuple[int, int, int], gaps: Iterable[OperatorGap]) -> None:
-        """Add a step: how many operators A has, B has, and both have; and what became of the others."""
-        self._most = max(self._most, operators)
-        for gap in gaps:
-            self._gaps.setdefault((gap.side, gap.name), gap)
-
-    def finish(self) -> Programs | None:
-        """Return the alignment of the programs; None if all tensors were matched by name."""
-        return Programs(*self._most, tuple(self._gaps.values())) if any(self._most) else None

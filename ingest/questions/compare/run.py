@@ -60,7 +60,7 @@ def compare(
 
     Memory: the indexes of four steps, and in each thread or task about 400 MiB, whatever the size of the
     tensors (see `workers.tasks.compare.compare_pairs`); and 100 MB for the tensors that the result
-    lists, at most `listed_tensors.MAX_LISTED`.
+    lists, at most `builder.MAX_LISTED`.
 
     Args:
         a: what is looked at: `run.zarr`, `run.zarr@RANK`, `run.zarr@RANK,STEP`, `run.zarr@step=STEP`, a URL,

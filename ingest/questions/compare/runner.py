@@ -6,16 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from ingest.dispatch.runners import AGAIN_HINT, run_in_order
 from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
 from workers.tasks.compare import (
     WHOLE_NBYTES,
-    Pair,
-    PairComparison,
-    compare_pairs,
     pack,
     run_packed,
 )
@@ -29,8 +26,6 @@ _MAX_THREADS = 4
 _TASKS_AHEAD = 3
 #: The most pairs in a batch: this many small ones take as long as a large one.
 _BATCH = 2000
-
-_Packed = TypeVar("_Packed")
 
 
 class Sized(Protocol):
@@ -50,13 +45,6 @@ class PairRunner(Protocol):
 
     parts: int
     """How many batches are compared at once."""
-
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
-        """Yield the outcomes of each batch, in the order of the batches.
-
-        Raises:
-            DumpIngestError: a store or a dump could not be read.
-        """
 
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
@@ -119,10 +107,6 @@ class ThreadRunner:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
-        """Yield the outcomes of each batch, in their order."""
-        return in_order(batches, lambda batch: self._pool.submit(compare_pairs, batch), ahead=2 * self.parts)
-
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
     ) -> Iterator[list[_Answer]]:
@@ -138,19 +122,13 @@ class ClusterRunner:
         self._client = client
         self.parts = max(sum(client.nthreads().values()), 1)
 
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
-        """Yield the outcomes of each batch, in their order."""
-        return self.map(compare_pairs, batches)
-
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
     ) -> Iterator[list[_Answer]]:
         """Yield the results of a function for each batch, in the order of the batches."""
-        yield from self._run(run_packed, map(partial(pack, function), batches))
-
-    def _run(self, task: Callable[[_Packed], list[Any]], packed: Iterable[_Packed]) -> Iterator[list[Any]]:
+        packed = map(partial(pack, function), batches)
         try:
-            yield from run_in_order(self._client, task, packed, ahead=_TASKS_AHEAD * self.parts)
+            yield from run_in_order(self._client, run_packed, packed, ahead=_TASKS_AHEAD * self.parts)
         except DumpIngestError:
             raise
         except Exception as exc:

@@ -39,7 +39,7 @@ from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import OperatorKey
-from workers.tasks.compare import Pair, PairComparison
+from workers.tasks.compare import Pair, PairComparison, compare_pairs
 from workers.tasks.operands import read_whole
 
 
@@ -227,7 +227,7 @@ class StepComparison:
         firsts = [group[0][0] for group in groups]
         nbytes = self._a.nbytes[[pair.a for pair in firsts]] + self._b.nbytes[[pair.b for pair in firsts]]
         batches = batched(map(self._operands, firsts), self._runner.parts, int(nbytes.sum()))
-        outcomes = chain.from_iterable(self._runner.run(batches))
+        outcomes = chain.from_iterable(self._runner.map(compare_pairs, batches))
         measured = [
             _MeasuredPair(pair, limits, outcome)
             for group, outcome in zip(groups, outcomes, strict=True)

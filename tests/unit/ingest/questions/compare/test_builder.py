@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Verdict, compare, listed_tensors
+from ingest.questions.compare import Verdict, builder, compare
 from tests.asked_dumps import asked_dump, store_of
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
@@ -32,7 +32,7 @@ def test_of_many_differences_the_worst_are_listed_and_all_are_counted(
     whole = compare(f"{many}@0", f"{many}@1")
     assert (whole.counts[Verdict.DIFFERENT], whole.counts[Verdict.EQUAL]) == (12, 3)
     assert len(whole.tensors) == 12
-    monkeypatch.setattr(listed_tensors, "MAX_LISTED", 3)
+    monkeypatch.setattr(builder, "MAX_LISTED", 3)
     few = compare(f"{many}@0", f"{many}@1")
     assert few.counts == whole.counts
     assert few.first == whole.first

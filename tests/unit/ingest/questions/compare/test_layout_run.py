@@ -18,8 +18,8 @@ from ingest.questions.compare import (
     ThresholdRule,
     Thresholds,
     Verdict,
+    builder,
     compare,
-    listed_tensors,
 )
 from ingest.questions.compare.html import to_html
 from tests.damages import flip, only
@@ -337,7 +337,7 @@ def test_the_worst_of_many_tensors_are_listed_in_order(
     against_one: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = against_one(2, 1)
-    monkeypatch.setattr(listed_tensors, "MAX_LISTED", 3)
+    monkeypatch.setattr(builder, "MAX_LISTED", 3)
     few = against_one(2, 1)
     assert few.counts == whole.counts
     worst = {row.name for row in whole.worst(3)}
