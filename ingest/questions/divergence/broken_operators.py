@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.result import BrokenOperator
+from ingest.reader.compare_bits import compare_bits
 from ingest.reader.flow.operator_kinds import (
     is_collective,
     is_container,
@@ -25,9 +26,14 @@ from ingest.reader.flow.operator_kinds import (
     needs_two_inputs,
     writes_in_place,
 )
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
+from workers.model import StepKey
 from workers.store.consolidated.blocks import Block, TensorAxis
 
+#: Operators of which elements are read.
+_READ = 20
 _Codes: TypeAlias = npt.NDArray[np.uint64]
 #: Operators whose output depends on a state that is not an input.
 _RANDOM = re.compile(r"(?i)dropout|random|rand|uniform|normal$|bernoulli|multinomial|getnext|seed|generator")
@@ -103,7 +109,7 @@ class BrokenOperatorFinder:
                 f"{counted(len(states), 'operator')} with other outputs for equal inputs in each step, not "
                 f"counted: they depend on more than their inputs ({names}{', ...' * (len(set(states)) > 3)})"
             )
-        return sorted(broken, key=lambda operator: (operator.step, operator.place)), notes
+        return sorted(broken, key=lambda operator: (operator.step, operator.rows)), notes
 
     def _extend(self, tensors: int) -> None:
         """Learn the calls of the tensors that are new on the axis."""
@@ -166,7 +172,8 @@ class BrokenOperatorFinder:
         odd = [rank for rank in ranks if rank not in others]
         differing = [place for place in members.outputs if not _all_equal(block, places, [place])]
         key = self._axis[differing[0]]
-        rows = [int(block.row[places[0], place]) for place in differing]
+        compared = (odd[0], (others or odd[1:])[0])
+        rows = (int(block.row[block.ranks.index(rank), differing[0]]) for rank in compared)
         return BrokenOperator(
             block.step,
             tuple(odd),
@@ -179,7 +186,7 @@ class BrokenOperatorFinder:
             key.occurrence,
             len(members.inputs),
             tuple(self._axis[place].name for place in differing),
-            min(rows),
+            (next(rows), next(rows)),
         )
 
     def _has_all_inputs(self, members: _Call) -> bool:
@@ -188,6 +195,19 @@ class BrokenOperatorFinder:
         slots = {key.slot for key in keys if key.io == "input"}
         has_gap = bool(slots) and slots != set(range(len(slots)))
         return not has_gap and (len(keys) > 1 or not needs_two_inputs(keys[0].op_type))
+
+
+def with_bits(broken: Sequence[BrokenOperator], snapshot: Snapshot) -> tuple[BrokenOperator, ...]:
+    """Return operators with the difference of their first outputs; of the first 20, their elements are read.
+
+    Memory: three pieces of both tensors, see `Tensor.pieces`.
+    """
+    read = []
+    for operator in broken[:_READ]:
+        ranks = operator.ranks[0], (operator.others or operator.ranks[1:])[0]
+        steps = (snapshot.chosen[StepKey(rank, operator.step)] for rank in ranks)
+        read.append(replace(operator, bits=compare_bits(*map(Tensor, steps, operator.rows))))
+    return (*read, *broken[_READ:])
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.identities.difference import shape_of_difference
 from ingest.identities.evidence import Level, named_difference
@@ -26,17 +27,6 @@ from workers.store.consolidated.blocks import Block, TensorKey
 _MAX_DETAILED = 32
 #: The most elements of a tensor of which is looked at what differs.
 _MOST = 16 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class GroupCounts:
-    """How many tensors must agree in a group, and how many do."""
-
-    tensors: int = 0
-    compared: int = 0
-    """Tensors and steps."""
-    agreed: int = 0
-    """Tensors and steps."""
 
 
 class _Culprit(NamedTuple):
@@ -75,8 +65,8 @@ class DifferenceFinder:
         """Judge by these expectations; `ranks` and `steps` are named in the answer."""
         self._expectations, self._seen = expectations, seen
         self._ranks, self._steps = ranks, steps
-        self.groups: dict[tuple[int, ...], GroupCounts] = {}
-        """By the places of its ranks."""
+        self.groups: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
+        """By the places of its ranks: tensors that must agree; how often they were compared, and agreed."""
 
     def _disagreements(
         self, tensors: int, history: TensorHistory, expected: Partition
@@ -86,10 +76,8 @@ class DifferenceFinder:
         agreed_last: dict[tuple[int, ...], int] = {}
         for number, pattern in enumerate(history.patterns):
             for verdict in self._expectations.verdicts(pattern, expected):
-                counts = self.groups[verdict.block]
-                counts.compared += tensors
+                self.groups[verdict.block] += tensors * np.array([0, 1, verdict.agrees])
                 if verdict.agrees:
-                    counts.agreed += tensors
                     agreed_last[verdict.block] = number
                     continue
                 odd = [(place,) for place in verdict.odd] if verdict.has_majority else [verdict.odd]
@@ -106,7 +94,7 @@ class DifferenceFinder:
     ) -> Iterator[Differing]:
         """Yield where these tensors, which behave alike, do not agree as they must."""
         for block in expected:
-            self.groups.setdefault(block, GroupCounts()).tensors += len(tensors)
+            self.groups.setdefault(block, np.zeros(3, np.int64))[0] += len(tensors)
         found, agreed_last = self._disagreements(len(tensors), history, expected)
         _settle_ties(found)
         for culprit, disagreement in found.items():

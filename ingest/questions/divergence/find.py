@@ -17,8 +17,7 @@ from ingest.questions.divergence.absent import (
     ranks_elsewhere,
 )
 from ingest.questions.divergence.agreement import AgreementOfRanks, observe
-from ingest.questions.divergence.broken_bits import with_bits
-from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
+from ingest.questions.divergence.broken_operators import BrokenOperatorFinder, with_bits
 from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
 from ingest.questions.divergence.expectations import Expectations, TensorHistory, history_of
@@ -37,7 +36,7 @@ from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.rules.names import parse_range
-from workers.store.consolidated.blocks import Block, TensorKey
+from workers.store.consolidated.blocks import Block
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
@@ -49,6 +48,15 @@ _GROUP_HINT = "For example: 0-7, or 0,2,4."
 _MAX_RANKS = 1_000_000
 #: Names that a note spells out.
 _SHOWN = 3
+#: Why tensors that replicas can share are not compared.
+_NEVER = (
+    "never agreed, and so is not compared: batches, or parts of a whole of which each rank has its own, or "
+    "what differs from the first step on"
+)
+_SELDOM = (
+    "agreed in some steps and not in others, and is not compared: too seldom, or on at most two different "
+    "values, which happens by chance"
+)
 #: Kinds of tensors that replicas should share judging by the name alone.
 _NAMED = (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.PARAMETER)
 
@@ -272,8 +280,13 @@ class _DivergenceSearch:
             elif expectations.differs(history.patterns, (history.universe,)):
                 unshared = sometimes if expectations.agreed(history.patterns, (history.universe,)) else never
                 unshared += [tensor for tensor in members if slot_kind_of(seen.keys[tensor]) in _NAMED]
-        self._note_never_agreed(never, seen.keys)
-        self._note_agreed_sometimes(sometimes, seen.keys)
+        for tensors, why in ((never, _NEVER), (sometimes, _SELDOM)):
+            if tensors:
+                names = ", ".join(seen.keys[tensor].name for tensor in sorted(tensors)[:_SHOWN])
+                names += ", ..." * (len(tensors) > _SHOWN)
+                self.notes.append(
+                    f"{counted(len(tensors), 'tensor')} that replicas can share {why} ({names})"
+                )
         return rows
 
     def _absent(self, *, missed_ranks: bool) -> list[Missing]:
@@ -288,13 +301,7 @@ class _DivergenceSearch:
 
     def _groups(self, finder: DifferenceFinder) -> tuple[Group, ...]:
         groups = [
-            Group(
-                tuple(self.ranks[place] for place in block),
-                self.how,
-                counts.tensors,
-                counts.compared,
-                counts.agreed,
-            )
+            Group(tuple(self.ranks[place] for place in block), self.how, *counts.tolist())
             for block, counts in finder.groups.items()
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
@@ -308,22 +315,6 @@ class _DivergenceSearch:
         if ranks:
             who = f"ranks {format_ranges(ranks)} are" if len(ranks) > 1 else f"rank {format_ranges(ranks)} is"
             self.notes.append(f"{who} in no group, and not compared")
-
-    def _note_never_agreed(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
-        if tensors:
-            self.notes.append(
-                f"{_counted(tensors)} that replicas can share never agreed, and so {_were(tensors)} not "
-                "compared: batches, or parts of a whole of which each rank has its own, or what differs from "
-                f"the first step on ({_names(tensors, keys)})"
-            )
-
-    def _note_agreed_sometimes(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
-        if tensors:
-            self.notes.append(
-                f"{_counted(tensors)} that replicas can share agreed in some steps and not in others, and "
-                f"{_were(tensors)} not compared: they agreed too seldom, or on at most two different values, "
-                f"which happens by chance ({_names(tensors, keys)})"
-            )
 
     def _note_holes(self, elsewhere: set[int]) -> None:
         """Note which ranks may be missing: those of which the store has nothing, or none of these steps."""
@@ -358,20 +349,6 @@ class _DivergenceSearch:
 def _follows(onset: Odd, misplaced: Iterable[LayoutFinding]) -> bool:
     """Return whether something else was wrong before a rank was off."""
     return any(finding.step <= onset.first_step for finding in misplaced)
-
-
-def _counted(tensors: Sequence[int]) -> str:
-    return counted(len(tensors), "tensor")
-
-
-def _were(tensors: Sequence[int]) -> str:
-    return "was" if len(tensors) == 1 else "were"
-
-
-def _names(tensors: Sequence[int], keys: Sequence[TensorKey]) -> str:
-    """Return the names of the first of these tensors."""
-    names = ", ".join(keys[tensor].name for tensor in sorted(tensors)[:_SHOWN])
-    return names + ", ..." * (len(tensors) > _SHOWN)
 
 
 def _decide(

@@ -145,7 +145,7 @@ class Missing(Plain):
 class BrokenOperator(Plain):
     """A call of an operator with equal inputs on several ranks, and unequal outputs."""
 
-    hidden: ClassVar = ("place",)
+    hidden: ClassVar = ("rows",)
 
     step: int
     ranks: tuple[int, ...]
@@ -162,8 +162,8 @@ class BrokenOperator(Plain):
     """How many inputs were compared."""
     outputs: tuple[str, ...]
     """The names of the outputs that differ."""
-    place: int = field(repr=False)
-    """The place of the first of them in the order of execution."""
+    rows: tuple[int, int] = field(repr=False)
+    """The first of them, in the order of execution of the first of `ranks`, and of another one."""
     level: Level = Level.SHOWN
     """Equal inputs and unequal outputs are shown; which of two ranks it is may be open."""
     bits: BitDifference | None = None

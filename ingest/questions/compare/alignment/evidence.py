@@ -6,6 +6,8 @@ else adds to that: equal inputs, calls before and after that are the same, and t
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,10 +29,13 @@ RESULT, WEAK_RESULT = 24, 4
 KINDS, SAME_KINDS, SAME_LEVEL = 6, 2, 4
 INPUTS, WEAK_INPUTS = 12, 2
 SOURCES, READERS = 10, 6
-SCOPE = 8
+SCOPE, WORD = 8, 4
 #: With fewer points, calls are not the same: they do in part the same.
 LEAST = KINDS + SAME_LEVEL + 1
 
+_WORDS = re.compile(r"[^A-Za-z0-9]+")
+#: A word of a scope tells something if at most this share of the calls have it.
+_RARE = 0.25
 _PARAMETER = "Parameter"
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -95,6 +100,7 @@ class Evidence:
     """Whether both sides have modules and what runs in them: then a module does not count as an operator."""
     _by_input: dict[int, Numbers] = field(default_factory=dict)
     _by_scope: dict[Hashable, Numbers] = field(default_factory=dict)
+    _by_word: dict[str, Numbers] = field(default_factory=dict)
 
     @classmethod
     def of(cls, a: Sequence[OperatorCall], b: Sequence[OperatorCall]) -> Evidence:
@@ -109,6 +115,9 @@ class Evidence:
         evidence._by_scope = _places(
             (number, [call.scope] * bool(call.scope)) for number, call in enumerate(b)
         )
+        counts = Counter(word for call in b for word in _words(call.scope))
+        rare = {word for word, count in counts.items() if count <= max(_RARE * len(b), 1)}
+        evidence._by_word = _places((number, _words(call.scope) & rare) for number, call in enumerate(b))
         return evidence
 
     def row(self, number: int) -> Numbers:
@@ -126,8 +135,7 @@ class Evidence:
         points += SAME_LEVEL * same_level
         points += (RESULT if is_strong else WEAK_RESULT) * same_result
         points += self._of_inputs(number) + self._of_neighbours(number)
-        if (scope := a.calls[number].scope) in self._by_scope:
-            points[self._by_scope[scope]] += SCOPE
+        points += self._of_scope(a.calls[number].scope)
         return np.asarray(np.where(possible & (points >= LEAST), points, 0))
 
     def same_result(self, number: int) -> npt.NDArray[np.bool_]:
@@ -167,6 +175,14 @@ class Evidence:
                     points[list(after[other])] += -(-full // len(before))
         return points
 
+    def _of_scope(self, scope: str) -> Numbers:
+        points = np.zeros(len(self.b.calls), np.int64)
+        for word in _words(scope) & self._by_word.keys():
+            points[self._by_word[word]] = WORD
+        if scope in self._by_scope:
+            points[self._by_scope[scope]] = SCOPE
+        return points
+
 
 def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers]:
     """Return by key the numbers of those that have it."""
@@ -175,3 +191,7 @@ def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers
         for key in keys:
             places.setdefault(key, []).append(number)
     return {key: np.array(numbers, np.int64) for key, numbers in places.items()}
+
+
+def _words(scope: str) -> set[str]:
+    return {word.lower() for word in _WORDS.split(scope) if word}

@@ -19,6 +19,7 @@ def test_each_fact_adds_its_points() -> None:
     assert points(plain, OperatorCall("MatMul", (), result("y"))) == alone
     assert points(plain, OperatorCall("MatMul", (), result("x"))) == alone + evidence.RESULT
     assert points(plain, OperatorCall("MatMul", (), result("y"), "net_fc1")) == alone + evidence.SCOPE
+    assert points(plain, OperatorCall("MatMul", (), result("y"), "other.fc1")) == alone + evidence.WORD
     assert points(plain, OperatorCall("Other", (), result("x"))) == evidence.RESULT + evidence.SAME_LEVEL
 
 
