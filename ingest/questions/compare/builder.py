@@ -220,9 +220,14 @@ class ComparisonBuilder:
         first = comparison.first(tensors)
         if first and before and judge.blames_scale:
             first = scaled_before(before, first.tensor)
-        if first and (self.first is None or _when(first) < _when(self.first)):
+        if first:
+            self._take_first(first)
+
+    def _take_first(self, first: FirstDifference) -> None:
+        """Keep the earlier one of two first differences; of those at one place, all ranks."""
+        if self.first is None or _order(first.tensor) < _order(self.first.tensor):
             self.first = first
-        elif first and self.first and _when(first)[:2] == _when(self.first)[:2]:
+        elif _order(first.tensor)[:2] == _order(self.first.tensor)[:2]:
             ranks = {self.first.tensor.key_a.rank, *self.first.ranks, first.tensor.key_a.rank}
             self.first = replace(self.first, ranks=tuple(sorted(ranks)))
 
@@ -306,10 +311,6 @@ class ComparisonBuilder:
                 f"no tensor of {a} has a counterpart in {b}{examples}",
                 hint="If names differ, --map FILE says which is which.",
             )
-
-
-def _when(first: FirstDifference) -> tuple[int, int, int]:
-    return _order(first.tensor)
 
 
 def _order(tensor: ComparedTensor) -> tuple[int, int, int]:

@@ -581,8 +581,8 @@ class _StepJudge:
         parameters = [flow.repeated_name(n) for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
         if not parameters or not names.issuperset(map(gradient_name, parameters)):
             return math.inf
-        gradients = [n for n in gradients if not self._is_rounding_of_zero(n)]
-        return max((self._differences[n] for n in gradients), default=math.inf)
+        told = (self._differences[n] for n in gradients if not self._is_rounding_of_zero(n))
+        return max(told, default=math.inf)
 
 
 def _but_for_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dict[int, Measured]:

@@ -36,7 +36,7 @@ from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.rules.names import parse_range
-from workers.store.consolidated.blocks import Block
+from workers.store.consolidated.blocks import Block, TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
@@ -280,14 +280,16 @@ class _DivergenceSearch:
             elif expectations.differs(history.patterns, (history.universe,)):
                 unshared = sometimes if expectations.agreed(history.patterns, (history.universe,)) else never
                 unshared += [tensor for tensor in members if slot_kind_of(seen.keys[tensor]) in _NAMED]
-        for tensors, why in ((never, _NEVER), (sometimes, _SELDOM)):
-            if tensors:
-                names = ", ".join(seen.keys[tensor].name for tensor in sorted(tensors)[:_SHOWN])
-                names += ", ..." * (len(tensors) > _SHOWN)
-                self.notes.append(
-                    f"{counted(len(tensors), 'tensor')} that replicas can share {why} ({names})"
-                )
+        self._note_unshared(sorted(never), seen.keys, _NEVER)
+        self._note_unshared(sorted(sometimes), seen.keys, _SELDOM)
         return rows
+
+    def _note_unshared(self, tensors: Sequence[int], keys: Sequence[TensorKey], why: str) -> None:
+        if tensors:
+            names = ", ".join(keys[tensor].name for tensor in tensors[:_SHOWN])
+            names += ", ..." * (len(tensors) > _SHOWN)
+            what = f"{counted(len(tensors), 'tensor')} that replicas can share"
+            self.notes.append(f"{what} {why} ({names})")
 
     def _absent(self, *, missed_ranks: bool) -> list[Missing]:
         """Return the steps that ranks lack, and of given groups the ranks that are not there."""
