@@ -23,7 +23,7 @@ from ingest.questions.divergence import divergence
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
-from ingest.questions.origin.episodes import Episode, FoundEpisodes, episodes_of
+from ingest.questions.origin.search import Episode, FoundEpisodes, episodes_of
 from ingest.questions.question import Mode, Option, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice

@@ -1,7 +1,6 @@
 """Comparing two stores, runs, ranks, steps or dumps tensor by tensor."""
 
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.held_by import HeldBy
+from ingest.questions.compare.compared_tensor import ComparedTensor, HeldBy, Verdict
 from ingest.questions.compare.mapping import NameMapping, load_mapping
 from ingest.questions.compare.result import ComparedInput, ComparedStep, Comparison, FirstDifference, Limits
 from ingest.questions.compare.run import compare

@@ -11,7 +11,7 @@ from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.first_difference import scaled_before
 from ingest.questions.compare.judge import Judge
 from ingest.questions.compare.layout_comparison import LayoutComparison
-from ingest.questions.compare.matching import MatchedBy
+from ingest.questions.compare.matching import COLUMNS, MatchedBy
 from ingest.questions.compare.programs import OperatorGap, Programs
 from ingest.questions.compare.result import (
     ComparedStep,
@@ -26,7 +26,6 @@ from ingest.questions.compare.sources import Source, steps_run
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
 from ingest.reader.text import counted

@@ -7,11 +7,26 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.rounding import RoundingBound
+from ingest.reader.plain import Plain
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 from workers.store.strict_json import finite_or_none
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy(Plain):
+    """How the ranks of both sides hold a tensor that was put together from their pieces."""
+
+    ranks_a: tuple[int, ...]
+    ranks_b: tuple[int, ...]
+    placement: str
+    """`replicated`, `shard 0`, `partial sum`, ...; with that of B behind ` | ` if B has several pieces."""
+    certainty: str
+    """`certain`, `by marginals`, `agreed`, `told`, `mapped`, `by shape`, `likely` or `open`; see
+    `ingest.questions.placement.decide.Certainty`."""
+    explanation: str
+    """What shows that."""
 
 
 class Verdict(StrEnum):

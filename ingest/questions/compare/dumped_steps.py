@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.layouts.base import Dump, Listing
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.context.configuration import sample_of_dump
@@ -26,10 +26,13 @@ from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.dtypes import ElementType, from_name
+from workers.arrays.dtypes import ElementType, canonical, from_name
 from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.statistics import FIELDS
+from workers.dump.model import ReportedStatistics
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import Grid, Origin, RowKind, StoreAddress
 from workers.store.tables import parse_record
 from workers.tasks.model import Entry
@@ -148,3 +151,37 @@ class _DumpOperands:
         """Return what the file of a tensor holds besides its elements."""
         record = parse_record(self.entries[number].record)
         return {**record.get("file", {}), **record}
+
+
+def statistics_of(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:
+    """Return the statistics that the dump reports, (tensor, len(FIELDS)); NaN if it reports none."""
+    statistics = np.full((len(reported), len(FIELDS)), np.nan)
+    for number, report in enumerate(reported):
+        if report is not None:
+            statistics[number] = report.statistics.as_row()
+    return statistics
+
+
+def types_and_shapes(
+    entries: Sequence[Entry], reported: Sequence[ReportedStatistics | None]
+) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Return type and shape of each tensor: those of its file, or those that the dump reports."""
+    dtypes: list[str] = []
+    shapes: list[tuple[int, ...]] = []
+    for entry, report in zip(entries, reported, strict=True):
+        header = entry.header
+        dtypes.append(header.element.name if header else canonical(report.dtype) if report else "")
+        shapes.append(header.shape if header else report.shape if report else ())
+    return dtypes, shapes
+
+
+def keys_of(entries: Sequence[Entry]) -> list[TensorKey]:
+    """Return the keys that these entries would have in a store."""
+    seen: dict[TensorKey, int] = {}
+    keys = []
+    for entry in entries:
+        name = entry.name
+        key = TensorKey(name.net, name.graph, name.op_type, name.op_name, name.io, name.slot, name.occurrence)
+        copy = seen[key] = seen.get(key, -1) + 1
+        keys.append(key._replace(copy=copy))
+    return keys

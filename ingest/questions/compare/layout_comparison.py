@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.by_content import same_content
-from ingest.questions.compare.by_marginals import confirmed, propose
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
+from ingest.questions.compare.by_marginals import confirmed, propose, same_content
+from ingest.questions.compare.compared_tensor import ComparedTensor, HeldBy, Verdict
 from ingest.questions.compare.dataflow import Dataflow
-from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.held_tensors import HeldTensors
 from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
 from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
@@ -25,9 +23,8 @@ from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.thresholds import default_limit, is_ignored
 from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of, placement_text
-from ingest.questions.placement.decide import Certainty, Decision, decide
+from ingest.questions.placement.decide import Certainty, Decision, contradicts, decide, settled_by
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.questions.placement.told import contradicts, settled_by
 from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.parallel.told_placement import told_text
 from ingest.reader.ranges import named_ranges

@@ -14,8 +14,7 @@ from ingest.questions.compare.judge import Elements, Judge, Judgement, Measured,
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.rounding import RoundingBound
 from ingest.questions.compare.thresholds import Thresholds, is_ignored
-from ingest.questions.placement.decide import Certainty, Decision
-from ingest.questions.placement.explain import explain_difference
+from ingest.questions.placement.decide import Certainty, Decision, explain_difference
 from ingest.reader.flow.operator_kinds import is_input
 from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.sharded.placement import Held, Placement

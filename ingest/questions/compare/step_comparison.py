@@ -18,10 +18,11 @@ from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors
+from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors, only_chosen
 from ingest.questions.compare.one_sided import (
     NUMBERED,
     counterparts,
+    ignoring_updates,
     one_sided_row,
     with_last_gradients,
     without_effect,
@@ -30,9 +31,7 @@ from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
-from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
-from ingest.questions.compare.updated_parameters import ignoring_updates
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import Metrics

@@ -1,12 +1,11 @@
 """Where replicas stop agreeing.
 
-patterns, observation          who agrees with whom on each tensor, and why replicas should
-partitions, expectations       which ranks must agree on it
-disagreements, onsets          which ranks do not, and where each began
-broken_operators, broken_bits  which operators have equal inputs and unequal outputs
-layout_groups, layout_screen   what the layout of the run tells: groups, and steps with a mistake in it
-absent                         what some ranks have and others do not
-find                           puts them together
+agreement         who agrees with whom on each tensor
+expectations      which ranks must agree on it
+differences       which ranks do not, where each began, and what shows the cause
+broken_operators  which operators have equal inputs and unequal outputs
+absent            what some ranks have and others do not
+find              puts them together
 """
 
 from ingest.questions.divergence.find import divergence

@@ -13,8 +13,7 @@ from ingest.identities.difference import shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.limits import unit_roundoff
 from ingest.questions.divergence.agreement import AgreementOfRanks
-from ingest.questions.divergence.expectations import Expectations, TensorHistory
-from ingest.questions.divergence.partitions import Partition
+from ingest.questions.divergence.expectations import Expectations, Partition, TensorHistory
 from ingest.questions.divergence.result import Difference, Odd
 from ingest.questions.placement.slot_kinds import WORDS, SlotKind
 from ingest.questions.placement.sums import Array, StepElements

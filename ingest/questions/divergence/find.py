@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.choosing import empty_choice_error
 from ingest.questions.divergence.absent import (
     Presence,
     absent_ranks,
@@ -18,16 +19,16 @@ from ingest.questions.divergence.absent import (
 )
 from ingest.questions.divergence.agreement import AgreementOfRanks, observe
 from ingest.questions.divergence.broken_operators import BrokenOperatorFinder, with_bits
-from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
-from ingest.questions.divergence.expectations import Expectations, TensorHistory, history_of
-from ingest.questions.divergence.partitions import Partition
+from ingest.questions.divergence.expectations import Expectations, Partition, TensorHistory, history_of
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.questions.question import Option, Partial, Question, Ranks, Steps
+from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
+from ingest.reader.flow.operator_kinds import is_numbered
 from ingest.reader.parallel.mesh import replica_groups
 from ingest.reader.ranges import format_ranges, named_ranges
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
@@ -412,3 +413,35 @@ QUESTION = Question(
     noun="row",
     takes_mesh=True,
 )
+
+
+def chosen_tensors(
+    statistics: StepStatistics, fields: FilterFields, keys: Sequence[TensorKey]
+) -> npt.NDArray[np.bool_]:
+    """Return a mask of the tensors that fulfil the conditions in any step of any rank, (tensor,).
+
+    Without conditions, all but those of functions that were called in no module.
+    Conditions on anything but names need the statistics of the steps, which are read once more.
+
+    Args:
+        statistics: reads the steps.
+        fields: the conditions.
+        keys: the tensors, in the order of the axis of `statistics`.
+
+    Raises:
+        UsageError: no tensor fulfils them, or they are not conditions.
+    """
+    choice = BlockFilter(fields, statistics.axis)
+    if not choice.filter.names:
+        # What only a number names is something else on ranks that log more.
+        return np.array([not is_numbered(key.op_type, key.op_name) for key in keys], bool)
+    if choice.filter.is_of_names:
+        chosen = choice.of_names(len(keys))
+    else:
+        chosen = np.zeros(len(keys), bool)
+        for block in statistics.blocks():
+            mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
+            chosen[: mask.size] |= mask
+    if not chosen.any():
+        raise empty_choice_error(choice.filter, keys)
+    return chosen

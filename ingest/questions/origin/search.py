@@ -1,10 +1,15 @@
-"""Search a store for the first operator that produced NaN, Inf, an overflow, or what a condition names."""
+"""Search a store for the first operator that produced NaN, Inf, an overflow, or what a condition names.
+
+A run may have several *episodes* of steps in a row that hold NaN or Inf: an overflow that loss scaling skips,
+and weeks later a NaN that stays. The origin of an episode depends on its first step and on the steps before.
+So it does not change when later steps arrive.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -337,3 +342,56 @@ def _explained_by(step: Step, root: Root, bad: Mask) -> tuple[list[Tensor], list
     outputs = [each for each in tensors if each not in inputs and is_output(each.io) and bad[each.row]]
     # An output with NaN before one with infinity: that may be a mask.
     return inputs, sorted(outputs, key=lambda tensor: not tensor.statistics.nan_count > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Steps in a row that hold NaN or Inf."""
+
+    origin: OriginAnswer
+    """Where it began, in the first of the steps."""
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    """The ranks that hold NaN or Inf in any of the steps."""
+    tensors: int
+    """The number of tensors with NaN or Inf, over all of the steps and ranks."""
+
+
+class FoundEpisodes(NamedTuple):
+    """The episodes of a snapshot."""
+
+    episodes: tuple[Episode, ...]
+    """In order of steps."""
+    left_out: tuple[LeftOut, ...]
+    """The steps that the search was not about."""
+    unread: frozenset[int]
+    """The steps in which nothing was made of NaN and Inf."""
+
+
+def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
+    """Return the episodes of a snapshot.
+
+    Reads the indexes of the steps up to the first of each episode that hold something bad, and of the step
+    after it. Of the other steps only their totals are used, however long an episode is. Infinity that others
+    turned into finite numbers is not an episode.
+    """
+    search, episodes = OriginSearch(snapshot, "auto"), []
+    for answer, steps in search.answers():
+        bad = [
+            opened.commit.summary
+            for step in steps
+            for opened in snapshot.of_step(step).values()
+            if opened.commit.summary.anomalous_tensors
+        ]
+        ranks = {summary.key.rank for summary in bad} | set(answer.spread.ranks)
+        known = set(steps)
+        within = tuple(later for later in answer.spread.steps if later.step in known)
+        episodes.append(
+            Episode(
+                replace(answer, spread=replace(answer.spread, steps=within)),
+                tuple(steps),
+                tuple(sorted(ranks)),
+                sum(summary.anomalous_tensors for summary in bad),
+            )
+        )
+    return FoundEpisodes(tuple(episodes), search.left_out, frozenset(search.unread))

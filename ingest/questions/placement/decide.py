@@ -2,18 +2,22 @@
 
 A way that does not hold is off by about as much as the tensor is large. So a way whose error is that of
 rounding, and far below that of any other, is certain. Where several fit, as with zeros, or none does, what is
-left is what shapes allow and what tensors of the same kind show; see `agree`.
+left is what shapes allow, what the dump tells, and what tensors of the same kind show; see `agree`. The ways also
+show what kind of mistake a difference looks like.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ingest.identities.limits import unit_of
+from ingest.reader.parallel.told_placement import Told, is_told, may_be_told, told_text
 from workers.arrays.sharded.placement import Held
 from workers.arrays.sharded.placement_search import ScoredWay, Search
+from workers.arrays.sharded.segment_match import MatchedOrder
 
 #: The largest error with which a way fits: for float32 and wider, and in units of the epsilon for others.
 _FIT, _FIT_EPSILONS, _MAX_FIT = 1e-3, 8, 0.25
@@ -196,3 +200,86 @@ def _is_implied(way: ScoredWay, chosen: ScoredWay) -> bool:
     kinds = tuple(kind.replace(Held.MEAN.value, Held.REPLICATED.value) for kind in way.kinds)
     merged = tuple(", ".join(dict.fromkeys(kind.split(", "))) for kind in kinds)
     return merged == chosen.kinds
+
+
+def settled_by(told: Told, decision: Decision) -> Decision:
+    """Return a decision with what the dump tells, if the values leave it open."""
+    if not told or not _is_open(decision, told):
+        return decision
+    fitting = [way for way in decision.search.ways if is_told(way.a, told)]
+    if not fitting:
+        return decision
+    kinds = set(told.values())
+    # Dimensions of a mesh that was not told have no names, and fit anything: kinds decide then.
+    alike = [way for way in fitting if {dimension.kind for dimension in way.a.dimensions} == kinds]
+    text = f"{decision.explanation}; the dump tells {told_text(told)}"
+    return replace(decision, way=(alike or fitting)[0], certainty=Certainty.TOLD, explanation=text, also=())
+
+
+def _is_open(decision: Decision, told: Told) -> bool:
+    if decision.certainty is Certainty.BY_SHAPE:
+        return decision.way is None or not is_told(decision.way.a, told)
+    return decision.certainty in {Certainty.OPEN, Certainty.LIKELY}
+
+
+def contradicts(told: Told, decision: Decision) -> bool:
+    """Return whether the values show for certain that ranks hold a tensor in another way than was told."""
+    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+        return False
+    return not may_be_told(decision.way.a, told)
+
+
+#: A difference is a factor if what remains without it is at most this share, relative to B.
+_REST = 1e-3
+#: Factors this close to 1 explain nothing.
+_NO_FACTOR = 1e-3
+
+
+def explain_difference(decision: Decision) -> str:
+    """Explain a difference by a known kind of mistake; "" if it looks like none."""
+    order = decision.search.order
+    if order is not None and order.is_clear and (text := _wrong_parts(order)):
+        return text
+    if decision.way is None:
+        return ""
+    return _factor(decision.way) or _unequal_replicas(decision.way)
+
+
+def _unequal_replicas(way: ScoredWay) -> str:
+    """Return that what should be the same on all ranks is not; "" if it is, or if shards are involved."""
+    if way.a.kind != Held.REPLICATED or way.spread <= _REST:
+        return ""
+    return "its ranks do not hold the same"
+
+
+def _factor(way: ScoredWay) -> str:
+    factor = way.factor
+    if not math.isfinite(factor) or abs(factor - 1) < _NO_FACTOR or way.error_besides_factor > _REST:
+        return ""
+    count = max((dimension.size for dimension in way.a.dimensions), default=1)
+    text = f"it is {factor:.4g} times B"
+    if count > 1 and math.isclose(factor, count, rel_tol=_REST):
+        return f"{text}, the number of ranks"
+    if count > 1 and math.isclose(factor, 1 / count, rel_tol=_REST):
+        return f"{text}, one part in as many as there are ranks"
+    if math.isclose(factor, -1, rel_tol=_REST):
+        return f"{text}: its sign is turned round"
+    return text
+
+
+def _wrong_parts(order: MatchedOrder) -> str:
+    """Name the pieces that hold other positions than those of their place; "" if there are none."""
+    begins = [stretches[0].whole if stretches else -1 for stretches in order.stretches]
+    texts, expected = [], 0
+    for number, stretches in enumerate(order.stretches):
+        length = sum(stretch.length for stretch in stretches)
+        if len(stretches) == 1 and stretches[0].whole != expected:
+            begin = stretches[0].whole
+            texts.append(
+                f"{order.of} {number} holds positions {begin} to {begin + length - 1} of axis {order.axis} "
+                f"instead of {expected} to {expected + length - 1}"
+            )
+        expected += length
+    if len(set(begins)) < len(begins) and texts:
+        return f"{'; '.join(texts)}: several ranks hold the same part"
+    return "; ".join(texts)

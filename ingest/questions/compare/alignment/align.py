@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ingest.questions.compare.alignment.calls import Numbers, OperatorCall
+from ingest.questions.compare.alignment.calls import Numbers, OperatorCall, only_moves
 from ingest.questions.compare.alignment.evidence import Evidence, Side
-from ingest.questions.compare.alignment.kinds import only_moves
 from ingest.questions.compare.alignment.sequence import align_sequences
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.programs import Why

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ingest.questions.placement.decide import decide
-from ingest.questions.placement.explain import explain_difference
+from ingest.questions.placement.decide import decide, explain_difference
 from tests.in_memory import Values, search_in
 
 WHOLE = np.random.default_rng(12).normal(size=(6, 6)).astype(np.float32)

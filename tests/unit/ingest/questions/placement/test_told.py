@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ingest.questions.placement.decide import Certainty, Decision, decide
-from ingest.questions.placement.told import contradicts, settled_by
+from ingest.questions.placement.decide import Certainty, Decision, contradicts, decide, settled_by
 from tests.in_memory import InMemory, Values
 from workers.arrays.sharded.placement import MeshGrid
 from workers.arrays.sharded.placement_search import Pieces, search

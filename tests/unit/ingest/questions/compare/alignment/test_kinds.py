@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.compare.alignment.kinds import kinds_of, only_moves, plain_type
+from ingest.questions.compare.alignment.calls import kinds_of, only_moves, plain_type
 
 
 @pytest.mark.parametrize(
