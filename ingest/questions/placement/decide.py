@@ -2,8 +2,8 @@
 
 A way that does not hold is off by about as much as the tensor is large. So a way whose error is that of
 rounding, and far below that of any other, is certain. Where several fit, as with zeros, or none does, what is
-left is what shapes allow, what the dump tells, and what tensors of the same kind show; see `agree`. The ways also
-show what kind of mistake a difference looks like.
+left is what shapes allow, what the dump tells, and what tensors of the same kind show; see `agree`. The ways
+also show what kind of mistake a difference looks like.
 """
 
 from __future__ import annotations
