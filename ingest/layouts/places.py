@@ -72,27 +72,12 @@ _STEP_HINT = (
 )
 
 
-def is_like_rank(name: str) -> bool:
-    """Return whether a name begins like that of the directory of a rank."""
-    return _LIKE_RANK.fullmatch(name) is not None
-
-
-def is_like_step(name: str) -> bool:
-    """Return whether a name is a number, as people may write one."""
-    return _NUMBER.fullmatch(name) is not None
-
-
 def misnamed_rank(of_rank: str, path: str) -> Problem:
     """Return the problem of a directory that resembles that of a rank, or is below `of_rank`, which does."""
     number = of_rank.rpartition("/")[2].removeprefix("rank").removeprefix("_")
     if _NUMBER.fullmatch(number) is None:
         return Problem(path, _NO_RANK, misnamed=True)
     return Problem(of_rank, _NO_RANK, _RANK_HINT, left_out=True, misnamed=True)
-
-
-def misnamed_step(path: str) -> Problem:
-    """Return the problem of a directory that resembles that of a step."""
-    return Problem(path, _NO_STEP, _STEP_HINT, left_out=True, misnamed=True)
 
 
 #: How many entries of a directory are looked at to find out whether it holds a dump.
@@ -182,7 +167,9 @@ class _FilePlaces:
         self._begins_like = begins_like
         matches = [match for match in directory.matches if match.is_at_files]
         # What is needed of a pattern for each name of a file, of which there may be many.
-        self._levels = [(match, match.pattern.levels[match.level], _told_by(match)) for match in matches]
+        levels = [match.pattern.levels[match.level] for match in matches]
+        told = [[field for field in level.groupindex if field in FIELDS] for level in levels]
+        self._levels = [*zip(matches, levels, told, strict=True)]
         self._names: dict[tuple[int, tuple[str, ...]], list[str]] = {}
 
     def add(self, name: str) -> tuple[_Match, re.Match[str]] | None:
@@ -207,11 +194,6 @@ class _FilePlaces:
             fields = {**match.layout.implied, **match.fields, **of_names}
             virtual = ",".join(f"{name}={value}" for name, value in of_names.items())
             yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
-
-
-def _told_by(match: _Match) -> tuple[str, ...]:
-    """Return the fields that the names of files tell of their place, in the order of the pattern."""
-    return tuple(field for field in match.pattern.levels[match.level].groupindex if field in FIELDS)
 
 
 class PlaceSearch:
@@ -369,8 +351,10 @@ class PlaceSearch:
         """Add a directory of a rank, outside of places. Directories of no rank belong to somebody else."""
         if owner.rank is not None:
             discovery.outside_of(owner).add_tree(path)
-            if _resembles_step(directory, path):
-                discovery.unowned.problems.append(misnamed_step(path))
+            # A number where a pattern has that of a step.
+            if _NUMBER.fullmatch(path.rpartition("/")[2]) and _expects(directory, STEP_FIELDS):
+                problem = Problem(path, _NO_STEP, _STEP_HINT, left_out=True, misnamed=True)
+                discovery.unowned.problems.append(problem)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             top, _, _ = path.partition("/")
             problem = misnamed_rank(top, path)
@@ -389,15 +373,10 @@ def _with_siblings(likely: Sequence[_Match], entered: Sequence[_Match]) -> list[
 
 def _is_misnamed_rank(directory: _Directory, name: str) -> bool:
     """Return whether a name begins like that of a rank where patterns have one, and fits none of them."""
-    if not is_like_rank(name) or not _expects(directory, ("rank",)):
+    if not _LIKE_RANK.fullmatch(name) or not _expects(directory, ("rank",)):
         return False
     entered = (match.enter(name) for match in directory.matches)
     return not any(match is not None and "rank" in match.fields for match in entered)
-
-
-def _resembles_step(directory: _Directory, path: str) -> bool:
-    """Return whether the name of a subdirectory is a number where a pattern has that of a step."""
-    return is_like_step(path.rpartition("/")[2]) and _expects(directory, STEP_FIELDS)
 
 
 def _expects(directory: _Directory, fields: Iterable[str]) -> bool:
