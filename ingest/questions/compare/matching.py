@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.references import model_pairs, reference_pairs
+from ingest.questions.compare.references import is_reference, model_pairs
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
@@ -194,14 +194,10 @@ def _by_key(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) 
             yield TensorPair(number, by_key[key], MatchedBy.EXACT)
 
 
-def _by_reference(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
-    for pair in reference_pairs(a, b, left_a, left_b):
-        yield TensorPair(*pair, MatchedBy.REFERENCE)
-
-
 def _by_model(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+    has_reference = is_reference(a, left_a) or is_reference(b, left_b)
     for pair in model_pairs(a, b, left_a, left_b):
-        yield TensorPair(*pair, MatchedBy.MODEL)
+        yield TensorPair(*pair, MatchedBy.REFERENCE if has_reference else MatchedBy.MODEL)
 
 
 def _by_name(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
@@ -313,7 +309,6 @@ def _spelling(tensors: StepTensors, number: int) -> Hashable:
 #: How tensors are matched, the surest way first: each looks at those that the ones before it have left.
 _MATCHERS: tuple[_Matcher, ...] = (
     _by_key,
-    _by_reference,
     _by_model,
     _by_name,
     _by_order,

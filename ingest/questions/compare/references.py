@@ -22,29 +22,15 @@ from ingest.reader.context.ge_graph import ModelOutput
 _ByModel: TypeAlias = dict[ModelOutput, int]
 
 
-def reference_pairs(
-    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of matching tensors of A and B, if exactly one of the two is a reference."""
-    of_a, of_b = list(numbers_a), list(numbers_b)
-    if _is_reference(a, of_a) == _is_reference(b, of_b):
-        return
-    if _is_reference(a, of_a):
-        yield from _pairs(a, b, of_a, of_b)
-    else:
-        yield from ((number, other) for other, number in _pairs(b, a, of_b, of_a))
-
-
 def model_pairs(
     a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the numbers of outputs of A and B that are the same output of the model.
 
-    At least one side says so; the other may have the operator of the model by its name. References are for
-    `reference_pairs`.
+    At least one side says so, or is a reference; the other may have the operator of the model by its name.
     """
     of_a, of_b = list(numbers_a), list(numbers_b)
-    if _is_reference(a, of_a) or _is_reference(b, of_b):
+    if is_reference(a, of_a) and is_reference(b, of_b):
         return
     told_a, named_a = _outputs(a, of_a)
     told_b, named_b = _outputs(b, of_b)
@@ -57,28 +43,19 @@ def model_pairs(
             yield number, other
 
 
-def _is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
+def is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
+    """Return whether some tensors are of another framework, and named by the operators of the model."""
     return any(tensors.keys[number].op_type == REFERENCE for number in numbers)
-
-
-def _pairs(
-    reference: StepTensors, dump: StepTensors, wanted: Iterable[int], numbers: Iterable[int]
-) -> Iterator[tuple[int, int]]:
-    told, named = _outputs(dump, numbers)
-    taken: set[int] = set()
-    for number in wanted:
-        key = reference.keys[number]
-        output = ModelOutput(key.op_name, key.slot)
-        other = told.get(output, named.get(output))
-        if key.op_type == REFERENCE and other is not None and other not in taken:
-            taken.add(other)
-            yield number, other
 
 
 def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByModel]:
     """Return the outputs by what they are in the model: as the dump tells, and of the others, by name."""
     told: _ByModel = {}
     named: _ByModel = {}
+    numbers = list(numbers)
+    if is_reference(dump, numbers):
+        known = ((dump.keys[number], number) for number in numbers)
+        return {ModelOutput(of.op_name, of.slot): n for of, n in known if of.op_type == REFERENCE}, {}
     for number in numbers:
         key = dump.keys[number]
         if key.io != "output":

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ingest.layouts.reference import REFERENCE
-from ingest.questions.compare.references import model_pairs, reference_pairs
+from ingest.questions.compare.references import model_pairs
 from ingest.reader.context.ge_graph import ModelOutput
 from workers.store.consolidated.blocks import TensorKey
 
@@ -25,16 +25,15 @@ DUMP = step(
 
 
 def test_outputs_are_paired_by_operator_and_slot() -> None:
-    assert list(reference_pairs(MODEL, DUMP, range(3), range(3))) == [(0, 1), (1, 2)]
+    assert list(model_pairs(MODEL, DUMP, range(3), range(3))) == [(0, 1), (1, 2)]
 
 
 def test_either_side_may_be_the_reference() -> None:
-    assert list(reference_pairs(DUMP, MODEL, range(3), range(3))) == [(1, 0), (2, 1)]
+    assert list(model_pairs(DUMP, MODEL, range(3), range(3))) == [(1, 0), (2, 1)]
 
 
-def test_two_references_or_none_are_not_paired_here() -> None:
-    assert list(reference_pairs(MODEL, MODEL, range(3), range(3))) == []
-    assert list(reference_pairs(DUMP, DUMP, range(3), range(3))) == []
+def test_two_references_are_not_paired_here() -> None:
+    assert list(model_pairs(MODEL, MODEL, range(3), range(3))) == []
 
 
 def test_the_graph_says_which_output_of_the_model_a_fused_one_is() -> None:
@@ -43,7 +42,7 @@ def test_the_graph_says_which_output_of_the_model_a_fused_one_is() -> None:
         ("Conv2D", "conv1", "output", 0),
         of_model={0: ModelOutput("fc", 0), 1: ModelOutput("conv1", 1)},
     )
-    assert list(reference_pairs(MODEL, fused, range(3), range(2))) == [(1, 1), (2, 0)]
+    assert list(model_pairs(MODEL, fused, range(3), range(2))) == [(1, 1), (2, 0)]
     plain = step(("Relu", "fc", "output", 0), ("Conv2D", "conv1", "output", 0))
     assert list(model_pairs(plain, fused, range(2), range(2))) == [(0, 0)]
     assert list(model_pairs(fused, plain, range(2), range(2))) == [(0, 0)]
@@ -52,4 +51,3 @@ def test_the_graph_says_which_output_of_the_model_a_fused_one_is() -> None:
 
 def test_equal_names_alone_do_not_make_one_output_of_the_model() -> None:
     assert list(model_pairs(DUMP, DUMP, range(3), range(3))) == []
-    assert list(model_pairs(MODEL, DUMP, range(3), range(3))) == []
