@@ -6,9 +6,9 @@ how far apart the rest is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,19 +116,20 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
     if not steps:
         raise UsageError(f"{a.url} and {b.url} have no step of rank {rank} in common")
     is_wanted, column = fits(name), FIELDS.index(statistic)
-    growth = _Growing(lambda key: is_wanted(key.name))
     left_out = [_in_run(left, side) for side in sides for left in side.left_out]
     read: list[int] = []
+    places: dict[TensorKey, int] = {}
+    columns: list[tuple[list[int], npt.NDArray[np.float64]]] = []
 
-    def load(step: int) -> tuple[_Side, _Side] | LeftOut:
+    def load(step: int) -> list[_Side] | LeftOut:
         loaded: list[_Side] = []
         for side in sides:
             opened = _of(side, rank, step)
             try:
-                loaded.append(_Side.of(opened, column))
+                loaded.append(_side_of(opened, column))
             except DamagedStore as exc:
                 return _in_run(LeftOut.damaged(opened.key, exc.message), side)
-        return loaded[0], loaded[1]
+        return loaded
 
     for step, loaded in zip(
         steps, prefetch(steps, load, ahead=_AHEAD, threads=2, name="dump-ingest-growth"), strict=True
@@ -136,25 +137,32 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         if isinstance(loaded, LeftOut):
             left_out.append(loaded)
             continue
-        growth.add(*loaded)
+        keys, of_step = _errors(*loaded, is_wanted)
+        columns.append(([places.setdefault(key, len(places)) for key in keys], of_step))
         read.append(step)
     if not read:
         raise DamagedStore(f"no step that can be read ({left_out[0]})")
-    if not growth.places:
+    if not places:
         raise UsageError(f"{a.url} and {b.url} have no tensor like {name!r} in common on rank {rank}")
     return ErrorGrowth(
         a=a.url,
         b=b.url,
         rank=rank,
         statistic=statistic,
-        tensors=tuple(growth.places),
+        tensors=tuple(places),
         steps=tuple(read),
-        errors=_known(growth.errors(), statistic),
+        errors=_table(columns, len(places), statistic),
         left_out=tuple(left_out),
     )
 
 
-def _known(errors: npt.NDArray[np.float64], statistic: str) -> npt.NDArray[np.float64]:
+def _table(
+    columns: Sequence[tuple[list[int], npt.NDArray[np.float64]]], tensors: int, statistic: str
+) -> npt.NDArray[np.float64]:
+    """Return the errors of all steps, (tensor, step), from the places and the errors of each."""
+    errors = np.full((tensors, len(columns)), np.nan)
+    for number, (places, of_step) in enumerate(columns):
+        errors[places, number] = of_step
     if np.isnan(errors).all():
         raise UsageError(
             f"the {statistic} of no tensor is known on both sides",
@@ -174,64 +182,31 @@ def _of(side: Snapshot, rank: int, step: int) -> Step:
     return opened
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Side:
+class _Side(NamedTuple):
     """One step of one run."""
 
     keys: list[TensorKey]
     digests: npt.NDArray[np.uint8]
     statistic: npt.NDArray[np.float64]
-    is_bad: npt.NDArray[np.bool_]
-    """Whether a tensor has NaN or Inf."""
-    is_clean: npt.NDArray[np.bool_]
-    """Whether it is known to have none."""
-
-    @classmethod
-    def of(cls, step: Step, column: int) -> _Side:
-        tables = step.tables
-        rows, keys = tensors_of(tables)
-        step.forget_tables()
-        statistics = tables.statistics[rows]
-        counts = statistics[:, _NON_FINITE]
-        return cls(
-            keys,
-            tables.digest[rows],
-            statistics[:, column],
-            is_bad=np.logical_or.reduce(counts > 0, axis=1),
-            is_clean=np.logical_and.reduce(counts == 0, axis=1),
-        )
+    non_finite: npt.NDArray[np.float64]
+    """(tensor, 3): the counts of NaN, +Inf and -Inf; NaN if not known."""
 
 
-class _Growing:
-    """Errors of step after step, over a growing list of tensors."""
-
-    def __init__(self, is_wanted: Callable[[TensorKey], bool]) -> None:
-        self.places: dict[TensorKey, int] = {}
-        self._is_wanted = is_wanted
-        self._columns: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] = []
-
-    def add(self, a: _Side, b: _Side) -> None:
-        """Add a step."""
-        in_b = {key: number for number, key in enumerate(b.keys)}
-        common = [
-            (number, in_b[key]) for number, key in enumerate(a.keys) if key in in_b and self._is_wanted(key)
-        ]
-        of_a, of_b = np.array(common, np.int64).reshape(-1, 2).T
-        places = [self.places.setdefault(a.keys[number], len(self.places)) for number in of_a.tolist()]
-        self._columns.append((np.array(places, np.int64), _errors(a, of_a, b, of_b)))
-
-    def errors(self) -> npt.NDArray[np.float64]:
-        """Return all errors, (tensor, step)."""
-        whole = np.full((len(self.places), len(self._columns)), np.nan)
-        for column, (places, errors) in enumerate(self._columns):
-            whole[places, column] = errors
-        return whole
+def _side_of(step: Step, column: int) -> _Side:
+    tables = step.tables
+    rows, keys = tensors_of(tables)
+    step.forget_tables()
+    statistics = tables.statistics[rows]
+    return _Side(keys, tables.digest[rows], statistics[:, column], statistics[:, _NON_FINITE])
 
 
 def _errors(
-    a: _Side, of_a: npt.NDArray[np.int64], b: _Side, of_b: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Return the errors of tensors of A against those of B, (tensor,)."""
+    a: _Side, b: _Side, is_wanted: Callable[[str], bool]
+) -> tuple[list[TensorKey], npt.NDArray[np.float64]]:
+    """Return the tensors that both have, and the errors of those of A, (tensor,)."""
+    in_b = {key: number for number, key in enumerate(b.keys)}
+    common = [(number, in_b[key]) for number, key in enumerate(a.keys) if key in in_b and is_wanted(key.name)]
+    of_a, of_b = np.array(common, np.int64).reshape(-1, 2).T
     first, second = a.statistic[of_a], b.statistic[of_b]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         greatest = np.maximum(np.abs(first), np.abs(second))
@@ -241,8 +216,10 @@ def _errors(
     digests, others = a.digests[of_a], b.digests[of_b]
     is_known = digests.any(axis=1) & others.any(axis=1)
     errors[is_known] = np.fmax(errors[is_known], LEAST)
-    bad_a, bad_b = a.is_bad[of_a], b.is_bad[of_b]
+    counts = a.non_finite[of_a], b.non_finite[of_b]
+    bad_a, bad_b = ((of_side > 0).any(axis=1) for of_side in counts)
+    clean_a, clean_b = ((of_side == 0).all(axis=1) for of_side in counts)
     errors[bad_a != bad_b] = np.nan
-    errors[(bad_a & b.is_clean[of_b]) | (bad_b & a.is_clean[of_a])] = np.inf
+    errors[(bad_a & clean_b) | (bad_b & clean_a)] = np.inf
     errors[is_known & (digests == others).all(axis=1)] = 0.0
-    return errors
+    return [a.keys[number] for number in of_a.tolist()], errors
