@@ -256,15 +256,7 @@ def _factor(way: ScoredWay) -> str:
     factor = way.factor
     if not math.isfinite(factor) or abs(factor - 1) < _NO_FACTOR or way.error_besides_factor > _REST:
         return ""
-    count = max((dimension.size for dimension in way.a.dimensions), default=1)
-    text = f"it is {factor:.4g} times B"
-    if count > 1 and math.isclose(factor, count, rel_tol=_REST):
-        return f"{text}, the number of ranks"
-    if count > 1 and math.isclose(factor, 1 / count, rel_tol=_REST):
-        return f"{text}, one part in as many as there are ranks"
-    if math.isclose(factor, -1, rel_tol=_REST):
-        return f"{text}: its sign is turned round"
-    return text
+    return f"it is {factor:.4g} times B"
 
 
 def _wrong_parts(order: MatchedOrder) -> str:

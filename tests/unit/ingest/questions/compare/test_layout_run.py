@@ -120,8 +120,8 @@ def test_reasons_say_what_a_mistake_looks_like(against_one: Compare) -> None:
         first = against_one(tp, dp, f"BUG {bug}").first
         assert first is not None
         reasons[bug] = first.reason
-    assert "it is -1 times B: its sign is turned round" in reasons["sign of a gradient"]
-    assert "it is 2 times B, the number of ranks" in reasons["gradients are summed"]
+    assert "it is -1 times B" in reasons["sign of a gradient"]
+    assert "it is 2 times B" in reasons["gradients are summed"]
     assert "each rank holds a part of the sum, and computed" in reasons["missing reduction"]
 
 

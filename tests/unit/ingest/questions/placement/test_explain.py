@@ -12,10 +12,8 @@ WHOLE = np.random.default_rng(12).normal(size=(6, 6)).astype(np.float32)
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        ([WHOLE * 2, WHOLE * 2], "it is 2 times B, the number of ranks"),
-        ([WHOLE / 2, WHOLE / 2], "it is 0.5 times B, one part in as many as there are ranks"),
-        ([-WHOLE, -WHOLE], "it is -1 times B: its sign is turned round"),
-        ([WHOLE * 3, WHOLE * 3], "it is 3 times B"),
+        ([WHOLE * 2, WHOLE * 2], "it is 2 times B"),
+        ([-WHOLE, -WHOLE], "it is -1 times B"),
         ([WHOLE, WHOLE], ""),
         ([WHOLE[3:], WHOLE[:3]], "piece 0 holds positions 3 to 5 of axis 0 instead of 0 to 2"),
         ([WHOLE[:3], WHOLE[:3]], "several ranks hold the same part"),
