@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.divergence.agreement import ABSENT, Labels
+from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks
 from ingest.questions.divergence.result import Missing
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot
@@ -72,19 +71,6 @@ def absent_steps(snapshot: Snapshot, ranks: Collection[int]) -> list[Missing]:
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Presence:
-    """Which ranks have which tensor in which step, judged by patterns."""
-
-    ranks: tuple[int, ...]
-    steps: tuple[int, ...]
-    content: npt.NDArray[np.int32]
-    """(step, tensor): the number of the pattern."""
-    patterns: Sequence[Labels]
-    with_step: npt.NDArray[np.bool_]
-    """(step, rank): whether the rank has the step at all."""
-
-
 class _Split(NamedTuple):
     """How a tensor is absent: `missing`, `extra` or `only here`, for which ranks, and who the others are."""
 
@@ -94,30 +80,30 @@ class _Split(NamedTuple):
 
 
 def absent_tensors(
-    presence: Presence,
+    seen: AgreementOfRanks,
+    snapshot: Snapshot,
     blocks: Iterable[tuple[int, ...]],
-    keys: Sequence[TensorKey],
     chosen: npt.NDArray[np.bool_],
 ) -> tuple[list[Missing], list[str]]:
     """Return the tensors that some ranks of a block lack in a step that they have. Whole operators are one.
 
     Args:
-        presence: which ranks have what.
+        seen: which ranks have what, by its patterns.
+        snapshot: its steps.
         blocks: groups of ranks, given by their places.
-        keys: all tensors.
         chosen: (tensor,): which of them to examine.
 
     Returns:
         What is absent, and notes on groups that have too few names in common.
     """
-    search = _AbsenceSearch(presence, chosen)
+    search = _AbsenceSearch(seen, snapshot, chosen)
     for block in blocks:
         search.examine(list(block))
-    whole = Counter(key.operator for key in keys)
+    whole = Counter(key.operator for key in seen.keys)
     rows = [
         row
         for split, steps_of in search.absent.items()
-        for row in _rows(split, steps_of, keys=keys, whole=whole)
+        for row in _rows(split, steps_of, keys=seen.keys, whole=whole)
     ]
     return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), search.notes
 
@@ -125,12 +111,12 @@ def absent_tensors(
 class _AbsenceSearch:
     """Looks at one block of ranks after the other."""
 
-    def __init__(self, presence: Presence, chosen: npt.NDArray[np.bool_]) -> None:
-        self._presence, self._chosen = presence, chosen
-        has = np.array([pattern != ABSENT for pattern in presence.patterns])
+    def __init__(self, seen: AgreementOfRanks, snapshot: Snapshot, chosen: npt.NDArray[np.bool_]) -> None:
+        self._content, self._snapshot, self._chosen = seen.content, snapshot, chosen
+        has = np.array([pattern != ABSENT for pattern in seen.patterns.all])
         # Many patterns differ only in who agrees with whom: (set, rank), and the set of each pattern.
         self._sets, set_of_pattern = np.unique(
-            has.reshape(-1, len(presence.ranks)), axis=0, return_inverse=True
+            has.reshape(-1, len(snapshot.ranks)), axis=0, return_inverse=True
         )
         self._set_of_pattern = set_of_pattern.reshape(-1)
         self.absent: dict[_Split, dict[int, list[int]]] = {}
@@ -141,18 +127,19 @@ class _AbsenceSearch:
         """Record the tensors that some of these ranks lack."""
         common, total = self._count_common(places)
         if total and common < _COMMON * total:
-            names = format_ranges(self._presence.ranks[place] for place in places)
+            names = format_ranges(self._snapshot.ranks[place] for place in places)
             self.notes.append(
                 f"ranks {names} have only {common} of {total} names of tensors in common: are operators "
                 "numbered differently on each rank? Missing tensors are not listed for them."
             )
             return
-        for number, step in enumerate(self._presence.steps):
-            with_step = set(np.flatnonzero(self._presence.with_step[number]).tolist()) & set(places)
+        for number, step in enumerate(self._snapshot.steps):
+            there = self._snapshot.of_step(step)
+            with_step = {place for place in places if self._snapshot.ranks[place] in there}
             self._look_at_step(number, step, with_step)
 
     def _look_at_step(self, number: int, step: int, with_step: set[int]) -> None:
-        sets = self._set_of_pattern[self._presence.content[number]]
+        sets = self._set_of_pattern[self._content[number]]
         for ranks_set in np.unique(sets[self._chosen]).tolist():
             have = {place for place in with_step if self._sets[ranks_set, place]}
             lack = with_step - have
@@ -170,14 +157,14 @@ class _AbsenceSearch:
     def _count_common(self, places: list[int]) -> tuple[int, int]:
         """Return how many tensors every one of these ranks has in some step, and how many any of them has."""
         has = self._sets[:, places]
-        ever = np.zeros((self._presence.content.shape[1], len(places)), bool)
-        for row in self._presence.content:
+        ever = np.zeros((self._content.shape[1], len(places)), bool)
+        for row in self._content:
             ever |= has[self._set_of_pattern[row]]
         ever = ever[self._chosen]
         return int(ever.all(axis=1).sum()), int(ever.any(axis=1).sum())
 
     def _named(self, places: Iterable[int]) -> tuple[int, ...]:
-        return tuple(self._presence.ranks[place] for place in sorted(places))
+        return tuple(self._snapshot.ranks[place] for place in sorted(places))
 
 
 def _rows(

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.divergence.absent import (
-    Presence,
     absent_ranks,
     absent_steps,
     absent_tensors,
@@ -218,7 +217,7 @@ class _DivergenceSearch:
         odd = [without_cause(onset) if _follows(onset, misplaced) else onset for onset in odd]
         missing = self._absent(missed_ranks=missed_ranks)
         blocks = list(partition) if partition is not None else _supported(finder)
-        tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
+        tensors, notes = absent_tensors(seen, self.snapshot, blocks, chosen)
         broken, notes_on_operators = operators.broken(chosen)
         self.notes += notes + notes_on_operators
         return Divergence(
@@ -309,11 +308,6 @@ class _DivergenceSearch:
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
 
-    def _presence(self, seen: AgreementOfRanks) -> Presence:
-        by_step = (self.snapshot.of_step(step) for step in self.steps)
-        with_step = np.array([[rank in ranks for rank in self.ranks] for ranks in by_step])
-        return Presence(self.ranks, self.steps, seen.content, seen.patterns.all, with_step)
-
     def _note_ungrouped(self, ranks: set[int]) -> None:
         if ranks:
             who = f"ranks {format_ranges(ranks)} are" if len(ranks) > 1 else f"rank {format_ranges(ranks)} is"
@@ -379,8 +373,8 @@ def _decide(
 
 def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:
     """Return the largest inferred groups that many tensors support: what one rank has, all should have."""
-    limit = _SUPPORT * max((counts.tensors for counts in finder.groups.values()), default=0)
-    known = [set(block) for block, counts in finder.groups.items() if counts.tensors >= limit]
+    limit = _SUPPORT * max((int(counts[0]) for counts in finder.groups.values()), default=0)
+    known = [set(block) for block, counts in finder.groups.items() if int(counts[0]) >= limit]
     return [tuple(sorted(block)) for block in known if not any(block < other for other in known)]
 
 
