@@ -137,7 +137,7 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         if isinstance(loaded, LeftOut):
             left_out.append(loaded)
             continue
-        keys, of_step = _errors(*loaded, is_wanted)
+        keys, of_step = _errors(is_wanted, *loaded)
         columns.append(([places.setdefault(key, len(places)) for key in keys], of_step))
         read.append(step)
     if not read:
@@ -201,7 +201,7 @@ def _side_of(step: Step, column: int) -> _Side:
 
 
 def _errors(
-    a: _Side, b: _Side, is_wanted: Callable[[str], bool]
+    is_wanted: Callable[[str], bool], a: _Side, b: _Side
 ) -> tuple[list[TensorKey], npt.NDArray[np.float64]]:
     """Return the tensors that both have, and the errors of those of A, (tensor,)."""
     in_b = {key: number for number, key in enumerate(b.keys)}

@@ -167,7 +167,7 @@ class _StoreOperands:
         """Return the name with its scope that the index or the graph files give for a tensor's operator."""
         tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
         match = None if tensor.full_name else context_of(self.store, self.step.key.rank).match(tensor)
-        return tensor.full_name or (match.name if match else "")
+        return tensor.full_name or (match.name if match else None) or ""
 
     def model_output(self, number: int) -> ModelOutput | None:
         """Return the output of the model that a tensor is in the graph of GE; None if it does not tell."""
