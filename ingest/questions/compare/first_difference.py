@@ -45,7 +45,7 @@ def first_difference(
         return None
     if (missing := of_one_side_before(first, tensors, number_in_b)) is not None:
         return FirstDifference(missing, ())
-    compared = {tensor.number: tensor for tensor in tensors if tensor.name_a}
+    compared = _by_number(tensors)
     inputs = _inputs(a, first.number)
     in_place = _written_in_place(a, inputs)
     # Those that differ first, and of these the ones first that can be a cause.
@@ -62,8 +62,7 @@ def first_difference(
             written_in_place=number in in_place,
         )
         if _differs(known) and number in number_in_b:
-            values = _only_element(a, number), _only_element(b, number_in_b[number])
-            answer = replace(answer, value_a=values[0], value_b=values[1]) if all(values) else answer
+            answer = _with_values(answer, _only_element(a, number), _only_element(b, number_in_b[number]))
         answers.append(answer)
     if is_input(first.io) and order:
         first = compared[order[0]]
@@ -101,6 +100,16 @@ def of_one_side_before(
             why = f"{row.verdict}, and {first.name_a}, which comes next, differs"
             return replace(row, reason=why, level="likely")
     return None
+
+
+def _by_number(tensors: Sequence[ComparedTensor]) -> dict[int, ComparedTensor]:
+    """Return the tensors that A has, by their numbers."""
+    return {tensor.number: tensor for tensor in tensors if tensor.name_a}
+
+
+def _with_values(answer: ComparedInput, value_a: str, value_b: str) -> ComparedInput:
+    """Return an input with its only element on both sides, if both have one."""
+    return replace(answer, value_a=value_a, value_b=value_b) if value_a and value_b else answer
 
 
 def _differs(tensor: ComparedTensor | None) -> bool:

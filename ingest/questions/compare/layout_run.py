@@ -30,6 +30,7 @@ from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
+from workers.store.consolidated.blocks import TensorKey
 
 _MISSING = "missing, though other ranks have this step"
 
@@ -58,17 +59,15 @@ def _have_other_shards(sources: tuple[Source, Source], a: SideSteps, b: SideStep
     if key is None or any(source.sample for source in sources):
         return False
     try:
-        shapes = [
-            {
-                own: shape
-                for own, shape in zip(side.keys, side.shapes, strict=True)
-                if is_parameter(own.op_type)
-            }
-            for side in (source.load(key) for source in sources)
-        ]
+        first, second = (_parameter_shapes(source.load(key)) for source in sources)
     except DamagedStore:
         return False
-    return any(shapes[1].get(own, shape) != shape for own, shape in shapes[0].items())
+    return any(second.get(own, shape) != shape for own, shape in first.items())
+
+
+def _parameter_shapes(side: StepTensors) -> dict[TensorKey, tuple[int, ...]]:
+    shapes = zip(side.keys, side.shapes, strict=True)
+    return {own: shape for own, shape in shapes if is_parameter(own.op_type)}
 
 
 @dataclass(slots=True)

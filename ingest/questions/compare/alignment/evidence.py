@@ -115,9 +115,7 @@ class Evidence:
         evidence._by_scope = _places(
             (number, [call.scope] * bool(call.scope)) for number, call in enumerate(b)
         )
-        counts = Counter(word for call in b for word in _words(call.scope))
-        rare = {word for word, count in counts.items() if count <= max(_RARE * len(b), 1)}
-        evidence._by_word = _places((number, _words(call.scope) & rare) for number, call in enumerate(b))
+        evidence._by_word = _rare_words(b)
         return evidence
 
     def row(self, number: int) -> Numbers:
@@ -195,3 +193,9 @@ def _places(members: Iterable[tuple[int, Iterable[_Key]]]) -> dict[_Key, Numbers
 
 def _words(scope: str) -> set[str]:
     return {word.lower() for word in _WORDS.split(scope) if word}
+
+
+def _rare_words(calls: Sequence[OperatorCall]) -> dict[str, Numbers]:
+    counts = Counter(word for call in calls for word in _words(call.scope))
+    rare = {word for word, count in counts.items() if count <= max(_RARE * len(calls), 1)}
+    return _places((number, _words(call.scope) & rare) for number, call in enumerate(calls))
