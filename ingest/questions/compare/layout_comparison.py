@@ -336,11 +336,13 @@ class LayoutComparison:
                 self._row(pair),
                 self._decisions.get(number),
                 outcomes.get(number),
+                self._a.keys[number],
                 self._b.shapes(pair.b)[0],
                 self._odd.get(number, ""),
                 self._problem(pair),
                 self._a.pieces(pair.a).identical,
                 zeros=self._a.zeros(pair.a),
+                usual=self._usual(number),
             )
             for number, pair in sorted(self._pairs.items())
         ]
@@ -358,6 +360,11 @@ class LayoutComparison:
             has_other_calls=self._has_other_calls,
         )
         return [self._by_marginals(row) for row in rows]
+
+    def _usual(self, number: int) -> str:
+        """Return how ranks hold others of the kind of a tensor, if most are held in another way; else ""."""
+        decision = self._decisions.get(number)
+        return self._state.agreements.odd(self._kind(number), decision) if decision else ""
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of both sides, put together as decided; None if they cannot be read."""

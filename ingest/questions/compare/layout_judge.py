@@ -19,6 +19,7 @@ from ingest.reader.flow.operator_kinds import is_input
 from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.sharded.placement import Held, Placement
 from workers.arrays.sharded.placement_search import is_sum
+from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.compare import PairComparison
 
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
@@ -35,6 +36,7 @@ class JudgedTensor:
     row: ComparedTensor
     decision: Decision | None
     outcome: PairComparison | None
+    key: TensorKey
     shape_b: tuple[int, ...]
     odd: str
     """What the dump tells of how its ranks hold it, if values show otherwise; else ""."""
@@ -46,6 +48,8 @@ class JudgedTensor:
     """The share of its elements that are zero."""
     note: str = ""
     """What was allowed for."""
+    usual: str = ""
+    """How ranks hold others of its kind, if most are held in another way; else ""."""
 
     @property
     def is_held_alike(self) -> bool:
@@ -55,6 +59,12 @@ class JudgedTensor:
             return False
         held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
         return way.same_on_both or held <= {Held.REPLICATED}
+
+    @property
+    def cuts(self) -> frozenset[Held]:
+        """The ways in which it is cut, along whatever axis."""
+        way = self.decision.way if self.decision else None
+        return frozenset(dimension.held for dimension in way.a.dimensions) if way else frozenset()
 
     def measured(self) -> Measured | None:
         """Return how far both sides are apart; None if nothing could be read."""
@@ -152,7 +162,7 @@ class LayoutJudge:
             return FirstDifference(part, ())
         if (missing := of_one_side_before(first, rows, self._flow.in_b)) is not None:
             return FirstDifference(missing, ())
-        first = self._unreduced(first, known) or first
+        first = self._held_otherwise(first, known) or self._unreduced(first, known) or first
         return FirstDifference(first, _inputs_beside(first, rows))
 
     def _unreduced_gradient(
@@ -170,6 +180,19 @@ class LayoutJudge:
             return None  # gradients are dumped before they are reduced
         why = f"each rank holds a part of the sum, and moved {first.name_a} by that part alone"
         return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
+
+    def _held_otherwise(
+        self, first: ComparedTensor, known: Mapping[int, ComparedTensor]
+    ) -> ComparedTensor | None:
+        """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read."""
+        number = next((n for n in sorted(known) if self._tensors[n].usual), first.number)
+        read = self._flow.reads(first.number, known) or []
+        if number >= first.number or self._tensors[number].cuts not in (self._tensors[n].cuts for n in read):
+            return None
+        row, usual = known[number], self._tensors[number].usual
+        own = row.held.placement if row.held else "?"
+        why = f"held as {own}, in other layers as {usual}; {first.name_a} was computed from it"
+        return replace(row, verdict=Verdict.DIFFERENT, reason=why, level="likely")
 
     def _unreduced(self, first: ComparedTensor, known: dict[int, ComparedTensor]) -> ComparedTensor | None:
         """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
@@ -191,7 +214,7 @@ class LayoutJudge:
     def _is_part_of_sum(self, number: int, following: ComparedTensor) -> bool:
         """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
         tensor = self._tensors[number]
-        own, other = (self._flow.keys[n].op_name for n in (number, following.number))
+        own, other = tensor.key.op_name, self._tensors[following.number].key.op_name
         is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
         return _is_certain_sum(tensor) and not is_reduction
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -32,22 +33,22 @@ def kind_of(key: TensorKey, ndim: int) -> Kind:
 class Agreements:
     """How tensors of each kind are held, as far as that is certain."""
 
-    _certain: dict[Kind, set[Kinds]] = field(default_factory=dict)
+    _certain: dict[Kind, Counter[Kinds]] = field(default_factory=dict)
 
     def learn(self, kinds: Sequence[Kind], decision: Decision) -> None:
-        """Take a decision that is certain; and where all ranks hold the same, whatever the values."""
+        """Count a decision that is certain; and where all ranks hold the same, whatever the values."""
         if decision.way is None:
             return
         shown = _shown(decision.way)
         is_certain = decision.certainty is Certainty.CERTAIN
         if is_certain or (decision.certainty is Certainty.BY_SHAPE and shown[0] == Held.REPLICATED):
             for kind in kinds:
-                self._certain.setdefault(kind, set()).add(shown)
+                self._certain.setdefault(kind, Counter())[shown] += 1
 
     def usual(self, kind: Kind) -> Kinds | None:
         """Return the placements of a kind of tensors on both sides; None if not known or not unanimous."""
-        seen = self._certain.get(kind, set())
-        return next(iter(seen)) if len(seen) == 1 else None
+        counts = self._certain.get(kind, Counter())
+        return next(iter(counts)) if len(counts) == 1 else None
 
     def settle(self, kinds: Sequence[Kind], decision: Decision) -> Decision:
         """Return the decision with what others of the kind show, if that is needed and possible.
@@ -64,6 +65,17 @@ class Agreements:
             return decision
         text = f"{decision.explanation}; others of its kind are held so"
         return replace(decision, way=fitting[0], certainty=Certainty.AGREED, explanation=text, also=())
+
+    def odd(self, kind: Kind, decision: Decision) -> str:
+        """Return the placement of others of its kind if this one differs from most of them; else ""."""
+        counts = self._certain.get(kind, Counter())
+        if decision.way is None or decision.certainty is not Certainty.CERTAIN or len(counts) < 2:
+            return ""
+        (most, number), (_, next_number) = counts.most_common(2)
+        own = _shown(decision.way)
+        if own == most or number < MANY or number < 2 * next_number:
+            return ""
+        return " | ".join(dict.fromkeys(most))
 
 
 def _shown(way: ScoredWay) -> Kinds:

@@ -52,6 +52,15 @@ def test_what_is_open_is_settled_by_others_of_its_kind() -> None:
     assert agreements.settle([kind], unknown) is unknown  # the kind is not unanimous any more
 
 
+def test_one_among_many_is_odd() -> None:
+    agreements, kind = Agreements(), kind_of(key("a.0"), 2)
+    whole, parts = decided(WHOLE, WHOLE), decided(WHOLE - NOISE, NOISE)
+    for decision in (whole, whole, parts):
+        agreements.learn([kind], decision)
+    assert agreements.odd(kind, parts).startswith("replicated")
+    assert agreements.odd(kind, whole) == ""
+
+
 def test_gradients_are_held_as_their_parameters() -> None:
     kinds = kinds_of(key("a.weight", "Gradient"), 1)
     assert kinds[1] == kind_of(key("a.weight", "Parameter"), 1)
