@@ -50,11 +50,11 @@ _MAX_RANKS = 1_000_000
 _SHOWN = 3
 #: Why tensors that replicas can share are not compared.
 _NEVER = (
-    "never agreed, and so is not compared: batches, or parts of a whole of which each rank has its own, or "
+    "never agreed, and cannot be compared: batches, or parts of a whole of which each rank has its own, or "
     "what differs from the first step on"
 )
 _SELDOM = (
-    "agreed in some steps and not in others, and is not compared: too seldom, or on at most two different "
+    "agreed in some steps and not in others, and cannot be compared: too seldom, or on at most two different "
     "values, which happens by chance"
 )
 #: Kinds of tensors that replicas should share judging by the name alone.

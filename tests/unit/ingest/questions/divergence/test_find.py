@@ -181,7 +181,7 @@ def test_what_agreed_on_few_values_is_not_said_to_have_never_agreed() -> None:
     found = divergence(made.store)
     assert found.agree
     never, sometimes = found.notes
-    assert never.startswith("1 tensor that replicas can share never agreed, and so is not compared: batches")
+    assert never.startswith("1 tensor that replicas can share never agreed, and cannot be compared: batches")
     assert "(Parameter.label.output.0)" in never
     assert sometimes.startswith("1 tensor that replicas can share agreed in some steps and not in others")
     assert "(Parameter.bias.output.0)" in sometimes
