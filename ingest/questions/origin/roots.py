@@ -37,21 +37,22 @@ class Weight(IntEnum):
 
 #: What something bad leads to, and the calls from which it gets there. Found for all calls of a step at once:
 #: there may be many roots. `nan`: NaN, or what is not known to be infinity. `ends`: an output that no call
-#: read, or a parameter. `checks`: an operator that looks for NaN and Inf. `hard births`: a call that produced
-#: NaN from infinity and is not a softmax.
+#: read, or a parameter. `checks`: an operator that looks for NaN and Inf. `births`: a call that produced NaN
+#: from infinity; `hard births`: one that is not a softmax.
 Consequences: TypeAlias = dict[str, set[Call]]
 
 
 def consequences_of(flow: Flow) -> Consequences:
     """Follow the flow of a step backwards from its ends."""
     calls = list(flow.calls)
-    births = [call for call in calls if _produces_nan(flow, call) and not is_softmax(call.op_type)]
+    births = [call for call in calls if _produces_nan(flow, call)]
     return {
         "nan": flow.upstream(call for call in calls if _has_other_than_infinity(call)),
         "ends": flow.upstream(filter(flow.unread_outputs, calls)),
         "checks": flow.upstream(call for call in calls if checks_finite(call.op_type)),
         "parameters": flow.upstream(call for call in calls if is_parameter(call.op_type)),
-        "hard births": flow.upstream(births),
+        "births": flow.upstream(births),
+        "hard births": flow.upstream(call for call in births if not is_softmax(call.op_type)),
     }
 
 
@@ -274,7 +275,8 @@ def _is_mask(root: Root, harmless: set[CallKey]) -> bool:
     if root.holds != "-Inf":
         return False
     is_known = root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless
-    return is_known or not root.leads_to("hard births")
+    # The logarithm of zero masks nothing: where no call made NaN of it, its gradient did.
+    return is_known or (root.leads_to("births") and not root.leads_to("hard births"))
 
 
 def masks_of(roots: Iterable[Root], harmless: set[CallKey]) -> list[Root]:
