@@ -180,11 +180,12 @@ class AttentionForm:
         """
         if parts is None or any(part.shape[1] % self.size or not part.size for part in parts[:2]):
             return None
-        if parts[2].shape[1] % max(parts[1].shape[1] // self.size, 1):
+        heads, shared = (part.shape[1] // self.size for part in parts[:2])
+        if heads % shared or parts[2].shape[1] % shared:
             return None
         unit = unit_roundoff(parts[0].dtype)
         by_head = self._by_head(parts, unit, positions)
-        count, heads = len(parts[0]), len(by_head[0])
+        count = len(parts[0])
         at = np.arange(count)
         seen = at[None, :] <= at[:, None] + self.ahead
         if self.window:
