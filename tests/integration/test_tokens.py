@@ -6,9 +6,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ingest
+from ingest.questions.rollout.attention import AttentionForm
 from tests.cli import run
 
 Sides = Callable[..., tuple[Path, Path]]
@@ -265,3 +267,10 @@ def test_a_side_without_token_ids_is_refused(programs: ModuleType, tmp_path: Pat
         programs.torch.nn.Linear(4, 4), tmp_path / "other", lambda p: p(programs.torch.ones(2, 4))
     )
     assert "reads token ids" in run("compare", str(a), str(b), "--by", "token", code=2).stderr
+
+
+def test_rows_that_cannot_be_grouped_by_heads_are_no_attention() -> None:
+    """Three query heads cannot share two key heads, whatever else the widths allow."""
+    q, k, v = (np.ones((5, width), np.float32) for width in (12, 8, 8))
+    assert AttentionForm(4).applied((q, k, v)) is None
+    assert AttentionForm(4).applied((np.ones((5, 16), np.float32), k, v)) is not None
