@@ -384,9 +384,14 @@ class _StepJudge:
         return self._is_equal_so_far and not known.is_apart
 
     def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
-        """Return the calls of the kind that a tensor was returned by. Updates work element by element."""
+        """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
+
+        Kernels and their threads are chosen by shapes. Updates work element by element.
+        """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        form = len(tensor.shape) > 1 if is_moved else tensor.shape
+        reads = self._flow.reads(tensor.number, self._tensors) or ()
+        shapes = tuple(self._tensors[n].shape for n in reads if n in self._tensors)
+        form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
     def _same_bytes(self, tensor: Measured) -> str:
