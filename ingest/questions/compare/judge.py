@@ -522,8 +522,10 @@ class _StepJudge:
         of_parameters = self._largest_of_gradients()
         is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
         # What is executed last may be the next batch. Where there are gradients, they tell what was read.
-        gradients = (self._differences[n] for n in self._tensors if self._flow.parts[n].is_gradient)
-        of_gradients = min(of_parameters, max(gradients, default=0.0))
+        gradients = (
+            self._differences[n] for n in self._tensors if self._flow.parts[n] is StepPart.PARAMETER_GRADIENT
+        )
+        of_gradients = min(of_parameters, max(filter(math.isfinite, gradients), default=0.0))
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
@@ -542,7 +544,9 @@ class _StepJudge:
             elif (
                 later >= _FEWEST_LATER
                 and max(closest, of_gradients) * _CLOSER < difference
-                and self._may_be_in_flight(number, difference)
+                and self._may_be_in_flight(number)
+                # Without gradients of parameters, nothing tells that batches are cut in another way.
+                and (math.isinf(of_parameters) or not self._has_effect(number, difference))
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "
@@ -558,20 +562,16 @@ class _StepJudge:
         Only what differs counts: a norm forgets what its input differed by.
         """
         activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        different = [
-            min(self._differences[n], 1.0)
-            for n in activations
-            if self._tensors[n].unequal and n not in unread
-        ]
-        is_most = 2 * len(different) > len(activations)
-        return is_most and of_parameters * _CLOSER < min(different, default=0.0)
+        different = [n for n in activations if self._tensors[n].unequal and n not in unread]
+        if not different or activations.index(different[0]) > len(different):
+            return False  # what is read first is alike
+        return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
 
-    def _may_be_in_flight(self, number: int, difference: float) -> bool:
-        """Return whether a tensor may have been dumped before it was written: no loss, and without effect."""
+    def _may_be_in_flight(self, number: int) -> bool:
+        """Return whether a tensor may have been dumped before it was written; a loss may not."""
         tensor = self._tensors[number]
         is_number = tensor.metrics is not None and tensor.metrics.count == 1
-        is_candidate = tensor.unequal and self._flow.is_same_rank and not is_number
-        return bool(is_candidate) and not self._has_effect(number, difference)
+        return bool(tensor.unequal) and self._flow.is_same_rank and not is_number
 
     def _has_effect(self, number: int, difference: float) -> bool:
         """Return whether an operator that was given what was dumped of a tensor returned something else."""
