@@ -37,14 +37,10 @@ SAMPLE: dict[str, str] = {
     "megatron, tp=2: no reduction backward": "",
     "gan": "",
     "vae": "",
-    "vit": "",
-    "actor_critic, optimizer=adamw, warm_up=8": "",
-    "fsdp2": "",
     "dtensor tp: output left as partial sum": "alone",
     "lora: both factors begin at zero": "",
     "cnn: channels loaded in another order": "",
     "megatron, cp=2, further": "",
-    "megatron, dp=2 sp=2, masked": "",
 }
 
 

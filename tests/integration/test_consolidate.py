@@ -65,7 +65,7 @@ def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path
     by_step = run("find", store, "--where", "nan_count > 0", "--step", "2", "--json").json
     assert [row["nan_count"] for row in found] == [row["nan_count"] for row in by_step]
     refused = run("find", store, "--consolidated", "--where", "nan_count > 0", "--rank", "1", code=2)
-    assert "--where and --step alone" in refused.stderr
+    assert "--consolidated does not go with --rank" in refused.stderr
 
 
 def test_ingest_brings_the_view_up_to_date(dumps: DumpLibrary, tmp_path: Path) -> None:
