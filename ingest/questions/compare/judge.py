@@ -278,7 +278,8 @@ class _StepJudge:
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
         alike = [n for n in self._judgements if self._flow.parts[n] is not StepPart.PARAMETER]
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
-            self._known.found |= bool(different)
+            # What could not be put together from its ranks has no metrics, and shows nothing.
+            self._known.found |= any(self._tensors[n].metrics is not None for n in different)
             return self._judgements
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
@@ -390,7 +391,8 @@ class _StepJudge:
         """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         reads = self._flow.reads(tensor.number, self._tensors) or ()
-        shapes = tuple(self._tensors[n].shape for n in reads if n in self._tensors)
+        inputs = (n for n in reads if n in self._tensors and not self._flow.parts[n].is_of_parameter)
+        shapes = tuple(self._tensors[n].shape for n in inputs)
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
@@ -443,7 +445,19 @@ class _StepJudge:
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if part is StepPart.PARAMETER:
             return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
-        return self._carried_noise(tensor, metrics, limit, reads or ())
+        return self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+
+    def _copied_noise(self, tensor: Measured) -> str:
+        """Return which noise an input is, as where a function was given a bias; "" if none."""
+        if self._flow.is_output(tensor.number):
+            return ""
+        noisy = (n for n, known in self._judgements.items() if known.verdict is Verdict.NOISE)
+        same = (
+            n
+            for n in noisy
+            if (own := self._tensors[n]).metrics == tensor.metrics and own.shape == tensor.shape
+        )
+        return next((f"it is {self._flow.names[n]}, which is noise" for n in same), "")
 
     def _carried_noise(self, tensor: Measured, metrics: Metrics, limit: float, reads: Sequence[int]) -> str:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
@@ -546,7 +560,7 @@ class _StepJudge:
                 and max(closest, of_gradients) * _CLOSER < difference
                 and self._may_be_in_flight(number)
                 # Without gradients of parameters, nothing tells that batches are cut in another way.
-                and (math.isinf(of_parameters) or not self._has_effect(number, difference))
+                and (math.isinf(of_parameters) or not self._has_effect(number, difference, unread))
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "
@@ -573,10 +587,13 @@ class _StepJudge:
         is_number = tensor.metrics is not None and tensor.metrics.count == 1
         return bool(tensor.unequal) and self._flow.is_same_rank and not is_number
 
-    def _has_effect(self, number: int, difference: float) -> bool:
-        """Return whether an operator that was given what was dumped of a tensor returned something else."""
-        results = (self._differences.get(result, 0.0) for result in self._flow.results(number))
-        return any(result * _CLOSER >= difference for result in results)
+    def _has_effect(self, number: int, difference: float, unread: Container[int]) -> bool:
+        """Return whether an operator that was given what was dumped of a tensor returned something else.
+
+        What nothing was computed from does not count.
+        """
+        results = (n for n in self._flow.results(number) if n not in unread)
+        return any(self._differences.get(n, 0.0) * _CLOSER >= difference for n in results)
 
     def _largest_of_gradients(self) -> float:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
