@@ -77,7 +77,7 @@ def _anomalies(known: Mapping[str, Any]) -> Iterator[Statement]:
     for incident in known["incidents"]:
         if incident["severity"] not in _SERIOUS:
             continue
-        operator = ".".join(filter(None, (incident.get("op_type"), incident.get("op_name"))))
+        operator = _operator(incident)
         rank = incident.get("rank")
         yield Statement(
             "anomalies",
@@ -93,7 +93,7 @@ def _anomalies(known: Mapping[str, Any]) -> Iterator[Statement]:
 def _origin(known: Mapping[str, Any]) -> Iterator[Statement]:
     if known.get("op_name") is None or known["how"] == "recorded":
         return
-    operator = ".".join(filter(None, (known.get("op_type"), known["op_name"])))
+    operator = _operator(known)
     cause = _cause(known, "nan")
     text = f"{known['what']} {known['how']} in {operator}"
     yield Statement("origin", text, _places(operator), known["step"], (known["rank"],), cause)
@@ -103,7 +103,7 @@ def _divergence(known: Mapping[str, Any]) -> Iterator[Statement]:
     for finding in known.get("misplaced", ()):
         yield _misplaced("divergence", finding)
     for broken in known.get("broken", ()):
-        operator = ".".join(filter(None, (broken.get("op_type"), broken.get("op_name"))))
+        operator = _operator(broken)
         ranks = tuple(broken.get("ranks", ()))
         text = f"{operator} broke: its inputs are equal"
         is_open = not broken["has_majority"]
@@ -159,6 +159,10 @@ READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Statement]]] = {
     "audit": _audit,
     "compare": _compare,
 }
+
+
+def _operator(known: Mapping[str, Any]) -> str:
+    return ".".join(filter(None, (known.get("op_type"), known.get("op_name"))))
 
 
 def _cause(known: Mapping[str, Any], otherwise: str = "") -> str:

@@ -336,7 +336,7 @@ class Experts(nn.Module):
         return (picked * gates[..., None]).sum(1).view_as(x)
 
     def _counts(self):
-        """Which of the own tokens are no padding."""
+        """Return which of the own tokens are not padding."""
         if not self.world.options.sequence:
             return self.world.counts
         group = self.world.group("tp", "padding mask cut over a wrong group", self.path)

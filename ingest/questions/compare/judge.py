@@ -354,12 +354,12 @@ class _StepJudge:
             return f"{own} instead of {other}, though what its operator read and others like it have one type"
         if not tensor.is_alike or not tensor.fits or not self._has_same_sources(tensor, reads):
             return ""
-        calls = self._calls_like(tensor)
+        calls = self._calls_like(tensor, reads or ())
         is_fact = bool(tensor.unequal) and calls.contradict(tensor)
         calls.equal += not tensor.unequal
         calls.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
         calls.unequal += bool(tensor.unequal) and not is_fact
-        return self._same_bytes(tensor) if is_fact else ""
+        return self._same_bytes(tensor, calls) if is_fact else ""
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""
@@ -384,19 +384,18 @@ class _StepJudge:
             return all(not self._tensors[number].unequal for number in reads)
         return self._is_equal_so_far and not known.is_apart
 
-    def _calls_like(self, tensor: Measured) -> _CallsWithSameBytes:
+    def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
 
         Kernels and their threads are chosen by shapes. Updates work element by element.
         """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        reads = self._flow.reads(tensor.number, self._tensors) or ()
-        inputs = (n for n in reads if n in self._tensors and not self._flow.parts[n].is_of_parameter)
+        inputs = (n for n in reads if not self._flow.parts[n].is_of_parameter)
         shapes = tuple(self._tensors[n].shape for n in inputs)
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
-    def _same_bytes(self, tensor: Measured) -> str:
+    def _same_bytes(self, tensor: Measured, calls: _CallsWithSameBytes) -> str:
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         what = (
             "it and its gradient were equal in the step before"
@@ -406,7 +405,7 @@ class _StepJudge:
         return (
             f"{tensor.unequal} of {tensor.size} elements differ, relative difference "
             f"{self._differences[tensor.number]:.2g}, though {what}; with the same bytes, "
-            f"{self._calls_like(tensor).equal} others like it are equal"
+            f"{calls.equal} others like it are equal"
         )
 
     def _beyond(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:

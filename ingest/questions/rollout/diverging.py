@@ -531,7 +531,7 @@ class ModuleWalk:
         bad = times > 1
         rows = np.flatnonzero(bad.any(axis=1))
         prefixes = place.pair.sequences[failing].prefixes
-        # What the trainer does, and nobody can say, need not be what is wrong.
+        # If nothing says what the trainer does, the rollout need not be the side that is wrong.
         side = SIDES[failing] if failing or how else ""
         tokens = tuple(
             DivergentToken(
