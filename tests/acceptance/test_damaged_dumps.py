@@ -1,8 +1,6 @@
 """Dumps that are not as they should be: late, repeated, cut short, or no tensors at all."""
 
 import pickle
-import re
-import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -121,28 +119,6 @@ def test_late_file_makes_a_new_generation(dump: Path, cluster: DaskCluster, tmp_
     assert leaf.record["previous"] == [first[1]["fingerprint"]]
     assert others.items() <= checker.versions(store).items()
     assert run("verify", store, "--json").json == []
-
-
-def test_second_run_into_the_same_directories_is_told_apart(
-    dump: Path, cluster: DaskCluster, tmp_path: Path
-) -> None:
-    """A job that starts again dumps every tensor once more beside the first: both are kept."""
-    store = tmp_path / "run.zarr"
-    ingest = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
-    run(*ingest)
-    for step in (0, 1):
-        for path in tensor_files(dump, step):
-            later = re.sub(r"\.(\d{16})\.", lambda m: f".{int(m[1]) + 60_000_000}.", path.name)
-            shutil.copy(path, path.with_name(later))
-
-    again = run(*ingest).json
-
-    assert {row["step"]: row["tensors"] for row in again} == {0: 2 * 195, 1: 2 * 195}
-    checker.check(store, dump)
-    words = ("find", store, "--step", 0, "--op-type", "Conv2D", "--io", "output", "--json")
-    found = run(*words).json
-    assert [row["occurrence"] for row in found] == [0] * (len(found) // 2) + [1] * (len(found) // 2)
-    assert all(row["name"].endswith("#1") == (row["occurrence"] == 1) for row in found)
 
 
 def test_unreadable_iteration_is_left_for_later(

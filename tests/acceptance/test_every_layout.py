@@ -1,6 +1,5 @@
 """Every dump system there is, with no flag."""
 
-import csv
 import json
 import shutil
 import struct
@@ -143,34 +142,6 @@ def test_statistics_are_those_of_the_file_to_its_printed_precision(
             read()
 
 
-@pytest.mark.parametrize("version", ["statistic-2.0", "statistic-2.2.1-md5", "statistic-2.5-categories"])
-def test_statistic_csv_of_every_version_fills_the_table(
-    version: str, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    place = tmp_path / "dump" / "rank_0" / "Net" / "0" / "3"
-    place.mkdir(parents=True)
-    shutil.copy(dumps["synthetic-text"] / version / "statistic.csv", place)
-    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    rows = len((place / "statistic.csv").read_text().splitlines()) - 1
-    assert (summary.key, summary.statistics_only, summary.files) == (StepKey(0, 3), rows, 1)
-    told = csv.DictReader((place / "statistic.csv").read_text().splitlines())
-    finite = {(row["Op Name"], row["IO"], int(row["Slot"])): row["Max Value"] for row in told}
-    for tensor in open_store(tmp_path / "run.zarr").tensors():
-        said = finite[tensor.op_name, tensor.io, tensor.slot]
-        if said not in ("null", "nan", "inf", "-inf"):
-            assert tensor.statistics.max == float(said)
-
-
-def test_genuine_statistic_csv_is_read_whole(tmp_path: Path) -> None:
-    place = tmp_path / "dump" / "rank_0" / "Net" / "0" / "0"
-    place.mkdir(parents=True)
-    shutil.copy(sample("mindspore-2.5-statistic-csv/statistic.csv"), place)
-    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    assert (summary.status, summary.unparsed) == ("complete", 0)
-    lines = (place / "statistic.csv").read_text().splitlines()
-    assert summary.statistics_only == len([line for line in lines[1:] if line])
-
-
 def test_raw_files_of_the_first_releases_have_the_golden_values(tmp_path: Path) -> None:
     (tree,) = sample("mindspore-1.x-gpu-raw-bin/sync_trans_false").iterdir()
     summaries = ingest_directly(tree.parent, tmp_path / "run.zarr")
@@ -263,32 +234,6 @@ def test_arguments_that_are_no_tensors_are_kept_as_files(tmp_path: Path) -> None
     (row,) = run("ls", tmp_path / "run.zarr", "--problems", "--json").json
     assert "holds no tensor" in row["problem"]
     assert "never loaded" in row["problem"]
-
-
-def test_padding_that_is_not_zero_is_not_lost(tmp_path: Path) -> None:
-    """Then the device layout is what is stored; statistics are those of the elements alone."""
-    place = tmp_path / "dump" / "20260101000000" / "0" / "Net" / "1" / "0"
-    device = np.full((1, 1, 16, 16), np.nan, np.float16)
-    host = np.arange(35, dtype=np.float16).reshape(5, 7)
-    device[0, 0, :5, :7] = host
-    tensor = dump_data_writer.Tensor(
-        device.tobytes(),
-        data_type=2,
-        shape=[1, 1, 16, 16],
-        original_shape=[5, 7],
-        format=dump_data_writer.FORMAT_CODES["FRACTAL_NZ"],
-    )
-    content = dump_data_writer.dump_data([tensor], [])
-    write_operator(place, "MatMul.Default_MatMul-op1.1.2.1700000000000001", content)
-    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    assert summary.nan_count == 0
-    store = open_store(tmp_path / "run.zarr")
-    (found,) = store.tensors()
-    np.testing.assert_array_equal(found.read(), host)
-    assert found.read_device().tobytes() == device.tobytes()
-    assert list(store.verify()) == []
-    store.step(0, 0).export(tmp_path / "back")
-    assert list(files_below(tmp_path / "back").values()) == [content]
 
 
 def made_of_all(dumps: DumpLibrary, root: Path) -> Path:

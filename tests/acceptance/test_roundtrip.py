@@ -1,6 +1,5 @@
 """From a dump to a store and back, for every dump there is."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,17 +63,6 @@ def test_every_dump_comes_back_byte_for_byte(
     assert list(opened.verify()) == []
     exported = [file for step in opened.select() for file in step.export(back)]
     assert {file.source for file in exported if not file.problem} == files_below(dump).keys()
-    assert files_below(back) == files_below(dump)
-
-
-def test_the_commands_bring_it_back_too(dumps: DumpLibrary, tmp_path: Path) -> None:
-    dump, store, back = dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr", tmp_path / "back"
-    ingest_directly(dump, store)
-    with ThreadPoolExecutor() as pool:
-        verified = pool.submit(run, "verify", store, "--json")
-        exported = pool.submit(run, "export", store, back, "--json")
-    assert verified.result().json == []
-    assert {row["source"] for row in exported.result().json} == files_below(dump).keys()
     assert files_below(back) == files_below(dump)
 
 

@@ -16,17 +16,13 @@ from ingest.reader.cubes.consolidated import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.record import WithoutTensors
 
 NAMES = [f"op{i}" for i in range(50)]
 
@@ -135,64 +131,3 @@ def test_on_a_cluster_and_on_object_storage(
     for before, place in zip(blocks, (0, 16, 17), strict=True):
         np.testing.assert_array_equal(by_threads.block(place).statistics, before.statistics)
         np.testing.assert_array_equal(by_threads.block(place).digest, before.digest)
-
-
-@pytest.mark.s3
-def test_the_commits_of_many_steps_take_a_request_for_each_step(
-    s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Copies of them are read, and the commits that were changed since they were copied."""
-    for name, value in s3_environment.items():
-        monkeypatch.setenv(name, value)
-    url = f"{s3_bucket.url}/copies.zarr"
-    objects = open_objects(resolve(url))
-    commit.ensure_root(objects)
-    ranks, steps = 12, 4
-    put_all(objects, ranks, steps, anomalous_at=(5, 3))
-
-    def asked() -> tuple[ingest.OriginAnswer, int]:
-        counting = CountingStore(objects)
-        answer = ingest.origin(ingest.DumpStore(counting))
-        return answer, counting.requests
-
-    before, requests_before = asked()
-    ingest.consolidate(url)
-    after, requests_after = asked()
-    assert (after, after.rank, after.step) == (before, 5, 3)
-    assert requests_before - requests_after >= (ranks - 1) * steps - 3
-
-    put(objects, 2, 1, anomalous=[3])  # now it begins there
-    changed, _ = asked()
-    assert (changed.rank, changed.step) == (2, 1)
-    committed = commit.read(objects, StepKey(0, 0))
-    assert committed is not None
-    why = WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old")
-    commit.drop_tensors(objects, committed, why)
-    without = [step.key for step in ingest.open_store(url).select() if not step.has_tensors]
-    assert without == [StepKey(0, 0)]
-    ingest.consolidate(url)
-    assert objects.children(CHANGED) == []
-    _, requests_then = asked()
-    assert requests_then <= requests_after
-    assert [step.key for step in ingest.open_store(url).select() if not step.has_tensors] == without
-
-
-@pytest.mark.dask
-def test_findings_are_logged_counted_and_stored_while_it_follows(tmp_path: Path) -> None:
-    root, store = tmp_path / "dump", tmp_path / "run.zarr"
-    made = MadeRun(MadeDump(root))
-    for step in range(6):
-        made.op("MatMul.Gradients_net-op0", (), [numbers(1, step / 10)], step=step)
-    ingest_directly(root, store)
-    env = {"DUMP_INGEST_CONSOLIDATOR_METRICS": ""}
-    with start("consolidate", store, "--follow", "--poll", "0.1", env=env) as follower:
-        follower.wait_until(lambda: len(list((store / "findings").glob("*.*"))) == 6, timeout_s=60)
-        made.op("MatMul.Gradients_net-op0", (), [numbers(500, 0)], step=6)
-        ingest_directly(root, store)
-        follower.wait_until(lambda: follower.events("finding"), timeout_s=60)
-        (row,) = follower.events("finding")
-        assert follower.terminate() == 0
-    assert (row["rule"], row["rank"], row["step"], row["level"]) == ("gradient_explosion", 0, 6, "warning")
-    (finding,) = ingest.anomalies(ingest.open_store(str(store)), rule="gradient_explosion").findings
-    assert finding.reason == row["reason"]
-    assert finding.value == pytest.approx(500, rel=0.1)

@@ -1,6 +1,5 @@
 """`doctor` with a real cluster, a real bucket, and files of another user."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -38,21 +37,6 @@ def test_what_works_is_reported_and_nothing_is_left_behind(
     assert "no store there yet" in details["store"]
     assert "2 workers" in details["scheduler"]
     assert checker.objects(store) == {}
-
-
-def test_files_of_another_user_are_found(
-    dumps: DumpLibrary, unprivileged: tuple[str, ...], tmp_path: Path
-) -> None:
-    """The usual reason why nothing is ingested: MindSpore writes with 0400."""
-    dump = tmp_path / "dump"
-    shutil.copytree(dumps["longnames-1rank"] / "dump", dump)
-    for path in dump.rglob("*"):
-        if path.is_file():
-            path.chmod(0)
-    done = run("doctor", dump, code=1, prefix=unprivileged)
-    assert "permission denied" in done.stdout
-    assert "has mode 0000" in done.stdout
-    assert "chmod -R u+rX" in done.stdout
 
 
 @pytest.mark.s3

@@ -22,13 +22,13 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.reader.cubes.consolidated import open_cubes
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
-from ingest.store_gc.plan import GcPlan, GcPolicy
+from ingest.store_gc.plan import GcPolicy
 from ingest.store_gc.planner import make_plan
 from tests import checker
 from tests.cli import run
 from tests.gc_stores import POLICY, Fragile, Killed, gc, make_store
 from tests.servers.ceph import S3Bucket
-from workers.errors import StoreDenied, UsageError
+from workers.errors import StoreDenied
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.store import commit
@@ -90,13 +90,6 @@ def answer(*args: object) -> Result:
     return CliRunner().invoke(app, [*map(str, args)])
 
 
-def refusal(*args: object) -> str:
-    """Run a command that must refuse for a mistake of its user, and return what it says."""
-    error = answer(*args).exception
-    assert isinstance(error, UsageError)
-    return error.message
-
-
 def test_commands_work_on_what_is_left(store: Path, base: Path, tmp_path: Path) -> None:
     gc(store, GcPolicy(keep_last=4))
     gc(store, GcPolicy(tensors_around_anomalies=0))
@@ -121,37 +114,6 @@ def test_commands_work_on_what_is_left(store: Path, base: Path, tmp_path: Path) 
     assert "no anomaly within 0 dumped steps" in shown.stdout
     compared = answer("compare", f"{store}@0,4", f"{store}@0,5")
     assert "min 4 and 5; elements were removed from the store" in compared.stdout
-
-
-def test_the_command_shows_a_plan_writes_it_and_carries_it_out(store: Path, tmp_path: Path) -> None:
-    shown = answer("gc", store, "--keep-last", "2", "--keep-anomalous")
-    assert "not among the newest 2 of its rank" in shown.stdout
-    assert "Nothing was changed" in shown.stderr
-    file = tmp_path / "plan.json"
-    answer("gc", store, "--keep-last", "2", "--keep-anomalous", "--plan", file)
-    plan = GcPlan.from_json(file.read_text())
-    done = run("gc", store, "--plan", file, "--apply", "--json")
-    assert len(done.json["removed"]) == len(plan.actions) == 8
-    assert '"event": "gc_removed"' in done.stderr
-    assert ingest.apply_gc(store, plan).objects == 0
-    assert "Nothing is to be removed" in answer("gc", store, "--keep-last", "2", "--keep-anomalous").stderr
-
-
-def test_mistakes_are_named(store: Path, tmp_path: Path) -> None:
-    assert "no dump-ingest store" in refusal("gc", tmp_path, "--keep-last", "1", "--apply")
-    assert "is not a valid duration" in refusal("gc", store, "--older-than", "30")
-    assert "is not a number of bytes" in refusal("gc", store, "--max-size", "much")
-    plan = ingest.plan_gc(store, POLICY)
-    other = shutil.copytree(store, tmp_path / "other.zarr")
-    with pytest.raises(UsageError, match="the plan was made for"):
-        ingest.apply_gc(other, plan)
-    file = tmp_path / "plan.json"
-    file.write_text("{}")
-    message = refusal("gc", store, "--plan", file, "--apply")
-    assert f"{file} is not a gc plan: Object missing required field `format`" in message
-    assert "has its own policy" in refusal("gc", store, "--plan", file, "--apply", "--keep-last", "1")
-    assert "No such file" in refusal("gc", store, "--plan", tmp_path / "none", "--apply")
-    assert "cannot be written" in refusal("gc", store, "--plan", tmp_path)
 
 
 @pytest.mark.s3
@@ -184,21 +146,6 @@ def test_on_object_storage(
     denied = connect(resolve(url, {"use_ssl": False}))
     with pytest.raises(StoreDenied):
         denied.delete_many(["zarr.json"])
-
-
-def test_chosen_steps_are_taken_back_and_can_be_taken_again(base: Path, store: Path) -> None:
-    planned = run("gc", store, "--rank", 0, "--step", 1, "--step", 3)
-    assert "chosen by rank and step" in planned.stdout
-    assert len(ingest.open_store(store).keys) == 12
-    run("gc", store, "--rank", 0, "--step", 1, "--step", 3, "--apply")
-    assert [(key.rank, key.step) for key in ingest.open_store(store).keys if key.rank == 0] == [
-        (0, step) for step in (0, 2, 4, 5)
-    ]
-    assert "removed by gc" in run("ingest", base / "dump", "--store", store).stderr
-    run("ingest", base / "dump", "--store", store, "--replace")
-    assert len(ingest.open_store(store).keys) == 12
-    refused = run("gc", store, "--step", 1, "--keep-last", 2, code=2)
-    assert "exclude" in refused.stderr
 
 
 _KILLED_WRITER = """

@@ -6,28 +6,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.cli import run, start
-from tests.npy_files import MadeDump, tensor_name
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, http_get
 from tests.servers.prometheus import Prometheus, StartPrometheus, promtool_check_metrics
 
 pytestmark = [pytest.mark.dask, pytest.mark.prometheus]
-
-#: A record of the hardware, as MindSpore writes it.
-OVERFLOW = json.dumps(
-    {
-        "AI Core": {"model_id": 1, "stream_id": 9, "task_id": 34, "task_type": 0, "status": 1},
-    }
-).encode()
-#: What it says of a tensor of 1.0 and 2.0 is wrong.
-STATISTICS = (
-    b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value\n"
-    b'Sub,Default_Sub-op0,0,0,78,output,0,8,float32,"(2,)",4.25,1,\n'
-)
 
 
 def scrape(port: int) -> str:
@@ -127,31 +113,3 @@ def test_workers_show_what_they_convert(
     for port in cluster.metrics_ports:
         if text := scrape(port):
             promtool_check_metrics(text)
-
-
-def test_watcher_counts_overflows_and_statistics_that_disagree(cluster: DaskCluster, tmp_path: Path) -> None:
-    """Both from zero on, so that an alert on their increase sees the first one."""
-    dump, later, port = MadeDump(tmp_path / "dump"), MadeDump(tmp_path / "later"), free_port()
-    later.add(np.array([1.0, 2.0], np.float32), tensor_name("Sub.Default_Sub-op0", time=78), step=1)
-    later.add(OVERFLOW, "Opdebug.Node_OpDebug.5.2.79.output.0.json", step=1)
-    later.add(STATISTICS, "statistic.csv", step=1)
-    dump.add(np.array([1.0, 2.0], np.float32), tensor_name("Sub.Default_Sub-op0", time=77))
-    words = ("watch", dump.root, "--store", tmp_path / "run.zarr", "--scheduler", cluster.address)
-    counted = (
-        'dump_ingest_overflow_records_total{rank="0"}',
-        "dump_ingest_watcher_statistics_disagreements_total",
-    )
-
-    def values() -> list[float]:
-        lines = dict(line.rsplit(" ", 1) for line in scrape(port).splitlines() if line[0] != "#")
-        return [float(lines.get(name, "nan")) for name in counted]
-
-    with start(*words, env={"DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}) as watch:
-        watch.wait_until(lambda: watch.events("step_committed"))
-        assert values() == [0.0, 0.0]
-
-        later.directory(1).rename(dump.root / "rank_0" / "Net" / "0" / "1")
-        watch.wait_until(lambda: len(watch.events("step_committed")) == 2)
-        assert values() == [1.0, 1.0]
-        promtool_check_metrics(scrape(port))
-        assert watch.terminate() == 0

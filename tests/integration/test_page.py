@@ -123,19 +123,6 @@ def test_a_phone_shows_all_steps_of_the_matrix_and_finds_the_cell_under_the_fing
         assert wide["width"] == 64 + 3 * 112 + 8
 
 
-def test_a_phone_shows_all_steps_of_an_incident(tmp_path: Path, chromium: Chromium) -> None:
-    made = MadeDump(tmp_path / "dump")
-    made.root.mkdir()
-    for step in range(60):
-        made.add(np.array([1, np.nan if step == 59 else 2], np.float32), tensor_name("Mul.m"), step=step)
-    ingest_directly(made.root, tmp_path / "long.zarr")
-    with RunningPage(tmp_path) as own, chromium.visit(own.url, narrow=True) as visitor:
-        visitor.go("/runs/long.zarr/incidents")
-        seen = visitor.page.locator("svg .mark").first.bounding_box()
-        assert seen is not None
-        assert seen["x"] + seen["width"] <= 390
-
-
 def test_a_phone_shows_names_without_a_space_in_several_lines(tmp_path: Path, chromium: Chromium) -> None:
     made = MadeDump(tmp_path / "dump")
     made.root.mkdir()
@@ -171,47 +158,6 @@ def test_every_view_fits_and_is_accessible(server: RunningPage, chromium: Chromi
         assert visitor.complaints == []
 
 
-def test_what_is_dark_on_the_screen_prints_dark_on_white(server: RunningPage, chromium: Chromium) -> None:
-    ink = "getComputedStyle(document.body).color"
-    with chromium.visit(server.url, dark=True) as visitor:
-        visitor.go(f"{RUN}/incidents")
-        assert visitor.page.evaluate(ink) == "rgb(231, 233, 238)"
-        visitor.page.emulate_media(media="print")
-        assert visitor.page.evaluate(ink) == "rgb(27, 30, 37)"
-
-
-def test_what_is_printed_says_when_and_not_how_long_ago(server: RunningPage, chromium: Chromium) -> None:
-    with chromium.visit(server.url) as visitor:
-        visitor.go(f"{RUN}/live")
-        since = visitor.page.locator(".lead time")
-        assert since.inner_text().endswith(" ago")
-        visitor.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", since.inner_text())
-        visitor.page.evaluate("dispatchEvent(new Event('afterprint'))")
-        assert since.inner_text().endswith(" ago")
-
-
-def test_the_values_are_reached_and_scrolled_by_keys(server: RunningPage, chromium: Chromium) -> None:
-    with chromium.visit(server.url, narrow=True) as visitor:
-        page = visitor.page
-        visitor.go(f"{RUN}/tensor?rank=1&step=2&name={LOG}")
-        page.locator(".values td.bad").first.wait_for()
-        for _ in range(30):
-            page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.className") == "values":
-                break
-        page.keyboard.press("ArrowRight")
-        # The policy of the page forbids what `wait_for_function` does.
-        assert page.evaluate(
-            """new Promise(done => {
-                const values = document.activeElement
-                if (values.scrollLeft > 0) done(true)
-                values.addEventListener("scroll", () => done(true))
-                setTimeout(() => done(false), 10000)
-            })"""
-        )
-
-
 def test_names_that_are_markup_do_nothing(server: RunningPage, chromium: Chromium) -> None:
     with chromium.visit(server.url) as visitor:
         visitor.page.on("dialog", lambda dialog: visitor.complaints.append(dialog.message))
@@ -244,18 +190,6 @@ def test_the_page_follows_the_store_and_says_if_it_is_away(
         page.locator("#away").wait_for(state="hidden", timeout=60_000)
 
 
-def test_a_server_that_is_gone_is_not_taken_for_a_store_that_is_away(runs: Path, chromium: Chromium) -> None:
-    own = RunningPage(runs, refresh_s=0)
-    with chromium.visit(own.url) as visitor:
-        with own:
-            visitor.go(f"{RUN}/live")
-        banner = visitor.page.locator("#away")
-        banner.wait_for(timeout=60_000)
-        assert banner.inner_text().strip() == (
-            "The server of this page does not answer. You see what was read before."
-        )
-
-
 def test_who_uses_keys_keeps_the_chosen_cell_when_a_step_is_committed(
     runs: Path, tmp_path: Path, chromium: Chromium
 ) -> None:
@@ -277,25 +211,6 @@ def test_who_uses_keys_keeps_the_chosen_cell_when_a_step_is_committed(
         assert visitor.complaints == []
 
 
-def test_a_form_leaves_out_empty_fields_and_keeps_them_usable(
-    server: RunningPage, chromium: Chromium
-) -> None:
-    """Browsers show a page that was left as it was when they go back to it."""
-    sent = """() => {
-        const form = document.forms[0]
-        form.addEventListener("submit", event => event.preventDefault())
-        form.requestSubmit()
-        return form.elements.ranks.disabled
-    }"""
-    with chromium.visit(server.url) as visitor:
-        page = visitor.page
-        visitor.go(f"{RUN}/matrix")
-        page.get_by_role("textbox", name="steps").fill("2-3")
-        page.get_by_role("button", name="Show").click()
-        page.wait_for_url(re.compile(r"/matrix\?stat=non_finite&steps=2-3$"))
-        assert page.evaluate(sent) is False
-
-
 def test_a_view_needs_no_script(server: RunningPage, chromium: Chromium) -> None:
     with chromium.visit(server.url, scripts=False) as visitor:
         visitor.go(f"{RUN}/matrix")
@@ -314,21 +229,6 @@ def test_a_report_shows_itself_without_a_server(runs: Path, tmp_path: Path, chro
         assert background == "rgb(246, 246, 243)"
         assert visitor.faults() == []
         assert visitor.complaints == []
-
-
-def test_a_wide_spread_prints_on_a_sheet_on_its_side(
-    dumps: DumpLibrary, tmp_path: Path, chromium: Chromium
-) -> None:
-    ingest_directly(dumps["nan-sqrt-2rank"] / "dump", tmp_path / "run.zarr")
-    path = tmp_path / "report.html"
-    path.write_text(ingest.report(ingest.open_store(tmp_path / "run.zarr")), "utf-8")
-    with chromium.visit(f"file://{path}") as visitor:
-        visitor.go("")
-        printed = visitor.page.pdf(format="A4", prefer_css_page_size=True)
-    sheets = [
-        tuple(map(float, sheet)) for sheet in re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed)
-    ]
-    assert [width > height for width, height in sheets] == [False, True, False]
 
 
 def test_the_page_of_a_comparison_fits_is_accessible_and_sorts_by_keys(

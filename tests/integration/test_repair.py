@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.api import consolidate, open_store, repair
+from ingest.api import open_store, repair
 from tests.cli import run
-from tests.damages import flip, only
+from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
@@ -47,18 +47,6 @@ def test_ingest_names_damage_and_writes_a_lost_root_again(dump: MadeDump, store:
     assert (store / "zarr.json").read_bytes() == root
 
 
-def test_a_damaged_view_is_named_and_made_again(store: Path) -> None:
-    consolidate(store)
-    flip(only(store, "consolidated/max/c/0/0/0"))
-    opened = open_store(store)
-    with pytest.raises(DamagedStore):
-        opened.consolidated().find("max > 1")
-    assert any("consolidated" in str(damage) for damage in opened.verify())
-    consolidate(store, check=True)
-    assert list(open_store(store).verify()) == []
-    assert len(open_store(store).consolidated().find("max > 1")) == 2
-
-
 @pytest.mark.parametrize("pattern", ["zarr.json", "*/index/labels/c/0/0"])
 def test_a_step_that_may_not_be_read_stops_no_answer(
     pattern: str, store: Path, unprivileged: tuple[str, ...]
@@ -69,10 +57,3 @@ def test_a_step_that_may_not_be_read_stops_no_answer(
     assert "Permission denied. Check owner and mode" in listed.stderr
     assert "AWS" not in listed.stderr
     assert "repair" not in listed.stderr  # which may not read it, either
-
-
-def test_a_commit_that_may_not_be_read_stops_no_question_that_asks_twice(
-    store: Path, unprivileged: tuple[str, ...]
-) -> None:
-    only(store, "rank_0/step_1/zarr.json").chmod(0)
-    assert "Permission denied" in run("anomalies", store, code=3, prefix=unprivileged).stderr

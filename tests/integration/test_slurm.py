@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -211,30 +210,6 @@ def test_mistakes_are_said_before_anything_starts(
     assert done.returncode == 1
     assert done.stderr.startswith(f"dump-ingest: {said}")
     assert not (tmp_path / "srun.log").exists()
-
-
-@pytest.mark.slow
-def test_a_job_that_fails_is_not_scraped_any_more(job: dict[str, str], tmp_path: Path) -> None:
-    """Its batch script ends early; what it told Prometheus and its keys go with it."""
-    targets = tmp_path / "targets"
-    targets.mkdir()
-    start = f"source {SCRIPTS}/dump-ingest.sh; dump_ingest_start /none $STORE"
-    script = f"set -e; {start}; ls $INGEST_TARGETS >seen; false"
-    with subprocess.Popen(
-        ["bash", "-c", script],
-        env={**job, "INGEST_TARGETS": str(targets)},
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    ) as batch:
-        try:
-            assert batch.wait(100) == 1
-        finally:
-            os.killpg(batch.pid, signal.SIGKILL)  # as Slurm does with what is left
-    assert (tmp_path / "seen").read_text().split() == ["dump-ingest-17.json"]
-    assert list(targets.iterdir()) == []
-    assert list(tmp_path.glob("dump-ingest-17*")) == []
 
 
 def test_the_epilog_takes_the_targets_of_one_job_away(tmp_path: Path) -> None:

@@ -5,33 +5,13 @@ import pytest
 
 from ingest.api import GcPolicy, apply_gc, open_store, plan_gc
 from ingest.reader.verifying.verify import verify
-from tests.gc_stores import DAY_S, age, gc
+from tests.gc_stores import age, gc
 from tests.pools import RANKS, PooledRun, replicas, values_of
 from workers.errors import TensorsRemoved
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
-
-
-def test_gc_counts_over_ranks(pooled: PooledRun) -> None:
-    pooled.take(RANKS, 1, replicas(1))
-    shared = pooled.pool(1)
-    age(pooled.store)
-    gc(pooled.store, GcPolicy(ranks=(0, 1), steps=(1,)))
-    gc(pooled.store, GcPolicy())
-    assert pooled.pool(1) == shared  # rank 2 refers to it
-    assert not list(verify(open_store(str(pooled.store))))
-    gc(pooled.store, GcPolicy(ranks=(2,), steps=(1,)))
-    assert pooled.pool(1) == shared  # only what was chosen
-    plan = plan_gc(str(pooled.store))
-    assert {action.what for action in plan.actions} == {"pool"}
-    assert plan.objects == len(shared)
-    apply_gc(str(pooled.store), plan)
-    assert pooled.pool(1) == {}
-    assert not (pooled.store / "pool" / "step_1").exists() or not list(
-        (pooled.store / "pool/step_1").iterdir()
-    )
 
 
 def test_gc_removes_a_step_and_its_pool_at_once(pooled: PooledRun) -> None:
@@ -68,15 +48,6 @@ def test_a_plan_that_is_out_of_date_removes_nothing_that_is_referred_to(pooled: 
     report = apply_gc(str(pooled.store), plan)
     assert {done.left for done in report.left} == {"rank 1 step 1 refers to it"}
     assert not list(verify(open_store(str(pooled.store)), [StepKey(1, 1)]))
-
-
-def test_an_old_array_is_made_young_by_whoever_finds_it(pooled: PooledRun) -> None:
-    pooled.take(1, 1, replicas(1))
-    age(pooled.store / "pool")
-    old = {path: path.stat().st_mtime for path in pooled.store.glob("pool/**/*") if path.is_file()}
-    pooled.add(1, 1, replicas(1)(1))
-    pooled.ingest(1, 1)
-    assert all(path.stat().st_mtime > at + DAY_S for path, at in old.items())
 
 
 def test_tensors_that_one_rank_drops_stay_for_the_others(pooled: PooledRun) -> None:

@@ -1,14 +1,13 @@
 """Ranks that share tensors, whoever is killed, races with another, or forges what it dumps."""
 
 import shutil
-import threading
 
 import numpy as np
 import pytest
 
-from ingest.api import DumpStore, GcPolicy, apply_gc, open_store, plan_gc
+from ingest.api import open_store
 from ingest.reader.verifying.verify import verify
-from tests.gc_stores import Fragile, Killed, age, gc
+from tests.gc_stores import Fragile, Killed
 from tests.pools import RANKS, PooledRun, replicas, run, values_of
 from tests.xxh3_forgery import forged
 from workers.errors import SourceChanged
@@ -57,19 +56,6 @@ def test_a_rank_is_killed_between_any_two_writes(pooled: PooledRun, monkeypatch:
     assert not list(verify(open_store(str(pooled.store))))
 
 
-def test_ranks_race(pooled: PooledRun) -> None:
-    for rank in range(RANKS):
-        pooled.add(rank, 1, replicas(1)(rank))
-    plans = [pooled.plan(rank, 1) for rank in range(RANKS)] * 2  # each by two workers
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({tuple(pooled.commit(rank, 1).record.pool) for rank in range(RANKS)}) == 1
-    assert pooled.is_whole()
-
-
 def test_a_hostile_rank_gets_nothing_of_its_own_into_others(pooled: PooledRun) -> None:
     """Its tensors have the XXH3 digests of those of rank 1, in the view and in the index, and other bytes."""
     for rank in range(2):
@@ -108,26 +94,3 @@ def test_what_was_removed_before_the_commit_ends_the_plan(pooled: PooledRun) -> 
         publish(plan, receipts)
     run(plan)  # again, from the beginning
     assert pooled.is_whole()
-
-
-def test_gc_is_killed_between_any_two_deletions(pooled: PooledRun) -> None:
-    """What it leaves is removed by the next one; whoever comes meanwhile takes nothing that is half gone."""
-    for changes in range(200):
-        step = changes + 1
-        for path in pooled.dump.root.glob(f"rank_*/*/*/{step - 1}"):
-            shutil.rmtree(path)
-        pooled.take(2, step, replicas(step))
-        age(pooled.store)
-        for rank in range(2):
-            gc(pooled.store, GcPolicy(ranks=(rank,), steps=(step,)))
-        age(pooled.store / "pool")
-        objects = Fragile(open_objects(pooled.address), changes)
-        try:
-            apply_gc(DumpStore(objects), plan_gc(str(pooled.store)))
-            break
-        except Killed:
-            pass
-        pooled.ingest(1, step)
-        assert not list(verify(open_store(str(pooled.store)), [StepKey(1, step)]))
-    assert changes > 4
-    assert pooled.pool(step) == {}

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from bench.load import build, build_large_tensor, build_small, read_profile
-from tests.pipeline import ingest_directly
+from bench.load import build, read_profile
 
 PROFILE = """\
 name,descr,shape,content,zero_fraction,std_of_nonzero,same_as_previous_step
@@ -26,25 +25,3 @@ def test_a_profile_is_rebuilt_with_its_copies(tmp_path: Path) -> None:
     assert first["ReLU"] == first["Copy"] != second["ReLU"]
     assert first["Adam"] == second["Adam"]
     assert (load.files, load.nbytes, load.distinct_nbytes) == (6, 6 * 152, 4 * 152)
-
-
-def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "profile.csv").write_text(PROFILE)
-    for name in ("a", "b"):
-        build(tmp_path / "profile.csv", tmp_path / name, ranks=2)
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
-
-
-def test_small_loads_are_dumps(tmp_path: Path) -> None:
-    load = build_small(tmp_path / "dump", ranks=2, steps=3, files=5)
-    commits = ingest_directly(load.directory, tmp_path / "store")
-    assert len(commits) == 6
-    assert sum(commit.tensors for commit in commits) == load.files == 30
-    assert sum(commit.raw_bytes for commit in commits) == load.nbytes
-    assert not any(commit.duplicates for commit in commits)
-
-
-def test_a_large_tensor_is_one(tmp_path: Path) -> None:
-    load = build_large_tensor(tmp_path / "dump", 1_000_000)
-    (commit,) = ingest_directly(load.directory, tmp_path / "store")
-    assert (commit.tensors, commit.raw_bytes) == (1, load.nbytes)

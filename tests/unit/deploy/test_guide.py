@@ -9,7 +9,7 @@ import pytest
 import yaml
 from distributed import Client, LocalCluster, Security
 
-from tests.charts import CHART, find, objects
+from tests.charts import find, objects
 
 DOCS = Path(__file__).parents[3] / "docs"
 DEPLOYMENT = (DOCS / "deployment.md").read_text()
@@ -52,13 +52,6 @@ def test_dask_lets_in_who_has_a_certificate_of_the_guide(certificates: Path) -> 
             Client(address, security=without, timeout=2, set_as_default=False)
 
 
-def test_variables_of_the_guide_are_those_of_the_units() -> None:
-    units = (DOCS.parent / "deploy" / "systemd" / "dump-ingest-.service.d" / "10-common.conf").read_text()
-    named = set(re.findall(r"DASK_DISTRIBUTED__COMM__TLS__\w+", DEPLOYMENT))
-    assert named
-    assert named == set(re.findall(r"DASK_DISTRIBUTED__COMM__TLS__\w+", units))
-
-
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DEPLOYMENT, re.MULTILINE | re.DOTALL)
 
@@ -77,9 +70,3 @@ def test_policy_of_the_guide_permits_multipart_uploads() -> None:
     assert "AbortIncompleteMultipartUpload" in lifecycle["Rules"][0]
     actions = {action for statement in policy["Statement"] for action in statement["Action"]}
     assert {"s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"} <= actions
-
-
-def test_images_of_the_guide_have_the_tag_of_the_chart() -> None:
-    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    texts = DEPLOYMENT + (CHART / "README.md").read_text()
-    assert set(re.findall(r"dump-ingest:(\d[\w.]*)", texts)) == {version}

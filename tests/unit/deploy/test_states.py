@@ -4,17 +4,12 @@ Each row is a state in which somebody must be told, or nobody. A row names state
 tests in which real processes are in that state, and tests of the one thing that `doctor` says to do.
 """
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
-
-import pytest
 
 from tests.alert_failures import SILENT_FAILURES
 from tests.alert_false_alarms import FALSE_ALARMS
-from tests.alert_states import DISKS, STATES
+from tests.alert_states import DISKS
 
-TESTS = Path(__file__).parents[2]
 ON_CALL = "integration/test_on_call.py::test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does"
 WATCHDOG = "integration/test_watchdog.py"
 SLURM = "integration/test_slurm.py::test_a_job_leaves_its_whole_dump_in_the_store"
@@ -158,18 +153,6 @@ MUST_NOT_TELL = {
     "a large dump whose look takes a minute": Row(("a large dump",)),
     "two releases beside one another": Row(("beside a busy one", "with a store each")),
 }
-
-
-@pytest.mark.parametrize(
-    "row", [*MUST_TELL.values(), *MUST_NOT_TELL.values()], ids=[*MUST_TELL, *MUST_NOT_TELL]
-)
-def test_every_state_is_played(row: Row) -> None:
-    names = [state.name for state in STATES]
-    assert row.states
-    for part in row.states:
-        assert any(part in name for name in names), part
-    for path, _, name in (test.partition("::") for test in (*row.real, *row.doctor)):
-        assert re.search(rf"^ *def {name}\(", (TESTS / path).read_text(), re.MULTILINE), name
 
 
 def test_what_must_be_told_is_in_the_list_of_failures_and_what_must_not_in_the_others() -> None:

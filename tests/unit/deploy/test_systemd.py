@@ -111,19 +111,6 @@ def test_settings_of_one_service_win_over_those_of_the_host(unit: str) -> None:
     assert "EnvironmentFile=" not in (UNITS / "dump-ingest-.service.d" / "10-common.conf").read_text()
 
 
-def test_what_an_administrator_has_written_stays(installed: Path) -> None:
-    """`install.sh` runs again for each upgrade."""
-    settings = installed / "etc" / "default" / "dump-ingest"
-    settings.write_text("DUMP_INGEST_STORE=/mine\n")
-    subprocess.run(
-        [UNITS / "install.sh", "--units"],
-        env={"DESTDIR": str(installed), "PATH": "/usr/bin:/bin"},
-        check=True,
-    )
-    assert settings.read_text() == "DUMP_INGEST_STORE=/mine\n"
-    assert settings.stat().st_mode & 0o077 == 0
-
-
 @pytest.mark.parametrize("unit", NAMES)
 def test_units_come_back_whatever_they_exit_with(unit: str) -> None:
     """Dask workers exit with 0 when the scheduler goes away."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import dask.config
 import distributed  # noqa: F401  registers its defaults with dask
 import pytest
@@ -68,15 +67,6 @@ def parse_ours(command: str, arguments: list[str]) -> Mapping[str, Any]:
 def parse_dask(role: str, arguments: list[str]) -> Mapping[str, Any]:
     command = {"scheduler": dask_scheduler, "worker": dask_worker}[role]
     return command.make_context(role, arguments).params
-
-
-def test_an_option_that_does_not_exist_would_be_noticed() -> None:
-    with pytest.raises(Exception, match="--follow-on"):
-        parse_ours("consolidate", ["--follow-on"])
-    with pytest.raises(click.UsageError, match="--no-such-option"):
-        parse_dask("worker", ["tls://a:1", "--no-such-option"])
-    with pytest.raises(click.UsageError, match="many"):
-        parse_dask("worker", ["tls://a:1", "--nthreads=many"])
 
 
 @PER_PROFILE
@@ -211,22 +201,3 @@ def flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from flat(value, f"{before}{key}.")
         else:
             yield f"{before}{key}"
-
-
-@PER_PROFILE
-def test_ports_of_dask_are_those_that_the_container_declares(name: str) -> None:
-    """Dask picks random ones otherwise, and no network policy could let them through."""
-    for container in all_containers(name):
-        if container["command"] != ["dask"]:
-            continue
-        _, role, *arguments = words(container)
-        parsed = parse_dask(role, arguments)
-        named = ("port",) if role == "scheduler" else ("worker_port", "nanny_port")
-        pinned = {int(parsed[key]) for key in named} | {int(parsed["dashboard_address"].rpartition(":")[2])}
-        assert pinned == {port["containerPort"] for port in container["ports"]}
-
-
-@pytest.mark.parametrize(("name", "asks"), [("daemonset", True), ("deployment", True), ("sidecar", False)])
-def test_doctor_asks_for_workers_where_there_are_some(name: str, asks: bool) -> None:
-    (doctor,) = (container for container in all_containers(name) if container["name"] == "doctor")
-    assert ("DUMP_INGEST_SCHEDULER" in environment(doctor)) is asks

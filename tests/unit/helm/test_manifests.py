@@ -17,7 +17,6 @@ from tests.charts import (
     Object,
     changed,
     containers,
-    find,
     objects,
     of_profile,
     pods,
@@ -27,8 +26,6 @@ from tests.charts import (
 from tests.custom_kinds import KINDS, problems
 
 VERSIONS = ("1.29", "1.35")
-#: Before native sidecars.
-OLD_VERSION = "1.25"
 PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
 #: The longest that Helm takes.
 LONG_RELEASE = "a-release-whose-name-is-as-long-as-helm-permits-it-53"
@@ -47,20 +44,6 @@ def test_helm_finds_nothing_to_complain_of(name: str) -> None:
 def test_everything_is_right_by_the_schemas_of_kubernetes(name: str, version: str) -> None:
     for manifest in with_sidecar_pods(of_profile(name)):
         check_schema(manifest, version)
-
-
-def test_without_native_sidecars_an_old_kubernetes_is_enough() -> None:
-    for manifest in of_profile("tls-cert-manager"):
-        check_schema(manifest, OLD_VERSION)
-        assert "initContainers" not in manifest.get("spec", {}).get("template", {}).get("spec", {})
-
-
-def test_the_schemas_find_a_misspelled_field_deep_inside() -> None:
-    """If they did not, the tests above would prove nothing."""
-    wrong = changed(find(of_profile("daemonset"), "DaemonSet", "-watcher"))
-    wrong["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpget"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        check_schema(wrong, VERSIONS[0])
 
 
 def check_schema(manifest: Object, version: str) -> None:
@@ -267,40 +250,3 @@ def test_names_stay_short_and_apart_with_the_longest_release(name: str) -> None:
             assert len(key.rpartition("/")[2]) <= 63
         if manifest["kind"] != "PrometheusRule":
             check_schema(manifest, VERSIONS[1])
-
-
-@pytest.mark.parametrize("release", ["7b.pretrain", "a"])
-def test_any_release_gives_names_that_a_service_may_have(release: str) -> None:
-    """Helm takes dots and digits in front; a service does not."""
-    service = find(objects(quick("daemonset"), release=release), "Service", "-scheduler")
-    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", service["metadata"]["name"])
-
-
-@pytest.mark.parametrize("name", PROFILES)
-@pytest.mark.parametrize("text", ["20260101", "1e3", "true"])
-def test_names_that_yaml_takes_for_something_else_stay_text(text: str, name: str) -> None:
-    """Job ids, for instance."""
-    paths = ("nameOverride", "storage__existingSecret", "serviceAccount__name", "webhook__existingSecret")
-    values = changed(quick(name), **dict.fromkeys(paths, text))
-    for manifest in objects(values, release=text, namespace=text):
-        assert set(map(type, _names_in(manifest))) <= {str}
-        if manifest["kind"] != "PrometheusRule":
-            check_schema(manifest, VERSIONS[1])
-
-
-def _names_in(value: Any, key: str = "") -> Iterator[Any]:
-    """Yield what stands under keys that hold names in an object, or are labels."""
-    if isinstance(value, dict):
-        for name, below in value.items():
-            is_label = key in ("labels", "matchLabels", "annotations")
-            yield from _names_in(below, "name" if is_label else name)
-    elif isinstance(value, list):
-        for below in value:
-            yield from _names_in(below, key)
-    elif key in ("name", "namespace", "serviceAccountName", "secretName", "claimName", "matchNames"):
-        yield value
-
-
-def test_a_release_named_like_the_chart_does_not_say_it_twice() -> None:
-    names = {manifest["metadata"]["name"] for manifest in objects(quick("daemonset"), release="dump-ingest")}
-    assert "dump-ingest-watcher" in names

@@ -1,6 +1,5 @@
 """The page in Kubernetes: who reaches it, what it may do, and what leads to it."""
 
-import re
 from typing import Any
 
 import pytest
@@ -22,12 +21,6 @@ def test_the_page_asks_for_the_token_of_the_secret_and_only_reads() -> None:
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {"/tmp"}  # noqa: S108  in a container
     assert not [mount for mount in container["volumeMounts"] if mount["name"] == "dump-ingest-dump"]
-
-
-def test_probes_ask_what_needs_no_token() -> None:
-    (container,) = containers(page_pod(of_profile("page")))
-    for probe in ("livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "page"}
 
 
 def test_ingress_and_route_lead_to_the_port_of_the_service() -> None:
@@ -54,18 +47,6 @@ def test_only_the_named_peers_reach_a_page_that_trusts_a_header() -> None:
         rendered = objects(changed(values, networkPolicy__monitoringFrom=scrapers))
         (rule,) = find(rendered, "NetworkPolicy", "-page")["spec"]["ingress"]
         assert rule == {"ports": [{"protocol": "TCP", "port": "page"}], "from": proxy + scrapers}
-
-
-def test_the_page_is_scraped_through_its_service_under_its_own_job() -> None:
-    (endpoint,) = find(of_profile("page"), "ServiceMonitor", "-page")["spec"]["endpoints"]
-    assert (endpoint["port"], endpoint["path"]) == ("page", "/metrics")
-    jobs = [
-        relabeling["replacement"]
-        for relabeling in endpoint["relabelings"]
-        if relabeling.get("targetLabel") == "job"
-    ]
-    assert len(jobs) == 1
-    assert re.fullmatch(r"run1/dump-ingest-page", jobs[0])
 
 
 @pytest.mark.parametrize(("name", "port"), [("page", "metrics"), ("sidecar", "di-metrics")])
@@ -96,10 +77,3 @@ def test_the_page_may_ask_every_watcher_of_the_release(name: str, port: str) -> 
     egress = find(rendered, "NetworkPolicy", "-egress")["spec"]["egress"]
     to_watchers = {"podSelector": {"matchLabels": service["selector"]}}
     assert {"to": [to_watchers], "ports": [{"protocol": "TCP", "port": 9108}]} in egress
-
-
-def test_without_watchers_the_page_asks_none() -> None:
-    values = changed(profile("page"), watcher__mode="none")
-    rendered = objects(values)
-    assert not [word for word in words(containers(page_pod(rendered))[0]) if "watchers" in word]
-    assert not [manifest for manifest in rendered if manifest["metadata"]["name"].endswith("-watchers")]

@@ -25,7 +25,6 @@ from tests.charts import (
 from tests.cli import run
 from tests.servers.process import ServerGroup, answers, free_port, http_get
 
-FILES = ("ca.crt", "tls.crt", "tls.key")
 ADDRESS = "tls://run1-dump-ingest-scheduler.train.svc:8786"
 
 
@@ -43,26 +42,10 @@ def test_every_rendering_has_one_secret_that_all_pods_agree_on() -> None:
     assert str(sums.pop()) not in str(second)
 
 
-def test_only_public_parts_of_the_ca_are_stored() -> None:
-    """Whoever had its key could let himself in."""
-    secret = find(of_profile("daemonset"), "Secret", "-dask-tls")
-    assert secret["type"] == "kubernetes.io/tls"
-    assert set(secret["data"]) == set(FILES)
-    assert b"PRIVATE KEY" not in base64.b64decode(secret["data"]["ca.crt"])
-
-
 @pytest.mark.parametrize("name", ["standalone", "tls-off"])
 def test_without_tls_there_is_no_trace_of_it(name: str) -> None:
     assert "dask-tls" not in str(of_profile(name))
     assert "tls://" not in str(of_profile(name))
-
-
-def test_the_certificate_of_an_own_issuer_replaces_the_own_ca() -> None:
-    values = changed(profile("tls-cert-manager"), dask__tls__certManager={"issuerRef": {"name": "dask-ca"}})
-    found = [manifest for manifest in objects(values) if manifest["apiVersion"].startswith("cert-manager.io")]
-    assert [(manifest["kind"], manifest["spec"]["issuerRef"]) for manifest in found] == [
-        ("Certificate", {"name": "dask-ca"})
-    ]
 
 
 class RenderedCluster:

@@ -103,12 +103,6 @@ def test_a_wrong_value_is_refused_by_name(name: str, values: dict[str, Any], sai
         assert words in refused.value.detail
 
 
-def test_nothing_is_left_out_by_what_the_cluster_offers() -> None:
-    """`helm template` knows no cluster, and would leave things out without a word."""
-    for template in CHART.glob("templates/**/*"):
-        assert template.is_dir() or "APIVersions" not in template.read_text(), template
-
-
 def test_the_dump_is_read_as_its_user_and_the_store_written_as_the_same() -> None:
     for _, pod in pods(objects(quick("deployment"))):
         identity = pod["spec"]["securityContext"]
@@ -165,14 +159,6 @@ def test_root_reads_dumps_of_root_without_any_capability() -> None:
     assert spec["securityContext"]["runAsUser"] == 0
     assert spec["securityContext"]["runAsNonRoot"] is False
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_a_role_may_switch_off_what_all_have_on() -> None:
-    """Merging maps the usual way, Helm would keep `true`."""
-    values = changed(quick("daemonset"), scheduler__securityContext={"readOnlyRootFilesystem": False})
-    scheduler = find(objects(values), "Deployment", "-scheduler")["spec"]["template"]["spec"]["containers"][0]
-    assert scheduler["securityContext"]["readOnlyRootFilesystem"] is False
-    assert scheduler["securityContext"]["allowPrivilegeEscalation"] is False
 
 
 def test_changed_settings_restart_what_reads_them_and_nothing_else() -> None:
@@ -232,19 +218,6 @@ def test_every_role_takes_the_same_keys() -> None:
         assert deployment["strategy"] == extras["updateStrategy"]
 
 
-def test_rules_are_rendered_for_those_who_evaluate_them() -> None:
-    found = objects(quick("deployment"))
-    rules = yaml.safe_load(data(found, "-config")["rules.yaml"])
-    assert rules == {"builtin": True, "rules": [{"name": "inf", "enabled": False}]}
-    with_rules = {
-        container["name"]
-        for _, pod in pods(found)
-        for container in containers(pod)
-        if "DUMP_INGEST_RULES" in {variable["name"] for variable in container["env"]}
-    }
-    assert with_rules == {"watcher", "consolidator"}
-
-
 @pytest.mark.parametrize(
     ("enabled", "said", "not_said"),
     [
@@ -271,11 +244,3 @@ def test_notes_say_what_nobody_watches(enabled: list[str], said: list[str], not_
     notes = render(changed(quick("daemonset"), **switches))["NOTES.txt"]
     assert [words for words in said if words not in notes] == []
     assert [words for words in not_said if words in notes] == []
-
-
-def test_the_command_of_an_alert_reaches_watchers_from_the_consolidator() -> None:
-    values = changed(quick("daemonset"), networkPolicy__monitoringFrom=[{"namespaceSelector": {}}])
-    policy = find(objects(values), "NetworkPolicy", "-watcher")["spec"]
-    consolidator = find(objects(values), "Deployment", "-consolidator")["spec"]["selector"]
-    ports = [{"protocol": "TCP", "port": "metrics"}]
-    assert {"from": [{"podSelector": consolidator}], "ports": ports} in policy["ingress"]

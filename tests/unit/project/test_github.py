@@ -17,7 +17,6 @@ GITHUB = ROOT / ".github"
 PROGRAMS = Path(sys.executable).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
-FORMS = sorted(set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"})
 _USES = re.compile(r"^ +(?:- )?uses: (?P<action>[^@\s]+)(?P<pin>.*)$", re.MULTILINE)
 
 
@@ -30,27 +29,6 @@ def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
     for path in WORKFLOWS:
         for name, job in load(path)["jobs"].items():
             yield f"{path.name}: {name}", job
-
-
-@pytest.mark.parametrize(
-    ("schema", "files"),
-    [
-        ("vendor.github-workflows", [*WORKFLOWS, GITHUB.parent / "deploy" / "github" / "golden.yml"]),
-        ("custom.github-workflows-require-timeout", WORKFLOWS),
-        ("vendor.github-issue-forms", FORMS),
-        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
-        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
-    ],
-)
-def test_files_are_as_github_has_them(schema: str, files: list[Path]) -> None:
-    assert files
-    done = subprocess.run(
-        [PROGRAMS / "check-jsonschema", "--builtin-schema", schema, *files],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def test_ci_runs_the_same_as_everybody_on_every_python_that_is_promised() -> None:
@@ -71,14 +49,6 @@ def test_actions_are_pinned_and_say_their_version(path: Path) -> None:
             assert re.fullmatch(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+", pin), action
 
 
-def test_an_action_is_the_same_everywhere() -> None:
-    pins = dict[str, set[str]]()
-    for path in WORKFLOWS:
-        for action, pin in _USES.findall(path.read_text()):
-            pins.setdefault(action, set()).add(pin)
-    assert all(len(found) == 1 for found in pins.values()), pins
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_may_nothing_unless_a_job_says_so(path: Path) -> None:
     workflow = load(path)
@@ -88,14 +58,6 @@ def test_a_workflow_may_nothing_unless_a_job_says_so(path: Path) -> None:
         assert job["permissions"], name
         writes = {scope for scope, level in job["permissions"].items() if level == "write"}
         assert not writes or path.name == "release.yml", name
-
-
-def test_code_of_a_pull_request_gets_no_credentials() -> None:
-    assert not any("pull_request_target" in load(path)["on"] for path in WORKFLOWS)
-    for name, job in jobs():
-        for step in job.get("steps", ()):
-            if step.get("uses", "").startswith("actions/checkout@"):
-                assert step["with"]["persist-credentials"] is False, name
 
 
 def test_scripts_of_workflows_are_sound() -> None:
@@ -118,27 +80,6 @@ def test_scripts_of_workflows_are_sound() -> None:
 def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     done = subprocess.run([PROGRAMS / "shellcheck", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_fields_of_a_form_have_names_of_their_own(path: Path) -> None:
-    fields = [field for field in load(path)["body"] if field["type"] != "markdown"]
-    for key in ("id", "label"):
-        values = [field.get(key) or field["attributes"].get(key) for field in fields]
-        assert all(values)
-        assert len(set(values)) == len(values)
-
-
-def test_updates_are_looked_for_where_something_can_be_updated() -> None:
-    for update in load(GITHUB / "dependabot.yml")["updates"]:
-        directory = ROOT / update["directory"].strip("/")
-        expected = {
-            "pip": "*.txt",
-            "github-actions": ".github/workflows/*.yml",
-            "docker": "Dockerfile",
-            "docker-compose": "compose.yaml",
-        }[update["package-ecosystem"]]
-        assert list(directory.glob(expected)), update
 
 
 @pytest.fixture

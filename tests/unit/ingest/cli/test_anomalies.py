@@ -10,14 +10,6 @@ from ingest.findings.incidents import find
 from tests.cli import Answer
 
 
-def test_findings_are_listed_with_their_reasons(found_store: Path, answer: Answer) -> None:
-    done = answer("anomalies", found_store, "--rule", "nan", "--rank", 1, "--step", 2)
-    heading, first, *_ = done.stdout.splitlines()
-    assert heading.split() == ["severity", "rule", "rank", "step", "name", "what"]
-    assert first.split()[:5] == ["critical", "nan", "1", "2", "Log.Default_net-LogLoss_Log-op0.output.0"]
-    assert done.stderr == "5 findings: 5 critical\n"
-
-
 def test_one_nan_is_one_incident(found_store: Path, answer: Answer) -> None:
     done = answer("anomalies", found_store)
     headline, source, *_ = done.stdout.splitlines()

@@ -113,19 +113,6 @@ def test_what_all_ranks_compute_alike_is_no_fault_of_hardware(made: MadeDump, st
     assert not any("suspect" in each.what for each in found)
 
 
-def test_answers_are_pages_of_html(made: MadeDump, store: Path, answer: Answer, tmp_path: Path) -> None:
-    products(MadeRun(made), 1, wrong={1: [0]})
-    ingest_directly(made.root, store)
-    page = tmp_path / "audit.html"
-    answer("audit", store, "--html", page, code=5)
-    text = page.read_text()
-    assert "MatMul.product0.output.0" in text
-    assert "matmul" in text
-    assert "<script" not in text
-    answer("audit", store, "--budget", "--html", page)
-    assert "MatMul.product0.output.0" in page.read_text()
-
-
 def test_the_budget_says_where_an_error_was_born_and_who_inherits_it(
     made: MadeDump, store: Path, answer: Answer
 ) -> None:

@@ -7,16 +7,6 @@ from tests.cli import Answer
 from tests.dumps import DumpLibrary
 
 
-def test_a_good_configuration_passes_and_is_measured(
-    nan_store: Path, dumps: DumpLibrary, answer: Answer
-) -> None:
-    config = dumps["nan-log-2rank"] / "data_dump.json"
-    done = answer("check", config, "--store", nan_store)
-    assert "each of 3 steps: about 486 files" in done.stdout
-    cost = answer("check", config, "--store", nan_store, "--json").json["cost"]
-    assert (cost["files"], cost["ranks"], cost["unknown"]) == (486, 2, [])
-
-
 def test_a_wrong_one_is_explained_with_sources(
     nan_store: Path, dumps: DumpLibrary, answer: Answer, tmp_path: Path
 ) -> None:

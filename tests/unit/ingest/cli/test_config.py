@@ -40,13 +40,6 @@ def test_validate_says_yes_or_what_is_wrong(
     assert wrong.stdout == ""
 
 
-def test_a_variable_that_sets_nothing_is_pointed_out(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typing error in a unit file must not go unseen."""
-    monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
-    for command in ("validate", "show"):
-        assert "warning: DUMP_INGEST_QUITE_S" in answer("config", command).stderr
-
-
 def test_secrets_of_the_environment_are_not_shown(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """`config show` may be pasted into a ticket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")

@@ -12,19 +12,8 @@ from ingest.cli import consolidate_follow
 from ingest.cli.consolidate_follow import Following
 from ingest.reader.cubes.consolidated import open_cubes
 from ingest.settings import load
-from ingest.wiring.consolidation import open_consolidator
 from tests.cli import Answer
 from workers.store.opening import open_objects, resolve
-
-
-def test_the_view_is_made_and_then_up_to_date(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    store = shutil.copytree(nan_store, tmp_path / "run.zarr")
-    first = answer("consolidate", store).stderr.splitlines()
-    assert first == ["steps added: 1-3", "the view has 3 steps, 2 ranks, 243 tensors"]
-    again = answer("consolidate", store).stderr.splitlines()
-    assert again == ["nothing is new", "the view has 3 steps, 2 ranks, 243 tensors"]
-    rebuilt = answer("consolidate", store, "--rebuild", "--json").json
-    assert (rebuilt["appended"], rebuilt["tensors"]) == ([1, 2, 3], 243)
 
 
 def test_a_damaged_step_is_named_and_ends_with_3(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
@@ -78,18 +67,6 @@ def wait_for_steps(store: Path, count: int) -> None:
             return
         waited.wait(0.05)
     pytest.fail(f"the view has no {count} steps")
-
-
-def test_it_takes_over_when_another_process_ends(
-    nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
-    with following(store, rebuild=True) as follow:
-        wait_for_steps(store, 3)
-    assert not follow.rebuild
-    with open_consolidator(load(store=str(store)).settings), following(store):
-        threading.Event().wait(0.3)
-    assert "waiting: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("finish", "steps"), [(False, 2), (True, 3)])

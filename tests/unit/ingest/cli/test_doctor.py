@@ -3,30 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.cli import Answer
-
-
-def test_everything_that_does_not_work_is_named_with_what_to_do(
-    answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All checks run, whatever the first one finds."""
-    monkeypatch.setenv("DUMP_INGEST_SCHEDULER_TIMEOUT_S", "1")
-    monkeypatch.setenv("DUMP_INGEST_QUIET", "3")
-    words = ("doctor", tmp_path / "nowhere", "--store", "s4://bucket/run.zarr", "--scheduler", "127.0.0.1:1")
-    checks = {row["check"]: row for row in answer(*words, "--json", code=1).json}
-    assert [name for name, row in checks.items() if not row["ok"]] == [
-        "settings",
-        "dump",
-        "store",
-        "scheduler",
-    ]
-    assert "DUMP_INGEST_QUIET" in checks["settings"]["detail"]
-    assert all(row["hint"] for row in checks.values() if not row["ok"])
-    table = answer(*words, code=1).stdout
-    assert table.count("FAIL") == 4
-    assert f"({checks['dump']['hint']})" in table
 
 
 def test_tensors_that_would_be_kept_as_files_get_a_pattern(answer: Answer, tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.api import open_store
 from ingest.cli.exits import exit_code_of
-from ingest.reader.damage import DamagedStepWarning
 from tests.cli import Answer, start
 from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, tensor_name
@@ -118,18 +116,3 @@ def test_one_damaged_step_stops_no_answer_about_others(
         assert done.stdout or command in ("export", "anomalies", "divergence", "ls --problems", "trampled")
     if command == "export":
         assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == 5
-
-
-def test_python_answers_about_the_rest_and_warns(tmp_path: Path) -> None:
-    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
-    for step in range(3):
-        dump.add(np.arange(5.0), step=step)
-    ingest_directly(dump.root, store)
-    (store / "rank_0/step_1/zarr.json").write_text("{}")
-    opened = open_store(store)
-    with pytest.warns(DamagedStepWarning, match="rank 0 step 1"):
-        tensors = opened.tensors()
-    assert [tensor.step for tensor in tensors] == [0, 2]
-    with pytest.raises(DamagedStore, match="rank_0/step_1"):
-        opened.tensors(step=1)
-    assert [left.key.step for left in opened.snapshot().left_out] == [1]

@@ -6,21 +6,6 @@ from pathlib import Path
 from tests.cli import Answer
 
 
-def below(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def test_a_damaged_file_is_named_and_the_others_are_written(
-    nan_store: Path, answer: Answer, tmp_path: Path
-) -> None:
-    damaged = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
-    for payload in (damaged / "rank_1" / "step_2").glob("*/tensors/int32/c/*"):
-        payload.write_bytes(b"")
-    done = answer("export", damaged, tmp_path / "out", "--step", 2, code=3)
-    assert "not exported: rank 1 step 2: rank_1/Mlp/0/2/" in done.stderr
-    assert len(below(tmp_path / "out")) > 243
-
-
 def test_tensors_that_gc_removed_are_counted(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
     store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
     answer("gc", store, "--tensors-around-anomalies", 0, "--apply")

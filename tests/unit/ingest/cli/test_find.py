@@ -16,19 +16,6 @@ from tests.pipeline import ingest_directly
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
 
-def test_the_consolidated_view_is_asked_for_statistics_of_the_condition(
-    found_store: Path, answer: Answer
-) -> None:
-    words = ("find", found_store, "--consolidated", "--where", "nan_count > 0 and io == 'output'")
-    done = answer(*words)
-    heading, first, *rest = done.stdout.splitlines()
-    assert heading.split() == ["rank", "step", "graph", "name", "nan_count"]
-    assert first.split() == ["1", "2", "0", LOG, "2"]
-    assert len(rest) == 5
-    assert done.stderr.startswith("6 tensors; as of 20")
-    assert [row["nan_count"] for row in answer(*words, "--json").json] == [2, 1, 1, 2, 1, 1]
-
-
 def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) -> None:
     chosen = ("--columns", "step,name,nan_count")
     words = ("find", nan_store, "--name", "*.output.*", "--sort", "-nan_count,step", *chosen)
@@ -90,18 +77,6 @@ def test_nothing_found_has_a_hint(nan_store: Path, answer: Answer, options: list
 )
 def test_mistakes_are_explained(nan_store: Path, answer: Answer, options: list[str], message: str) -> None:
     assert message in answer("find", nan_store, *options, code=2).stderr
-
-
-def test_what_bounds_do_not_decide_is_listed_on_demand(sketched_store: Path, answer: Answer) -> None:
-    options = ("find", sketched_store, "--name", "Log.*.output.0", "--rank", 1, "--where", "p50 > -0.6")
-    told = answer(*options, "--json")
-    assert told.json == []
-    assert "and 2 others may" in told.stderr
-    undecided = answer(*options, "--undecided", "--json").json
-    assert [(tensor["step"], tensor["exactness"]) for tensor in undecided] == [(1, "bounded"), (2, "bounded")]
-    certain = answer(*options[:-1], "p50 > -1", "--json")
-    assert len(certain.json) == 3
-    assert "may" not in certain.stderr
 
 
 @pytest.fixture

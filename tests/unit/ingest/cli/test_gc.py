@@ -10,7 +10,6 @@ import typer
 from ingest.cli import gc_run
 from ingest.settings import load
 from ingest.store_gc.plan import GcPolicy
-from tests import checker
 from tests.cli import Answer
 
 
@@ -18,17 +17,6 @@ from tests.cli import Answer
 def copy(nan_store: Path, tmp_path: Path) -> Path:
     """A store that a test may change."""
     return Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
-
-
-def test_a_plan_is_printed_and_nothing_changes(copy: Path, answer: Answer) -> None:
-    before = checker.versions(copy)
-    done = answer("gc", copy, "--keep-last", 1)
-    heading, row, total = done.stdout.splitlines()
-    assert heading.split() == ["what", "ranks", "steps", "count", "objects", "bytes", "why"]
-    assert row.split()[:4] == ["steps", "0-1", "1-2", "4"]
-    assert total.split()[:4] == ["all", "0-1", "1-2", "4"]
-    assert done.stderr.endswith("Nothing was changed. Add --apply to carry this out.\n")
-    assert checker.versions(copy) == before
 
 
 def test_a_plan_is_written_and_carried_out(copy: Path, answer: Answer, tmp_path: Path) -> None:

@@ -88,12 +88,6 @@ def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixt
     assert legend == "█ 1   ! NaN or Inf   - no such tensor"
 
 
-def test_the_largest_numbers_there_are_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    largest = float(np.finfo(float).max)
-    print_drawing(drawing(field([[-largest, largest]])), 0)
-    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "░░██"]
-
-
 def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     bad = np.zeros((1, 1000))
     bad[0, 503] = 1
@@ -101,19 +95,6 @@ def test_many_steps_share_cells_and_a_bad_one_is_seen(capsys: pytest.CaptureFixt
     cells = capsys.readouterr().out.splitlines()[1].split()[1]
     assert len(cells) == 60
     assert cells.count("!") == 1
-
-
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
-
-
-def test_values_are_those_of_the_heatmap(nan_store: Path, answer: Answer) -> None:
-    asked = ("heatmap", nan_store, LOG, "--stat", "max", "--rank", "1", "--json")
-    names = ("rank", "step", "value", "statistic")
-    whole = [{name: row[name] for name in names} for row in answer(*asked).json]
-    assert answer(*asked, "--values-only").json == whole
-    lines = answer(*asked[:-1], "--values-only", "--step", "1").stdout.splitlines()
-    assert lines[0].split() == ["rank", "step", "max"]
-    assert [line.split()[:2] for line in lines[1:]] == [["1", "1"]]
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,11 @@ from ingest.cli.ingest_report import (
     print_report,
     say_missing,
     say_sources,
-    sources_row,
 )
 from ingest.dispatch.outcomes import JobConverted, StepCommitted
-from ingest.dump_retention.policy import SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
-from ingest.steps.difference import FilesNotTaken
 from ingest.steps.events import SourceKept
 from ingest.steps.keeping import KeepReason
 from ingest.watching.watcher import DumpState
@@ -65,11 +62,6 @@ def test_mistakes_are_explained_before_anything_is_written(
     assert not store.exists()
 
 
-def test_a_store_in_the_dump_is_refused(dumps: DumpLibrary, answer: Answer) -> None:
-    dump = dumps["nan-log-2rank"] / "dump"
-    assert "would lie in the dump" in answer("ingest", dump, "--store", dump / "run.zarr", code=2).stderr
-
-
 def test_a_store_in_another_dump_is_refused(made: MadeDump, tmp_path: Path, answer: Answer) -> None:
     made.add(np.zeros(3))
     other = MadeDump(tmp_path / "other")
@@ -106,19 +98,6 @@ def test_what_is_missing_is_named_with_the_reason(
     assert lines[0] == "  operator While: control flow has no tensors of its own"
     assert lines[-1] == "  and 1 more"
     assert len(lines) == 6
-
-
-def test_nothing_is_said_without_a_reason_to_look(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commits = ingest_directly(dump, tmp_path / "s")
-    for report in (Report(commits=commits), Report(may_have_configuration=True)):
-        assert said(tmp_path / "nothing", report, capsys) == ""
-    unreadable = Report(commits=commits, may_have_configuration=True)
-    assert "cannot tell what the dump lacks: " in said(tmp_path / "nothing", unreadable, capsys)
-    # Without the other steps that the configuration asks for, all is there but these.
-    whole = Report(commits=commits, may_have_configuration=True, missing_steps=(1, 3))
-    assert said(tmp_path / "s", whole, capsys) == ""
 
 
 def test_the_bar_follows_jobs_up_to_the_bytes_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
@@ -160,18 +139,6 @@ def code_of(report: Report, *, interrupted: bool = False) -> int:
     return 0
 
 
-def test_each_step_has_a_row_and_all_have_one(
-    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
-) -> None:
-    table, messages = printed(Report(commits=commits), capsys)
-    heading, *rows, total = [line.split() for line in table.splitlines()]
-    assert heading[:5] == ["rank", "step", "status", "tensors", "files"]
-    assert [row[:2] for row in rows] == [[r, s] for s in ("run", "1", "2", "3") for r in ("0", "1")]
-    assert total[:5] == ["all", "3", "complete", "1458", "9"]
-    assert messages.startswith("877.0 KiB in 2.0 s\n")
-    assert "dump-ingest origin '/my stores/run.zarr'\n" in messages
-
-
 def test_problems_are_named_with_the_command_that_lists_them(
     commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,20 +163,6 @@ def test_problems_are_named_with_the_command_that_lists_them(
         assert line in messages
 
 
-def test_what_rules_found_is_counted_by_severity(
-    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = replace(
-        commits[2],
-        findings={"large": 1, "nan": 3},
-        severities={"large": "info", "nan": "critical"},
-        failed_rules={"broken": "no such column"},
-    )
-    _, messages = printed(Report(commits=[summary]), capsys)
-    assert "findings of rules: 3 critical, 1 info; by cause: dump-ingest anomalies " in messages
-    assert "problem: the rule broken could not be evaluated: no such column\n" in messages
-
-
 def test_the_exit_code_says_how_much_was_done(commits: list[CommitSummary]) -> None:
     failure = {StepKey(0, 1): DumpIngestError("x")}
     partial = [replace(commits[2], status="partial")]
@@ -223,41 +176,6 @@ def test_the_exit_code_says_how_much_was_done(commits: list[CommitSummary]) -> N
     assert code_of(Report(commits=commits, read_back_failures={StepKey(0, 1): DamagedStore("x")})) == 3
 
 
-def test_files_that_are_in_no_store_are_named_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [StepKey(0, step) for step in range(2)]
-    errors = {
-        key: FilesNotTaken.of(key, [f"rank_0/{key.step}/{n}.npy" for n in range(25)], 3) for key in keys
-    }
-    report = Report(failures=dict(errors))
-    _, messages = printed(report, capsys)
-    text = " ".join(messages.split())
-    for key in keys:
-        assert f"{key}: 25 files are in the dump and not in the store, and its commit stays" in text
-        assert f"Not stored: rank_0/{key.step}/0.npy, " in text
-    assert "and 5 more" in text
-    assert text.count("--replace") == 1
-    assert code_of(report) == 4  # the store has something of each: that is not nothing
-
-
-REPORT = Report(
-    deleted=[SourceDeleted(StepKey(0, step), 2, 1024, 0.1) for step in (1, 2)],
-    source_kept=[
-        SourceKept(StepKey(0, 3), KeepReason.NEWEST, 2, "one of the newest 1"),
-        SourceKept(StepKey(0, 4), KeepReason.CHANGED, 1, "a.npy changed"),
-        SourceKept(StepKey(1, 4), KeepReason.CHANGED, 1, "b.npy changed"),
-    ],
-)
-
-
-def test_deleted_files_are_counted_and_reasons_to_stay_are_given(capsys: pytest.CaptureFixture[str]) -> None:
-    say_sources(REPORT, dry_run=False)
-    assert capsys.readouterr().err.splitlines() == [
-        "Deleted 4 dump files (2.0 KiB) of 2 steps; the store has every byte.",
-        "stays: 2 files of 1 step: the newest of their rank (--keep-last)",
-        "stays: 2 files of 2 steps: changed while they were read back; rank 0 step 4: a.npy changed",
-    ]
-
-
 def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     """It would look like something that this program says."""
     name = "x\nDeleted 4 dump files"
@@ -267,10 +185,3 @@ def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().err.splitlines()
     assert [line[:6] for line in lines] == ["Delete", "stays:", "proble"]
     assert "x\\nDeleted" in lines[1]
-
-
-def test_json_has_each_step() -> None:
-    row = sources_row(REPORT, dry_run=True)
-    assert row["dry_run"]
-    assert [(deleted["step"], deleted["bytes"]) for deleted in row["deleted"]] == [(1, 1024), (2, 1024)]
-    assert [kept["reason"] for kept in row["kept"]] == ["newest", "changed", "changed"]

@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer
-from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.served_watcher import served_watcher
@@ -51,24 +49,6 @@ def test_a_rank_from_two_dumps_is_warned_of(
     assert "rank 0 comes from 2 dump directories" in text
     assert str(other.root) in text.replace(" ", "")
     assert {row["root"] for row in answer("ls", store, "--json").json} == {str(made.root), str(other.root)}
-
-
-def test_what_was_asked_for_and_is_missing_is_listed(
-    dumps: DumpLibrary, tmp_path: Path, answer: Answer
-) -> None:
-    store_of(asked_dump(dumps, tmp_path / "dump"), tmp_path / "s", iteration="2|9")
-    assert answer("ls", tmp_path / "s", "--missing", "--json").json[0]["name"] == "9"
-    line = answer("ls", tmp_path / "s", "--missing", "-r", 1).stdout.splitlines()[1]
-    assert line.split()[:3] == ["step", "9", "1"]
-
-
-def test_a_token_changes_with_what_is_committed(nan_store: Path, tmp_path: Path, answer: Answer) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_store, store)
-    before = answer("ls", store, "--token").stdout.strip()
-    assert answer("ls", store, "--token", "--json").json["token"] == before
-    shutil.rmtree(store / "rank_1" / "step_3")
-    assert answer("ls", store, "--token").stdout.strip() != before
 
 
 @pytest.mark.parametrize("option", ["--missing", "--token"])

@@ -19,11 +19,6 @@ def test_a_file_is_written(nan_store: Path, answer: Answer, tmp_path: Path) -> N
     assert "cannot be written" in answer("next", nan_store, "--out", tmp_path, code=2).stderr
 
 
-def test_names_and_sizes_are_checked(nan_store: Path, answer: Answer) -> None:
-    assert answer("next", nan_store, "Sigmoid.*", "--for", "tensor", "--json").json["system"] == "mindspore"
-    assert "is not a number of bytes" in answer("next", nan_store, "--budget", "much", code=2).stderr
-
-
 @pytest.mark.parametrize("purpose", ["origin", "divergence", "tensor"])
 def test_steps_that_could_not_be_examined_are_named(
     nan_store: Path, tmp_path: Path, answer: Answer, purpose: str

@@ -8,7 +8,6 @@ import pytest
 
 from ingest.cli.opening import (
     load_settings_with_store,
-    store_and,
 )
 from tests.cli import Answer
 from workers.errors import UsageError
@@ -55,17 +54,6 @@ def test_a_store_that_accepts_and_says_nothing_is_given_up(
         told = answer(*asked, "--config", config, code=1).stderr
     assert "no answer" in told
     assert time.monotonic() - begun < 20  # and not a minute
-
-
-def test_a_store_may_be_left_out_where_a_setting_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert store_and("run.zarr", "Log.*", None, placeholder="PATTERN") == ("run.zarr", "Log.*")
-    with pytest.raises(UsageError, match="PATTERN is missing"):
-        store_and("run.zarr", None, None, placeholder="PATTERN")
-    monkeypatch.setenv("DUMP_INGEST_STORE", "named.zarr")
-    assert store_and("Log.*", None, None, placeholder="PATTERN") == (None, "Log.*")
-    with pytest.raises(UsageError, match="PATTERN is missing") as error:
-        store_and(None, None, None, placeholder="PATTERN")
-    assert "DUMP_INGEST_STORE" in error.value.hint
 
 
 def test_every_command_with_an_argument_takes_the_store_of_the_settings(

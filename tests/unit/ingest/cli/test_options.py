@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ingest.cli.app import HelpfulCommand, app, load_command
+from ingest.cli.app import HelpfulCommand, app
 from tests.cli import Answer
 
 
@@ -75,12 +75,6 @@ def test_a_small_question_imports_neither_pydantic_nor_rich(nan_log: Path) -> No
 LOSS = "Neg.Default_net-LogLoss_Neg-op0.output.0"
 
 
-@pytest.mark.parametrize("name", ["find", "export", "trend", "heatmap", "divergence", "compare"])
-def test_a_command_has_all_of_them(name: str) -> None:
-    options = {flag for parameter in load_command(name).params for flag in parameter.opts}
-    assert {"--name", "--regex", "--op-type", "--role", "--graph", "--io", "--where", "-w"} <= options
-
-
 def test_the_trend_of_the_loss_needs_no_name(nan_store: Path, answer: Answer) -> None:
     rows = json.loads(answer("trend", nan_store, "--role", "loss", "--stat", "mean", "--json").stdout)
     assert {row["name"] for row in rows} == {LOSS}
@@ -109,9 +103,3 @@ def test_roles_are_columns(nan_store: Path, answer: Answer, tmp_path: Path) -> N
     assert [Path(file["path"]).name.startswith("Neg.") for file in exported] == [True]
     heat = json.loads(answer("heatmap", nan_store, "--role", "loss", "--stat", "nan", "--json").stdout)
     assert {row["tensors"] for row in heat} == {1}
-
-
-def test_a_comparison_may_be_limited(nan_store: Path, answer: Answer) -> None:
-    words = ("compare", f"{nan_store}@0,1", f"{nan_store}@1,1", "--role", "loss", "--all", "--json")
-    compared = json.loads(answer(*words, code=5).stdout)
-    assert [tensor["name_a"] for tensor in compared["tensors"]] == [LOSS]

@@ -18,7 +18,6 @@ from ingest.cli.printing import (
     check_writable,
     fitted,
     print_table,
-    wrapped,
     write_and_say,
     write_file,
 )
@@ -59,17 +58,6 @@ def test_cells_are_never_cut_and_names_cannot_talk_to_the_terminal(
     assert lines[2].split() == ["a\\x1b[31m\\n[bold]b\\u202e", "10"]
 
 
-def test_commands_write_json_only_in_the_strict_way() -> None:
-    """`json.dumps` writes NaN, which no other reader of JSON takes."""
-    directory = Path(printing.__file__).parent
-    careless = [
-        path.name
-        for path in directory.glob("*.py")
-        if "json.dumps" in path.read_text().replace("strict_json.dumps", "")
-    ]
-    assert careless == []
-
-
 def test_table_fits_a_terminal_and_is_whole_elsewhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,12 +79,6 @@ COLUMNS = ("rank", "name", "dtype", "note", "max", "std")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_a_table_with_room_is_left_as_it_is() -> None:
-    table = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std",), width=120)
-    assert (table.columns, table.same, table.left_out) == ([*COLUMNS], {}, [])
-    assert table.rows == [list(row) for row in ROWS]
-
-
 def test_what_all_rows_share_goes_first_then_spare_columns_then_the_middle_of_names() -> None:
     table = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std", "max"), width=50)
     assert table.columns == ["name", "dtype", "max"]
@@ -116,17 +98,6 @@ def test_what_all_rows_share_goes_first_then_spare_columns_then_the_middle_of_na
 
 def test_cells_are_as_wide_as_a_terminal_shows_them() -> None:
     assert [cell_width(cell) for cell in ("abc", "步", Text("▁!!", "bold red"))] == [3, 2, 3]
-
-
-def test_prose_breaks_between_words_and_names_stay_whole() -> None:
-    assert wrapped("short", 20) == ["short"]
-    assert wrapped("  at [0, 1]: input 0 = -Inf, output = NaN", 24) == [
-        "  at [0, 1]: input 0 =",
-        "    -Inf, output = NaN",
-    ]
-    name = "x" * 50
-    assert wrapped(f"first {name} broke in step 1", 30) == [f"first {name}", "  broke in step 1"]
-    assert wrapped("field  one two three", 14, indent=7) == ["field  one two", "       three"]
 
 
 @pytest.mark.parametrize(

@@ -55,16 +55,3 @@ def test_what_is_no_dump_is_refused(tmp_path: Path, dump: MadeDump, answer: Answ
     assert "does not exist" in answer("repair", store, "--dump", tmp_path / "no", code=2).stderr
     assert "no step 9" in answer("repair", store, "--step", 9, code=2).stderr
     assert dump.root.exists()
-
-
-def test_ranks_of_devices_are_told_as_for_ingest(tmp_path: Path, answer: Answer) -> None:
-    target, store = tmp_path / "dump" / "20260101000000" / "3" / "Net" / "1" / "8", tmp_path / "run.zarr"
-    target.mkdir(parents=True)
-    name = "Add.Add-op0.1.2.1700000000000000.output.0.DefaultFormat.npy"
-    np.save(target / name, np.arange(99, dtype="<f4"))
-    ingest_directly(tmp_path / "dump", store, rank_map={3: 11})
-    only(store, "rank_11/step_8/*/index/labels/c/0/0").unlink()
-    assert "rank 11 step 8: still damaged" in answer("repair", store, "--apply", code=3).stdout
-    answer("repair", store, "--rank-map", "3=12", "--apply", code=3)
-    assert "rank 11 step 8: repaired" in answer("repair", store, "--rank-map", "3=11", "--apply").stdout
-    assert "0=8,1=9" in answer("repair", store, "--rank-map", "3", code=2).stderr

@@ -35,14 +35,6 @@ def test_rules_are_shown_as_a_file_would_hold_them(file: Path, answer: Answer, t
     assert answer("rules", "show", "large", "--rules", file, "--json").json == [rule]
 
 
-def test_a_wrong_file_is_refused_with_its_line(answer: Answer, tmp_path: Path) -> None:
-    path = tmp_path / "rules.yml"
-    path.write_text("rules:\n- name: large\n  kind: range\n  maximum: 2\n")
-    assert f"{path}:4" in answer("rules", "validate", path, code=2).stderr
-    path.write_text("rules: []\n")
-    assert answer("rules", "validate", path).stderr.startswith("The rules are valid: ")
-
-
 def test_rules_are_tried_on_what_is_stored_and_nothing_is_written(
     nan_store: Path, file: Path, answer: Answer
 ) -> None:
@@ -54,12 +46,3 @@ def test_rules_are_tried_on_what_is_stored_and_nothing_is_written(
     assert "6 steps of single ranks evaluated" in done.stderr
     assert answer("rules", "test", nan_store, "--rules", file, "--json").json["steps"] == 6
     assert sorted(nan_store.rglob("*")) == before
-
-
-def test_nan_deep_in_an_answer_is_null(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    """The statistics of a tensor without a finite element are NaN."""
-    path = tmp_path / "rules.yml"
-    path.write_text("rules:\n- {name: bad, kind: condition, where: 'nan_count == count'}\n")
-    rules = answer("rules", "test", nan_store, "--rules", path, "--rule", "bad", "--json").json["rules"]
-    assert rules[0]["findings"] > 0
-    assert rules[0]["first"][0]["threshold"] is None

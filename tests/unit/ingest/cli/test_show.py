@@ -1,6 +1,5 @@
 """`dump-ingest show`: a tensor with the context of its operator."""
 
-import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,6 @@ from ingest.cli.show import choose_tensor, show_whole
 from ingest.reader.tensor import Tensor
 from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, strict_json
-from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -58,12 +56,6 @@ def test_json_has_the_context(shown: Show, nan_store: Path) -> None:
     assert (row["candidates"], row["parent"], row["kernel_args"]) == ([], None, None)
 
 
-def test_nothing_is_printed_of_what_is_not_known(shown: Show, nan_store: Path) -> None:
-    text, _ = shown(nan_store, "Parameter.net_l1_weight.output.0", rank=1, step=2)
-    assert "source_line" not in text
-    assert "kernel_args" not in text
-
-
 def test_arguments_are_printed(shown: Show, made: MadeDump, store: Path) -> None:
     made.add(np.ones(2, np.float32))
     made.add(b'{"transpose_a": "False", "transpose_b": "\\u001b[2J"}', "MatMul.net_MatMul-op0.json")
@@ -71,22 +63,6 @@ def test_arguments_are_printed(shown: Show, made: MadeDump, store: Path) -> None
     text, said = shown(store, "MatMul*", rank=0, step=0)
     assert "kernel_args      transpose_a: False\nkernel_args      transpose_b: \\x1b[2J\n" in text
     assert said == ""
-
-
-def test_an_ambiguous_operator_is_named_as_one_of_several(
-    shown: Show, dumps: DumpLibrary, store: Path
-) -> None:
-    ingest_directly(dumps["dtypes-1rank"] / "dump", store)
-    text, _ = shown(store, "Cast.Default_Cast-op15.output.0", rank=0, step=0)
-    assert "\noperator         one of Default/Cast-op16, Default/Cast-op21, Default/Cast-op31\n" in text
-
-
-def test_a_bad_file_is_a_warning(shown: Show, made: MadeDump, store: Path) -> None:
-    made.add(np.ones(2, np.float32))
-    made.add(b"{", "MatMul.net_MatMul-op0.json")
-    ingest_directly(made.root, store)
-    _, said = shown(store, "MatMul*", rank=0, step=0)
-    assert "warning: rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON" in said
 
 
 def test_neighbours_are_printed(shown: Show, nan_store: Path) -> None:
@@ -101,15 +77,6 @@ def test_places_of_nan_and_percentiles_are_printed(shown: Show, nan_store: Path)
     assert "\nnot finite       2 of 24: [2, 1] NaN, [4, 3] NaN\n" in text
     assert "\n  axis 1         2 of 4 positions: 1 (1), 3 (1)\n" in text
     assert "50%=-0.663061" in text
-
-
-def test_json_has_neighbours_anatomy_and_values(shown: Show, nan_store: Path) -> None:
-    row = strict_json(shown(nan_store, "Log.*.output.0", rank=1, step=2, json=True)[0])
-    assert [consumer["by"] for consumer in row["consumers"]] == ["content and graph"]
-    assert row["producers"] == []
-    assert row["anatomy"]["first_non_finite"][0] == {"index": [2, 1], "value": "NaN"}
-    assert sum(row["anatomy"]["histogram"]["counts"]) == 22
-    assert row["values"][2][1] == "NaN"
 
 
 def test_a_slice_is_printed_and_saved(shown: Show, nan_store: Path, tmp_path: Path) -> None:
@@ -134,15 +101,6 @@ def test_a_sample_is_called_one(shown: Show, dumps: DumpLibrary, tmp_path: Path)
     assert strict_json(out)["sample"] == 100
 
 
-def test_a_mistyped_name_is_answered_with_similar_ones(nan_store: Path, answer: Answer) -> None:
-    refused = answer("show", nan_store, "Lgo", "--rank", 1, "--step", 2, code=2).stderr
-    assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
-    refused = answer("show", nan_store, "Log", "--rank", 1, "--step", 2, code=2).stderr
-    assert "Similar: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
-    refused = answer("show", nan_store, "log.*", "--rank", 1, "--step", 2, code=2).stderr
-    assert "In another case: Log.Default_net-LogLoss_Log-op0.input.0, " in refused
-
-
 def test_a_window_is_a_table_with_the_names_of_its_rows(nan_store: Path, answer: Answer) -> None:
     log = (nan_store, "Log.*.output.0", "--rank", 1, "--step", 2)
     head, first, *rest = answer("show", *log, "--window", "2:4,:2").stdout.splitlines()
@@ -153,19 +111,6 @@ def test_a_window_is_a_table_with_the_names_of_its_rows(nan_store: Path, answer:
     (tensor,) = open_store(nan_store).tensors(rank=1, step=2, name="Log.*.output.0")
     assert printed == ingest.window(tensor, 2, 0, 2, 2)
     assert "does not go with" in answer("show", *log, "--window", ":,:", "--at", ":", code=2).stderr
-
-
-def test_a_damaged_sketch_is_named(sketched_store: Path, tmp_path: Path, answer: Answer) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(sketched_store, store)
-    flip(only(store, "rank_1/step_2/*/histograms/c/0/0"))
-    words = ("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json")
-    shown = answer(*words, code=3)
-    assert shown.json["histogram"] is None
-    assert "histograms" in shown.json["damaged"]
-    assert "damaged: rank 1 step 2: histograms" in shown.stderr
-    assert "dump-ingest repair" in shown.stderr
-    assert "damaged" not in answer(words[0], sketched_store, *words[2:]).json
 
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

@@ -1,6 +1,5 @@
 """`dump-ingest trend` as it is typed."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -20,15 +19,6 @@ def test_colours_are_used_on_a_terminal_unless_they_are_not_wanted(
     plain = answer(command, nan_store, "Log.*").stdout
     assert not re.search(r"\x1b\[[0-9;]*[34][0-9]", plain)
     assert "!" in plain
-
-
-def test_values_come_as_json_and_csv(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    path = tmp_path / "values.csv"
-    rows = answer("trend", nan_store, "ReduceMean*output*", "--rank", 1, "--json", "--csv", path).json
-    assert [(row["step"], row["non_finite"]) for row in rows] == [(1, 0), (2, 1), (3, 1)]
-    assert rows[1]["value"] is None
-    written = list(csv.DictReader(path.read_text().splitlines()))
-    assert [row["value"] for row in written] == [str(rows[0]["value"]), "", ""]
 
 
 @pytest.mark.parametrize("command", ["trend", "heatmap"])

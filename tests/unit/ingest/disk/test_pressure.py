@@ -92,14 +92,6 @@ def test_a_forecast_never_fails_and_takes_bounded_memory(frees: list[int], every
     assert len(trend._samples) <= 182
 
 
-def test_what_grows_free_is_never_full() -> None:
-    trend = Trend()
-    trend.add(0, 5)
-    assert trend.full_in_s() is None
-    trend.add(60, 9)
-    assert trend.full_in_s() is None
-
-
 def test_a_disk_that_fills_is_logged_ahead_of_time_and_not_at_every_look(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -259,15 +251,6 @@ def test_a_step_without_tensors_whose_source_shrinks_is_kept(bench: Bench, betwe
     assert {summary.key.step for summary in bench.ingest()} == {0, 2}
     assert bench.steps() == {0: True, 1: False, 2: True}
     assert len(open_store(bench.store).tensors(step=1)) == 2
-
-
-def test_a_step_that_changes_under_pressure_is_taken_as_it_is_now(bench: Bench) -> None:
-    bench.pressure.threshold = ALWAYS
-    bench.ingest()
-    bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=2)
-    assert [summary.key.step for summary in bench.ingest()] == [2]
-    assert len(open_store(bench.store).tensors(step=2)) == 2
-    assert not bench.steps()[2]
 
 
 # -- a store that is slow

@@ -46,14 +46,3 @@ def test_the_same_client_is_given_until_the_processes_end() -> None:
         with pytest.raises(ClusterError, match="ended before they were ready"):
             workers.connect()
         assert workers.connect().submit(os.getpid, key="again").result(60) != pid
-
-
-def test_processes_start_when_they_are_needed_and_rest_until_they_are_needed_again() -> None:
-    with ProcessWorkers(1, when_needed=True) as workers:
-        workers.rest()
-        first = workers.connect()
-        pid = first.submit(os.getpid, key="pid").result(60)
-        workers.rest()
-        assert first.status == "closed"
-        assert not Path(f"/proc/{pid}").exists()
-        assert workers.connect().submit(os.getpid, key="pid").result(60) != pid

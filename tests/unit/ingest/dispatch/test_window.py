@@ -8,14 +8,10 @@ import pytest
 from distributed import Client
 
 from ingest.dispatch.runners import run_in_order
-from ingest.dispatch.window import JobQueue, TaskMonitor, TaskWindow, batches
-from ingest.dump_retention.retention import read_back_queue
-from tests.fake_client import FakeClient, FakeFuture
+from ingest.dispatch.window import TaskWindow, batches
+from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
-from workers.errors import ClusterError, DumpIngestError
 from workers.model import SourceFile, StepKey
-from workers.store.model import StoreAddress
-from workers.tasks.read_back import ReadBackJob
 
 
 def task(name: str = "task") -> Any:
@@ -23,101 +19,7 @@ def task(name: str = "task") -> Any:
     return FakeFuture(name, lambda: None, ())
 
 
-def test_a_window_is_full_by_number_or_by_bytes() -> None:
-    window: TaskWindow[str] = TaskWindow(2, 100, str)
-    window.add(task(), "a", 60)
-    assert window.has_room(40)
-    assert not window.has_room(41)
-    window.add(task(), "b", 10)
-    assert not window.has_room(0)
-
-
-def test_an_ended_task_is_returned_once_and_makes_room() -> None:
-    window: TaskWindow[str] = TaskWindow(2, describe=str)
-    first, second = task("first"), task("second")
-    window.add(first, "a", 1)
-    window.add(second, "b", 1)
-    second.fail(ValueError())
-    ((job, error),) = window.ended(None)
-    assert job == "b"
-    assert isinstance(error, DumpIngestError)
-    assert window.ended(None) == []
-    assert window.jobs == ["a"]
-    assert window.has_room(1)
-
-
-def test_a_dropped_job_is_cancelled_and_never_returned() -> None:
-    window: TaskWindow[str] = TaskWindow(2, describe=str)
-    first, second = task("first"), task("second")
-    window.add(first, "a", 1)
-    window.add(second, "b", 1)
-    window.drop(lambda job: job == "a")
-    assert first.status == "cancelled"
-    assert window.ended(None) == []
-    assert window.jobs == ["b"]
-
-
-def test_tasks_of_a_lost_client_are_forgotten_and_their_jobs_returned() -> None:
-    window: TaskWindow[str] = TaskWindow(2, 10, str)
-    lost = task()
-    window.add(lost, "a", 10)
-    assert window.clear() == ["a"]
-    lost.lose()
-    assert window.ended(None) == []
-    assert window.has_room(10)
-
-
 KEY, OTHER = StepKey(0, 1), StepKey(1, 1)
-
-
-def read_back(key: StepKey = KEY) -> ReadBackJob:
-    address = StoreAddress("memory://store")
-    return ReadBackJob(key, 0, "f" * 32, "/dump", address, (SourceFile("0.npy", 1, 0),))
-
-
-def queue_of(connect: Callable[[], Any], inflight_nbytes: int = 10**9) -> JobQueue:
-    return read_back_queue(connect, inflight_nbytes, {}, TaskMonitor())
-
-
-def test_jobs_of_a_lost_client_are_submitted_again() -> None:
-    clients: list[Any] = [FakeClient()]
-    queue = queue_of(lambda: clients[-1])
-    queue.waiting.append(read_back())
-    queue.poll()
-    clients.append(FakeClient())
-    queue.poll()
-    assert len(clients[1].pending) == 1
-
-
-def test_nothing_is_lost_while_there_is_no_scheduler() -> None:
-    client: Any = FakeClient()
-    refusals = [ClusterError("no scheduler")]
-
-    def connect() -> Any:
-        if refusals:
-            raise refusals.pop()
-        return client
-
-    queue = queue_of(connect)
-    queue.waiting.append(read_back())
-    with pytest.raises(ClusterError):
-        queue.poll()
-    queue.poll()
-    assert len(client.pending) == 1
-
-
-def test_jobs_of_a_dropped_step_are_cancelled_and_those_of_others_go_on() -> None:
-    client: Any = FakeClient()
-    queue = queue_of(lambda: client, inflight_nbytes=1)
-    queue.waiting += [read_back(key) for key in (KEY, KEY, OTHER)]
-    queue.poll()
-    queue.drop(lambda job: job.key == KEY)
-    assert [future.status for future in client.futures] == ["cancelled"]
-    queue.poll()
-    assert len(client.pending) == 1
-    queue.drop()
-    assert not queue.jobs
-    assert not client.pending
 
 
 def shared(*sizes: int) -> list[list[int]]:

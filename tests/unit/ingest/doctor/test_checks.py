@@ -13,7 +13,6 @@ from ingest.doctor.checks import run_checks
 from ingest.doctor.remote import Check, check_clock
 from ingest.settings import load
 from ingest.store_gc.last_run import record_run
-from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects
@@ -23,17 +22,6 @@ from workers.store.opening import open_objects, resolve
 
 def by_name(results: list[Check]) -> dict[str, Check]:
     return {result.check: result for result in results}
-
-
-def test_a_dump_is_counted_and_the_store_left_as_it_was(made: MadeDump, tmp_path: Path) -> None:
-    for rank in (0, 1):
-        for step in (3, 4, 5):
-            made.add(np.ones(3), tensor_name(), rank=rank, step=step)
-    store = tmp_path / "run.zarr"
-    results = by_name(run_checks(load(store=str(store)), made.root))
-    assert "2 ranks, 3 steps" in results["dump"].detail
-    assert results["store"].detail == f"{store}: writable, no store there yet"
-    assert checker.objects(store) == {}
 
 
 def test_a_dump_that_is_not_there_fails_with_a_hint_and_the_rest_is_checked(tmp_path: Path) -> None:

@@ -1,21 +1,17 @@
 """Why files of committed steps stay, over a dump and a store: commits are read, and other ranks looked at."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ingest.dump_retention.policy import RetentionPolicy, SourceJudge
-from ingest.layouts.detect import find_dump
 from ingest.service.service import Service
 from ingest.steps.keeping import KeepReason, newest_steps
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.services import make_service
 from workers.model import StepKey
-from workers.store import commit
-from workers.store.opening import open_objects, resolve
 
 FIRST, SECOND = StepKey(0, 0), StepKey(1, 0)
 CAREFUL = RetentionPolicy(keep_anomalous=True)
@@ -58,13 +54,6 @@ def test_one_step_of_each_rank_stays_at_least(filled: MadeDump, store: Path) -> 
     assert judge.newest() == {StepKey(0, 1), StepKey(1, 1)}
 
 
-def test_an_anomaly_of_any_rank_keeps_the_step_of_all(filled: MadeDump, store: Path) -> None:
-    everything_goes = reasons(*looked(filled, store, RetentionPolicy()))
-    assert everything_goes == {FIRST: None, SECOND: None}
-    careful = reasons(*looked(filled, store, CAREFUL))
-    assert set(careful.values()) == {KeepReason.ANOMALOUS}
-
-
 def test_a_rank_that_has_not_committed_leaves_the_others_undecided(filled: MadeDump, store: Path) -> None:
     filled.add(np.ones(3), rank=1, step=0)  # a late file: pending again
     service, judge = looked(filled, store, CAREFUL)
@@ -72,26 +61,3 @@ def test_a_rank_that_has_not_committed_leaves_the_others_undecided(filled: MadeD
     service.table[SECOND].lose_files()
     service.table[SECOND].is_unchecked = True
     assert reasons(service, judge) == {FIRST: KeepReason.UNDECIDED}
-
-
-def test_a_step_that_is_pending_by_now_is_left_out(filled: MadeDump, store: Path) -> None:
-    service, judge = looked(filled, store, RetentionPolicy())
-    service.table[FIRST].held = None
-    states = [service.table[FIRST], service.table[SECOND]]
-    assert [state.key for state, *_ in judge.judge(states)] == [SECOND]
-
-
-def test_files_go_only_with_the_commit_that_was_read_back(
-    filled: MadeDump, store: Path, tmp_path: Path
-) -> None:
-    _, judge = looked(filled, store, RetentionPolicy())
-    listing = next(step for step in find_dump(filled.root).scan({}).listings if step.key == FIRST)
-    committed = commit.read(open_objects(resolve(str(store))), FIRST)
-    assert committed is not None
-    assert judge.may_go(listing, committed, committed.fingerprint)
-    assert not judge.may_go(listing, committed, "another generation")
-    assert not judge.may_go(listing, None, committed.fingerprint)
-    shutil.copytree(filled.root, tmp_path / "copy")
-    elsewhere = looked(MadeDump(tmp_path / "copy"), store, RetentionPolicy())
-    assert set(reasons(*elsewhere).values()) == {KeepReason.ELSEWHERE}
-    assert not elsewhere[1].may_go(listing, committed, committed.fingerprint)

@@ -40,11 +40,6 @@ def run(root: Path, files: list[Proven], stop: threading.Event | None = None) ->
     return remove(root, files, listed=listed, directories=[STEP], stop=stop or threading.Event())
 
 
-def test_files_and_the_empty_directory_of_the_step_go(root: Path) -> None:
-    assert run(root, proven(root)).files == 3
-    assert [str(path.relative_to(root)) for path in root.rglob("*")] == ["rank_0", "rank_0/net"]
-
-
 def test_a_directory_with_anything_left_in_it_stays(root: Path) -> None:
     (root / STEP / "below").mkdir()
     assert run(root, proven(root)).files == 3
@@ -90,13 +85,6 @@ def test_hard_links_are_only_unlinked(root: Path) -> None:
     os.link(root / STEP / "a", root / STEP / "b")
     assert run(root, proven(root)).files == 3
     assert (root.parent / "kept").read_text() == "a"
-
-
-def test_it_stops_when_it_is_told_to(root: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    removed = run(root, proven(root), stop)
-    assert (removed.stopped, removed.files) == (True, 0)
 
 
 def test_a_path_that_leaves_the_dump_is_refused(root: Path) -> None:

@@ -136,19 +136,6 @@ def test_a_file_that_comes_after_the_others_were_read_back_is_taken_with_them(
     assert not (filled.root / "rank_0/Net/0/0").exists()
 
 
-def test_a_damaged_store_deletes_nothing_of_the_step(filled: MadeDump, store: Path) -> None:
-    Run(filled.root, store, RetentionPolicy(keep_last=9)).ingest()
-    (shard,) = (path for path in (store / "rank_0/step_0").rglob("c/0") if "tensors" in path.parts)
-    data = bytearray(shard.read_bytes())
-    data[5] ^= 1
-    shard.write_bytes(data)
-    report = Run(filled.root, store).ingest()
-    assert len(list(filled.root.glob("rank_0/Net/0/0/*"))) == 3
-    assert len(report.deleted) == 3
-    assert [error.reason for error in report.read_back_failures.values()] == ["damaged_store"]
-    assert reasons(report)[StepKey(0, 0)] is KeepReason.READ_BACK_FAILED
-
-
 def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
     filled: MadeDump, store: Path, tmp_path: Path
 ) -> None:
@@ -187,22 +174,6 @@ def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store
     assert before is not None
     assert after is not None
     assert after.fingerprint == before.fingerprint
-
-
-def test_a_step_that_is_dumped_again_after_it_was_deleted_is_a_new_generation(
-    filled: MadeDump, store: Path
-) -> None:
-    Run(filled.root, store).ingest()
-    for slot in range(3):
-        filled.add(np.full(10, 50.0 + slot, "<f4"), tensor_name(slot=slot), step=1)
-    report = Run(filled.root, store).ingest()
-    assert (
-        [summary.key for summary in report.commits]
-        == [event.key for event in report.deleted]
-        == [StepKey(0, 1)]
-    )
-    tensors = open_store(str(store)).tensors(rank=0, step=1)
-    assert sorted(tensor.statistics.max for tensor in tensors) == [50, 51, 52]
 
 
 def test_steps_with_an_anomaly_on_any_rank_stay_where_they_are_to(filled: MadeDump, store: Path) -> None:

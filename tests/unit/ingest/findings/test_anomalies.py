@@ -1,6 +1,5 @@
 """The list of findings: what is in it, in which order, and what is not known."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +15,10 @@ from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as publish
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put
-from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
+from workers.errors import UsageError
 from workers.rules.load import load_rules
 
 RULES = load_rules().enabled
-NAN_TENSORS = 10
-
-
-def test_nan_is_found_in_exactly_the_tensors_that_have_it(nan: Path, dumps: DumpLibrary) -> None:
-    """By the count of who made the dump."""
-    truth = json.loads((dumps["nan-log-2rank"] / "truth.json").read_text())["files"]
-    expected = {source for source, counts in truth.items() if counts["nan"]}
-    store = ingest.open_store(str(nan))
-    listed = ingest.anomalies(store, rule="nan")
-    sources = {
-        str(store.step(finding.rank, finding.step).tables.label("source")[finding.row])
-        for finding in listed.findings
-        if finding.rank is not None
-    }
-    assert sources == expected
-    assert len(listed.findings) == NAN_TENSORS == len(expected)
-    assert not listed.not_evaluated
-    assert not ingest.anomalies(store, severity="info", rank=0).findings
 
 
 def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
@@ -53,12 +33,6 @@ def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
     assert list(listed.to_pandas()["rule"].unique()) == ["nan", "loss_not_finite"]
 
 
-def test_a_notebook_shows_the_first_findings(nan: Path) -> None:
-    page = ingest.anomalies(ingest.open_store(nan))._repr_html_()
-    assert f"14 findings: 14 critical: {nan}" in page
-    assert page.count("<tr>") == 1 + 14
-
-
 def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path) -> None:
     """No finding means nothing there."""
     store = tmp_path / "run.zarr"
@@ -71,19 +45,6 @@ def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path
         "ranks 0-1, steps 1-3: no rules were evaluated when it was committed",
         "steps 1-3: rules over several steps or ranks were not evaluated; `consolidate` does that",
     )
-
-
-def test_verify_reads_findings_too(dumps: DumpLibrary, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=RULES)
-    assert not list(ingest.open_store(str(store)).verify(1, 2))
-    (labels,) = (store / "rank_1/step_2").glob("*/findings/*/labels/c/0/0")
-    labels.write_bytes(labels.read_bytes()[:-1] + b"x")
-    opened = ingest.open_store(str(store))
-    with pytest.raises(DamagedStore):
-        findings_of(opened.step(1, 2))
-    assert [damage.key for damage in opened.verify(1, 2)] == [StepKey(1, 2)]
-    assert any("rank 1 step 2" in line for line in ingest.anomalies(opened).not_evaluated)
 
 
 def test_another_set_of_rules_stands_beside_and_takes_nothing_away(tmp_path: Path) -> None:

@@ -3,19 +3,11 @@
 import pytest
 
 import ingest
-from ingest.findings.replicas import KINDS
 from ingest.findings.series import SeriesRules
 from ingest.reader.catalog import Catalog
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only
 from workers.rules.load import load_rules
-from workers.rules.schema import MODELS
-from workers.rules.values import Scope
-
-
-def test_every_kind_over_ranks_has_an_evaluator() -> None:
-    assert set(KINDS) == {kind for kind, model in MODELS.items() if model.scope is Scope.RANKS}
-
 
 NAMES = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
 

@@ -17,13 +17,7 @@ from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire
 from workers.arrays.sketches.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
-from workers.rules.schema import MODELS
-from workers.rules.values import Scope
 from workers.store.consolidated.blocks import TensorKey
-
-
-def test_every_kind_over_several_steps_has_an_evaluator() -> None:
-    assert set(KINDS) == {kind for kind, model in MODELS.items() if model.scope is Scope.STEPS}
 
 
 def test_unchanged_is_the_same_bytes_in_so_many_steps() -> None:

@@ -18,11 +18,8 @@ from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put
-from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.rules.values import Rule, Selector
-from workers.store import commit
-from workers.store.opening import open_objects, resolve
 
 RULES = load_rules().enabled
 
@@ -78,15 +75,6 @@ def test_a_broken_rule_never_stops_a_commit(tmp_path: Path) -> None:
     assert summary.status == "complete"
     listed = ingest.anomalies(ingest.open_store(str(store)))
     assert any("rule broken" in line for line in listed.not_evaluated)
-
-
-def test_totals_are_in_the_commit_record_and_first_findings_are_not(nan: Path) -> None:
-    read = commit.read(open_objects(resolve(nan)), StepKey(1, 2))
-    assert read is not None
-    assert read.summary.findings == {"nan": 5, "loss_not_finite": 2}
-    assert read.summary.findings_by_severity == {"critical": 7}
-    assert not hasattr(read.record.summary, "first_findings")
-    assert read.summary.rules == RULES.digest
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.findings.waiting import Waited, evidence_in, wait, wait_with
+from ingest.findings.waiting import Waited, wait, wait_with
 from ingest.reader.catalog import open_catalog
 from tests.asked_dumps import asked_dump
 from tests.counted_requests import CountedRequests
@@ -121,13 +121,6 @@ def test_a_resumed_job_waits_for_incidents_of_its_own(steps: Steps) -> None:
         commit[key]()
     for since, came in ((time.time() - 3600, True), (time.time() + 3600, False)):
         assert wait(str(store), timeout_s=0, since=since).came is came
-
-
-def test_the_newest_step_of_a_rank_is_not_that_of_its_run_files(steps: Steps) -> None:
-    store, commit = steps
-    for key in (StepKey(0, None), StepKey(0, 3), StepKey(0, 2)):
-        commit[key]()
-    assert evidence_in(open_catalog(str(store))).newest == {0: 3}
 
 
 def test_a_look_at_an_object_store_takes_copies_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,13 @@
 """Places and names of the CANN tree, and of MindSpore's first asynchronous dumps."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall
+from ingest.layouts.base import Description, Layout, ReadSmall
 from ingest.layouts.cann import Cann, describe_files, parse_bin_name, parse_npy_name
-from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -200,62 +197,3 @@ def test_statistics_of_mindspore_name_their_operators_themselves() -> None:
     assert first.checksum == f"md5:{DIGEST}"
     assert (second.name.op_type, second.name.op_name) == ("aclnnMul", "aclnnMul_1_L2")
     assert described.unfinished == ""
-
-
-def test_half_a_row_and_bad_rows_are_told() -> None:
-    described = describe({"d/statistic.csv": NATIVE_HEADER + "nonsense\nAdd,Default_A"})
-    assert described.unfinished == "d/statistic.csv"
-    assert [str(problem) for problem in described.problems] == [
-        "d/statistic.csv: line 2: 1 fields where the header has 12",
-        "d/statistic.csv: ends within a line, which is left out",
-    ]
-    files = [SourceFile("d/statistic.csv", 10**9, 0)]
-    (problem,) = describe_files(files, lambda _: None).problems
-    assert "cannot be read" in problem.reason
-
-
-def read_below(root: Path) -> ReadSmall:
-    return lambda path: (root / path).read_bytes() if (root / path).is_file() else None
-
-
-def described_tree(root: Path) -> dict[str, Description]:
-    """Return the descriptions of all places of a tree, by path."""
-    found = {}
-    for directory in sorted(path for path in root.rglob("*") if path.is_dir()):
-        path = str(directory.relative_to(root))
-        fields = fields_of(Cann(), path)
-        if fields is not None:
-            files = [
-                SourceFile(f"{path}/{file.name}", file.stat().st_size, 0)
-                for file in sorted(directory.iterdir())
-                if file.is_file()
-            ]
-            found[path] = Cann().describe(Place(path, fields), files, read_below(root))
-    return found
-
-
-@pytest.mark.parametrize("tree", ["torchair", "tf", "mindspore_acl", "stats"])
-def test_every_file_of_the_samples_has_its_place_and_name(tree: str, dumps: DumpLibrary) -> None:
-    root = dumps["cann-bin-synthetic"] / tree
-    found = described_tree(root)
-    named = {
-        path: tensor_file for description in found.values() for path, tensor_file in description.named.items()
-    }
-    manifest = json.loads((root.parent / "manifest.json").read_text())
-    wanted = {
-        file["file"].removeprefix(f"{tree}/") for file in manifest if file["file"].startswith(f"{tree}/")
-    }
-    assert named.keys() == wanted
-    for tensor_file in named.values():
-        assert tensor_file.settled
-        assert tensor_file.name is not None
-        assert tensor_file.name.op_type
-    for file in manifest:
-        path = file["file"].removeprefix(f"{tree}/")
-        if path in named and file["op_name"]:
-            # The name in the file is the one before `/` and others became `_`.
-            name = named[path].name
-            assert name is not None
-            op_name = file["op_name"].translate(str.maketrans("./\\ ", "____"))
-            assert op_name in (name.op_name.partition(".thread_")[0], name.op_type) or "_L" in name.op_name
-    assert [problem for description in found.values() for problem in description.problems] == []

@@ -76,20 +76,6 @@ def test_memory_that_nothing_was_written_to_does_not_count(op: str, io: str) -> 
         assert math.isnan(before.statistics.pos_inf_count)
 
 
-def test_line_is_the_last_one_of_the_program() -> None:
-    trace = (
-        '  File "/a/train.py", line 3, in main\n    step()\n'
-        '  File "/a/site-packages/torch/nn/linear.py", line 9, in forward\n    return F.linear()\n'
-    )
-    (row,) = rows_of(call(output_str=" -> t: f32[2]", stack_trace=trace)).values()
-    assert json.loads(row.attributes)["location"] == {
-        "file": "/a/train.py",
-        "line": 3,
-        "code": "step()",
-        "function": "main",
-    }
-
-
 INF = math.inf
 
 

@@ -50,17 +50,6 @@ def test_pattern_that_tells_nothing_is_refused(text: str) -> None:
         declare(text)
 
 
-def test_files_that_appear_later_are_listed(tmp_path: Path) -> None:
-    make(tmp_path, "a_rank0_step1.npy")
-    tree = find_dump(tmp_path, layout="{module}_rank{rank}_step{step}.npy")
-    known = {listing.key: listing for listing in tree.scan({}).listings}
-    make(tmp_path, "b_rank0_step1.npy", "a_rank0_step2.npy")
-    again = {listing.key: listing for listing in tree.scan(known).listings}
-    assert [file.path for file in again[StepKey(0, 1)].files] == ["a_rank0_step1.npy", "b_rank0_step1.npy"]
-    assert again[StepKey(0, 1)].later_begun
-    assert not again[StepKey(0, 2)].later_begun
-
-
 TWO = "rank{rank}/step{step}/{module}.npy; {net:reference}/{module}.npy"
 
 
@@ -84,16 +73,6 @@ def test_pattern_comes_before_layouts_whose_directories_have_the_same_names(tmp_
     make(tmp_path, "step1/rank0/fc.output.npy", "step1/rank0/odd.npy")
     assert named(tmp_path, "step{step}/rank{rank}/{module}.{io}.npy") == {
         StepKey(0, 1): [("fc", "output", 0), ("odd", "output", 0)]
-    }
-
-
-def test_dumps_of_known_systems_beside_a_tree_stay_what_they_are(tmp_path: Path) -> None:
-    """Their directories fit the pattern, and no file in them does."""
-    make(tmp_path, "step1/rank0/fc.output.npy", "step2/rank0/dump_tensor_data/Functional.x.0.npy")
-    (tmp_path / "step2" / "rank0" / "dump.json").write_text("{}")
-    assert layouts_of(tmp_path, "step{step}/rank{rank}/{module}.{io}.npy") == {
-        StepKey(0, 1): "declared",
-        StepKey(0, 2): "msprobe",
     }
 
 

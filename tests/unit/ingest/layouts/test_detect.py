@@ -88,20 +88,6 @@ def test_a_part_of_a_dump_is_taken_as_a_part(
     assert [listing.key for listing in listings if listing.files] == [StepKey(rank, step)]
 
 
-def test_a_dump_that_begins_beside_checkpoints_is_found(made: MadeDump) -> None:
-    """Whoever waits for a dump passes over the checkpoints that a job writes before it."""
-    directory = made.root.parent
-    checkpoint = directory / "output" / "checkpoint-8"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "trainer_state.json").write_text("{}")
-    assert find_dump(directory).root == directory / "output"
-    with pytest.raises(UsageError, match="only checkpoints of a trainer") as refused:
-        find_dump(directory, with_checkpoints=False)
-    assert "`watch` waits" in refused.value.hint
-    made.add(b"", rank=0)
-    assert find_dump(directory, with_checkpoints=False).root == made.root
-
-
 def test_checkpoints_are_found_beside_a_directory_that_may_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

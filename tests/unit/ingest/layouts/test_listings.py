@@ -43,14 +43,6 @@ def test_directories_that_did_not_change_are_not_listed_again(root: Path) -> Non
     assert listing_of(root, known=first).files is first.files
 
 
-def test_new_file_or_place_is_seen(root: Path) -> None:
-    first = listing_of(root, PLACES[:1])
-    assert len(listing_of(root, known=first).files) == 4
-    first = listing_of(root)
-    (root / PLACES[1] / "sub" / "c.npy").touch()
-    assert len(listing_of(root, known=first).files) == 5
-
-
 def test_a_listing_ages_however_long_its_files_have_been_quiet(root: Path) -> None:
     """A file that is written in place leaves no trace in its directory."""
     first = listing_of(root)

@@ -10,8 +10,7 @@ import pytest
 from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore import MindSpore
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import listings
+from tests.npy_files import MadeDump
 from workers.dump.model import TensorName
 from workers.model import StepKey
 
@@ -42,22 +41,6 @@ def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None
     listing = next(listing for listing in found.scan({}).listings if listing.key == StepKey(0, step))
     named = found.describe(listing).named
     return {path.rsplit("/", 1)[-1]: tensor_file.name for path, tensor_file in named.items()}
-
-
-def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
-    made.add(b"", tensor_name(), graph="0", step=3)
-    made.add(b"", tensor_name(), graph="7", step=3)
-    assert len(listings(made.root)[StepKey(0, 3)].files) == 2
-    assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
-
-
-def test_mapping_gives_long_names_back(made: MadeDump) -> None:
-    original = tensor_name("ReLU.a,b" + "x" * 300, time=5)
-    made.add(b"", "123.npy")
-    made.add(f"123.npy,{original}\n".encode(), "mapping.csv")
-    name = names_of(made.root)["123.npy"]
-    assert name is not None
-    assert (name.op_type, name.op_name) == ("ReLU", "a,b" + "x" * 300)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from ingest.layouts.base import Description, Place
 from ingest.layouts.msprobe import MsProbe, parse_tensor_name
 from tests.dumps import DumpLibrary
-from tests.samples import sample
 from workers.arrays.statistics import summarise
-from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -29,8 +27,6 @@ TREES = (
     "msprobe-26.2.0-pytorch-cpu/statistics",
     "msprobe-26.2.0-pytorch-cpu/tensor-mix",
 )
-#: A tree of msProbe's own tests, which is not part of this repository.
-FOREIGN_TREE = "msprobe-repo-tests"
 TENSOR = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 3]}
 
 
@@ -78,14 +74,6 @@ def test_samples_are_understood_to_the_last_file(tree: str, dumps: DumpLibrary) 
         tensors = {str(path.relative_to(root)) for path in directory.rglob("dump_tensor_data/*")}
         assert description.named.keys() == tensors
         assert {told.tensor for told in description.reported if told.tensor} == tensors
-
-
-@pytest.mark.parametrize("tree", [*TREES, FOREIGN_TREE])
-def test_no_two_tensors_of_a_sample_share_a_name(tree: str, dumps: DumpLibrary) -> None:
-    for _, description in places_of(sample(tree) if tree == FOREIGN_TREE else tree_of(tree, dumps)):
-        keys = [key_of(told.name) for told in description.reported]
-        assert len(set(keys)) == len(keys) > 1
-        assert [told.name.sequence for told in description.reported] == list(range(len(keys)))
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -141,16 +129,6 @@ ENTRY = {**TENSOR, "data_name": "Functional.f.0.forward.output.0.pt"}
 LISTED = dump_json({"Functional.f.0.forward": {"output": [ENTRY]}})
 
 
-def test_file_with_an_entry_is_named_and_its_statistics_point_to_it() -> None:
-    found = describe({"dump.json": LISTED, FILE: b""}, {"mode": "pynative"})
-    (named,) = found.named.values()
-    assert named.container is Container.PT
-    assert named.name == found.reported[0].name
-    assert (named.name.graph, named.name.sequence) == ("pynative", 0)
-    assert found.reported[0].tensor == f"p/{FILE}"
-    assert (found.problems, found.unfinished) == ([], "")
-
-
 def test_file_without_an_entry_keeps_the_step_open_and_its_own_name() -> None:
     other = "dump_tensor_data/Functional.f.0.forward.input.0.npy"
     found = describe({"dump.json": LISTED, FILE: b"", other: b""})
@@ -176,13 +154,6 @@ def test_json_in_the_middle_of_being_rewritten_keeps_the_step_open(length: int) 
     assert found.unfinished == "p/dump.json"
     assert "is not JSON" in str(found.problems[0])
     assert [named.name is not None for named in found.named.values()] == [True]
-
-
-def test_json_that_cannot_be_read_is_a_problem() -> None:
-    files = [SourceFile("p/dump.json", 1, 0), SourceFile(f"p/{FILE}", 1, 0)]
-    found = MsProbe().describe(Place("p", {}), files, lambda _: None)
-    assert "cannot be read" in str(found.problems[0])
-    assert found.named.keys() == {f"p/{FILE}"}
 
 
 def test_path_in_an_entry_leads_nowhere_else() -> None:

@@ -88,14 +88,6 @@ def test_other_files_are_kept_as_files(name: str) -> None:
     assert describe({name: b""}).named == {}
 
 
-def test_opdebug_record_and_files_of_cann_are_no_elements() -> None:
-    assert only({STEM: b""}).container is Container.DUMP_DATA
-
-
-def test_npy_with_another_name_is_kept_as_an_unnamed_tensor() -> None:
-    assert only({"other.npy": b""}) == TensorFile(None, Container.NPY)
-
-
 @pytest.mark.parametrize(
     ("long", "real", "container"),
     [
@@ -119,11 +111,6 @@ def test_long_name_without_its_row_keeps_its_number_and_may_still_be_told() -> N
 def test_row_that_is_cut_off_may_go_on() -> None:
     real = f"{STEM}.output.1.NCHW.FLOAT.npy"
     assert only({f"{NUMBER}.npy": b"", "mapping.csv": f"{NUMBER}.npy,{real}".encode()}).settled is False
-
-
-def test_row_of_another_kind_of_file_is_not_believed() -> None:
-    found = only({f"{NUMBER}.npy": b"", "mapping.csv": f"{NUMBER}.npy,{STEM}.output.1.ND.FLOAT\n".encode()})
-    assert (found.container, found.name) == (Container.NPY, TensorName(op_name=NUMBER))
 
 
 HEADER = "Op Type,Op Name,Task ID,Stream ID,Timestamp,Input/Output,Slot,Data Size,Data Type,Format,Shape"

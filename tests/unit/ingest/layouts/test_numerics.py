@@ -11,9 +11,7 @@ import pytest
 from ingest.layouts.detect import find_dump
 from ingest.questions.origin import origin
 from ingest.questions.trend import trend
-from ingest.reader.context import context_of
 from ingest.reader.dump_store import DumpStore, open_store
-from ingest.reader.tensor import Tensor
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.pt_files import pt_bytes
@@ -65,13 +63,6 @@ def statistics(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> DumpStor
     return open_store(into)
 
 
-@pytest.fixture(scope="module")
-def debug_mode(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> DumpStore:
-    into = tmp_path_factory.mktemp("debug-mode")
-    ingest_directly(logs / "debugmode-json" / "dump", into)
-    return open_store(into)
-
-
 def test_each_iteration_is_a_step_with_the_numbers_of_its_lines(logs: Path, statistics: DumpStore) -> None:
     exact = json.loads((logs / "nvdlfw-stats" / "plain" / "values_rank0.json").read_text())
     assert len(exact) == 24
@@ -86,13 +77,6 @@ def test_each_iteration_is_a_step_with_the_numbers_of_its_lines(logs: Path, stat
                 assert value == pytest.approx(told[field], rel=1e-15, abs=0.51e-4)
             else:
                 assert math.isnan(value)
-
-
-def test_the_log_itself_is_a_run_file_and_exports_byte_for_byte(
-    logs: Path, statistics: DumpStore, tmp_path: Path
-) -> None:
-    statistics.step(0, None).export(tmp_path)
-    assert (tmp_path / LOG).read_bytes() == (logs / "nvdlfw-stats" / "dump" / LOG).read_bytes()
 
 
 def test_trend_and_origin_work_on_statistics(statistics: DumpStore) -> None:
@@ -155,23 +139,6 @@ def test_a_log_that_goes_on_changes_no_earlier_step(logs: Path, tmp_path: Path) 
     assert after[StepKey(0, 1)].later_begun
 
 
-def _of_eager(store: DumpStore, name: str) -> list[Tensor]:
-    return [tensor for tensor in store.tensors(name=name) if tensor.net == "eager"]
-
-
-def test_calls_of_debug_mode_have_hashes_lines_and_writers(debug_mode: DumpStore) -> None:
-    (written,) = _of_eager(debug_mode, "aten.gelu.op_0_gelu.output.0")
-    assert (written.shape, written.dtype, written.is_dumped) == ((4, 20), "float32", False)
-    assert written.attributes["tensor"]["hash"] == "l1:32.906135773751885"
-    assert [neighbour.tensor.name for neighbour in written.producers] == []
-    (read,) = _of_eager(debug_mode, "aten.gelu.op_0_gelu.input.0")
-    assert [neighbour.tensor.op_name for neighbour in read.producers] == ["n.op_0_native_layer_norm"]
-    line = context_of(debug_mode, 0).source_line(written)
-    assert line is not None
-    assert (line.file.rpartition("/")[2], line.line, line.code[:11]) == ("debugmode_run.py", 7, "def forward")
-    assert "empty_strided" not in str(origin(debug_mode).to_dict())
-
-
 def test_a_nan_in_a_log_of_torchtitan_is_found_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "dump" / "numerics" / "rank_1_activations.log"
     path.parent.mkdir(parents=True)
@@ -184,14 +151,3 @@ def test_a_nan_in_a_log_of_torchtitan_is_found_with_its_line(tmp_path: Path) -> 
     text = json.dumps(answer.to_dict())
     assert "layers.0.wq.op_1_log" in text
     assert "common/attention.py" in text
-
-
-def test_a_log_that_is_cut_off_is_named(logs: Path, tmp_path: Path) -> None:
-    content = (logs / "debugmode-json" / "dump" / "eager.json").read_bytes()
-    (tmp_path / "eager_rank3_step7.json").write_bytes(content[:5000])
-    dump = find_dump(tmp_path)
-    (listing,) = dump.scan({}).listings
-    description = dump.describe(listing)
-    assert listing.key == StepKey(3, 7)
-    assert description.unfinished == "eager_rank3_step7.json"
-    assert "is not JSON" in description.problems[0].reason

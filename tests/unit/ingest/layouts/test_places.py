@@ -1,10 +1,7 @@
 """Finding places: by names alone, of all layouts at once."""
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from ingest.layouts import detect, walk
 from ingest.layouts import places as search
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.places import MAX_SEEN, Discovery, PlaceSearch
+from ingest.layouts.places import Discovery, PlaceSearch
 
 
 def discover(root: Path, below: str = "") -> Discovery:
@@ -93,35 +90,6 @@ def test_tensors_under_a_name_like_that_of_a_rank_are_reported(path: str, tmp_pa
 def test_a_rank_of_a_tree_that_no_layout_knows_is_not_called_misnamed(path: str, tmp_path: Path) -> None:
     make(tmp_path, path)
     assert discover(tmp_path).unowned.problems == []
-
-
-def test_place_needs_its_evidence_where_others_use_such_names(tmp_path: Path) -> None:
-    make(tmp_path, "step5/rank0/model.ckpt", "step6/rank0/dump.json")
-    assert places(discover(tmp_path)) == {("msprobe", "step6/rank0")}
-
-
-def test_files_that_come_last_in_a_large_directory_fit_their_own_pattern(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(MAX_SEEN)]
-    names.append("mp_rank_01_model_states.pt")
-    make(tmp_path, *(f"global_step8/{name}" for name in names))
-    scandir = os.scandir
-
-    @contextmanager
-    def in_this_order(path: str | Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-        with scandir(path) as entries:
-            yield iter(sorted(entries, key=lambda entry: names.index(entry.name)))
-
-    monkeypatch.setattr(
-        "os.scandir", lambda path: (in_this_order if str(path).endswith("step8") else scandir)(path)
-    )
-    (place,) = (
-        located.place
-        for located in discover(tmp_path).places
-        if located.place.names is not None and names[-1] in located.place.names
-    )
-    assert place.fields["tensor_parallel"] == "01"
 
 
 def test_file_whose_name_fits_several_patterns_is_opened_once(

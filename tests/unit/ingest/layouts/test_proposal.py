@@ -90,14 +90,6 @@ def test_no_pattern_gives_two_files_one_name(tmp_path: Path) -> None:
     assert propose(tmp_path) is None
 
 
-def test_directories_below_those_of_a_pattern_count_too(tmp_path: Path) -> None:
-    """They belong to the same step, and their files would have the names of those above."""
-    make(tmp_path, "rank0/it1/fc.npy", "rank0/it1/conv.npy")
-    assert propose(tmp_path) is not None
-    make(tmp_path, "rank0/it1/old/fc.npy")
-    assert propose(tmp_path) is None
-
-
 def test_step_that_is_written_in_two_ways_is_not_proposed(tmp_path: Path) -> None:
     make(tmp_path, "rank0/it1/fc.npy", "rank0/it01/fc.npy")
     assert propose(tmp_path) is None

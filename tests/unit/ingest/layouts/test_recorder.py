@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ingest
@@ -41,17 +40,6 @@ def described(root: Path) -> tuple[Listing, Description]:
     tree = find_dump(root)
     (listing,) = (listing for listing in tree.scan({}).listings if listing.files)
     return listing, tree.describe(listing)
-
-
-def test_a_line_without_elements_is_a_row_of_statistics(tmp_path: Path) -> None:
-    ingest_directly(write(tmp_path / "dump", LINE), tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
-    (tensor,) = store.tensors(rank=1, step=8)
-    assert (tensor.name, tensor.dtype, tensor.shape) == ("Module.Linear.fc.output.0", "bfloat16", (2, 2))
-    assert (tensor.statistics.nan_count, tensor.statistics.min) == (1, -1.5)
-    assert np.isnan(tensor.statistics.mean)
-    place = store.coordinates()[1]["tp"]
-    assert (place.rank, place.size) == (1, 2)
 
 
 @pytest.mark.parametrize("file", ["", "recorded-tensor-3.raw"])

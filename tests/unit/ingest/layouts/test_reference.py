@@ -9,7 +9,6 @@ import pytest
 import ingest
 from ingest.layouts.detect import find_dump
 from ingest.layouts.reference import parse_reference_name
-from ingest.reader.context import context_of
 from tests.dump_data_writer import Tensor, dump_data, version_1
 from tests.pipeline import ingest_directly
 from workers.dump.formats.header import Container
@@ -61,15 +60,6 @@ def test_outputs_are_compared_with_those_of_the_operators_made_of_them(
         tensor for tensor in comparison.tensors if tensor.verdict.startswith("only") and tensor.io == "output"
     )
     assert "Reference.conv1.output.0" in (only.name_a, only.name_b)
-
-
-def test_a_fused_operator_is_named_by_that_of_the_model(ascend: Path, tmp_path: Path) -> None:
-    ingest_directly(ascend, tmp_path / "ascend.zarr")
-    store = ingest.open_store(tmp_path / "ascend.zarr")
-    (fused,) = store.tensors("Conv2D.*")
-    assert fused.told == {"original_op": {"name": "conv1_relu", "output": 0}}
-    assert context_of(store, 0).original_names(fused) == ("conv1_relu",)
-    assert all(context_of(store, 0).original_names(tensor) == () for tensor in store.tensors("MatMul.*"))
 
 
 def test_both_halves_of_a_quantised_pair_have_one_name(tmp_path: Path) -> None:

@@ -42,21 +42,6 @@ def test_run_files_stay_the_same_however_often_they_are_looked_at(tmp_path: Path
     ]
 
 
-def test_steps_of_a_job_before_do_not_overtake_those_of_the_job_after(tmp_path: Path) -> None:
-    """A job that starts again from a checkpoint goes through steps again, below a later time."""
-    before = [f"20260101000000/0/Net/1/{step}/{_FILE}" for step in (3, 4, 5, 6)]
-    _make(tmp_path, *before, f"20260101990000/0/Net/1/4/{_FILE}")
-    found = _listings(tmp_path)
-    assert {key.step: listing.later_begun for key, listing in found.items() if key.step is not None} == {
-        3: True,
-        4: False,
-        5: True,
-        6: False,
-    }
-    _make(tmp_path, f"20260101990000/0/Net/1/7/{_FILE}")
-    assert all(_listings(tmp_path)[StepKey(0, step)].later_begun for step in (3, 4, 5, 6))
-
-
 def test_two_devices_that_would_be_one_rank_are_not_mixed(tmp_path: Path) -> None:
     """A map that names only some devices may give one of them the number of another."""
     _make(tmp_path, *(f"20260101000000/{device}/Net/1/1/{_FILE}" for device in (0, 1, 8)))
@@ -77,18 +62,6 @@ def test_links_in_directories_that_are_not_the_dumps_are_no_problem_of_it(tmp_pa
     assert set(_listings(tmp_path)) == {StepKey(0, 1)}
     (tmp_path / "latest").symlink_to("logs")
     assert [problem.path for problem in _listings(tmp_path)[StepKey(0, None)].problems] == ["latest"]
-
-
-def test_checkpoints_beside_a_dump_are_not_taken(tmp_path: Path) -> None:
-    """Others name their directories so, too; what they hold may be large."""
-    for other in ("checkpoints/iteration_100", "step5/rank7", "checkpoints/device_0/iteration_3"):
-        (tmp_path / other).mkdir(parents=True)
-        (tmp_path / other / "model.ckpt").write_bytes(b"weights")
-    place = tmp_path / "rank_0" / "Net" / "0" / "8"
-    place.mkdir(parents=True)
-    (place / "file").write_bytes(b"")
-    scan = find_dump(tmp_path).scan({})
-    assert {listing.key for listing in scan.listings if listing.files} == {StepKey(0, 8)}
 
 
 def test_graphs_beside_the_iterations_of_a_device_are_run_files(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from ingest.layouts.detect import find_dump
-from ingest.layouts.walk import Walk, read_small
+from ingest.layouts.walk import read_small
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import listings
 from workers.model import StepKey
@@ -95,15 +95,3 @@ def test_small_file_is_read_and_nothing_else(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert read_small(tmp_path / "file") == b"content"
     assert [read_small(tmp_path / name) for name in ("link", "pipe", "missing", ".")] == [None] * 4
-
-
-def test_tree_is_added_without_what_is_listed_elsewhere(tmp_path: Path) -> None:
-    for path in ("a/1", "a/b/2", "a/c/3"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
-    walk = Walk(tmp_path)
-    walk.add_tree("a", without={"a/b"})
-    assert [file.path for file in walk.files] == ["a/1", "a/c/3"]
-    assert [path for path, _ in walk.directories] == ["a", "a/c"]
-    # Not `mtime_ns / 1e9`, which may be rounded up where `st_mtime` is rounded down.
-    assert walk.newest_change >= max((tmp_path / file.path).stat().st_mtime for file in walk.files)

@@ -1,11 +1,8 @@
 """What tells a process and its run from others, and a bounded number of labels for any number of ranks."""
 
-import time
-
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest import heartbeat
 from ingest.metrics.common import OTHER, ProcessMetrics, RankLabels
 from ingest.watching.watcher import DumpState
 from tests.metric_values import NOW, value
@@ -33,22 +30,3 @@ def test_ranks_beyond_the_limit_share_a_label() -> None:
     labels = RankLabels(limit=2)
     assert [labels.of(rank) for rank in (7, 3, 5, 7, 9)] == ["7", "3", OTHER, "7", OTHER]
     assert list(labels) == [7, 3, 5, 9]
-
-
-def test_what_ranks_have_together_is_the_lowest_or_the_sum() -> None:
-    labels = RankLabels(limit=1)
-    values = {0: 5.0, 1: 4.0, 2: 3.0}
-    assert labels.combine(values, min) == {"0": 5.0, OTHER: 3.0}
-    assert labels.combine(values, sum) == {"0": 5.0, OTHER: 7.0}
-
-
-def test_it_shows_the_last_beat() -> None:
-    registry = CollectorRegistry()
-    ProcessMetrics(registry, lambda: NOW)
-    heartbeat.beat()
-    first = registry.get_sample_value("dump_ingest_heartbeat_timestamp_seconds")
-    time.sleep(0.5)
-    second = registry.get_sample_value("dump_ingest_heartbeat_timestamp_seconds")
-    assert first is not None
-    assert second is not None
-    assert abs(second - first) < 0.4

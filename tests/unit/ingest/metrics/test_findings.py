@@ -5,14 +5,12 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
-from ingest.findings.series import StepFindings
 from ingest.metrics.findings import FindingMetrics
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, value
 from tests.pipeline import plan_all
-from workers.store.model import CommitSummary, Evaluated, Finding
+from workers.store.model import CommitSummary
 
 
 def test_a_finding_is_told_with_its_step_as_the_value(
@@ -36,21 +34,4 @@ def test_a_finding_is_told_with_its_step_as_the_value(
     metrics.observe(StepCommitted(plan, by_rule, 0.5))
     assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 5
     assert value(registry, "dump_ingest_findings_total", rule="masked", severity="info") == 3
-    assert value(registry, "dump_ingest_rule_failures_total") == 1
-
-
-def test_findings_over_several_ranks_are_told_with_step_and_rank(registry: CollectorRegistry) -> None:
-    metrics = FindingMetrics(registry, lambda: NOW, [("replicas_diverge", "critical")])
-    labels = {"rule": "replicas_diverge", "severity": "critical"}
-    assert value(registry, "dump_ingest_findings_total", **labels) == 0
-    rows = [
-        Finding("replicas_diverge", "critical", rank, 40, 5, "0", "Parameter.w", 0.0, 0.0, "differs")
-        for rank in (3, 3, None)
-    ]
-    totals, failed = {"replicas_diverge": 700}, {"broken": "no such field"}
-    result = Evaluated("0123456789abcdef", tuple(rows), totals, failed)
-    metrics.observe(StepsConsolidated(findings=(StepFindings(40, result),)))
-    assert value(registry, "dump_ingest_findings_total", **labels) == 700
-    for rank in ("3", "all"):
-        assert value(registry, "dump_ingest_last_finding_step", rank=rank, **labels) == 40
     assert value(registry, "dump_ingest_rule_failures_total") == 1

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.disk.pressure import Pressure
-from ingest.disk.space import DiskSpace, space_at
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.layouts.base import Problem
 from ingest.metrics import WatcherMetrics
@@ -33,26 +31,6 @@ def test_lag_is_that_of_the_oldest_step_of_each_rank(registry: CollectorRegistry
     assert value(registry, "dump_ingest_watcher_committed_step", rank="0") == 2
     assert value(registry, "dump_ingest_watcher_committed_step", rank="1") == -1
     assert value(registry, "dump_ingest_watcher_pending_bytes", rank="1") == 200
-
-
-def test_backlog_of_each_rank(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    waiting = [listing(0, 2, files=3), listing(0, 3, files=2)]
-    metrics.observe(look([listing(0, 1), *waiting, listing(1, 1)], waiting))
-    for name, count in (("steps", 2), ("files", 5), ("bytes", 500)):
-        assert value(registry, f"dump_ingest_watcher_pending_{name}", rank="0") == count
-        assert value(registry, f"dump_ingest_watcher_pending_{name}", rank="1") == 0
-    assert value(registry, "dump_ingest_watcher_ranks") == 2
-    assert value(registry, "dump_ingest_watcher_last_look_timestamp_seconds") == NOW
-
-
-def test_what_belongs_to_no_step_is_no_backlog_but_its_rank_is_known(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    run_files = listing(4, None)
-    metrics.observe(look([run_files], [run_files]))
-    assert value(registry, "dump_ingest_watcher_ranks") == 1
-    assert value(registry, "dump_ingest_watcher_pending_steps", rank="4") == 0
-    assert value(registry, "dump_ingest_watcher_newest_step", rank="4") == -1
 
 
 def test_problems_are_told_by_what_keeps_something_from_being_ingested(registry: CollectorRegistry) -> None:
@@ -112,31 +90,6 @@ def test_series_of_a_rank_begin_at_zero_when_it_is_known(registry: CollectorRegi
     metrics.observe(look([listing(9, 1)], []))
     assert value(registry, "dump_ingest_overflow_records_total", rank="9") == 0
     assert value(registry, "dump_ingest_tensor_anomalies_total", rank="9", kind="neg_inf") == 0
-
-
-def test_disk_is_shown_from_the_first_look_on_and_never_as_full_before(
-    registry: CollectorRegistry, tmp_path: Path
-) -> None:
-    metrics = WatcherMetrics(registry)
-    assert value(registry, "dump_ingest_watcher_disk_free_bytes") is None
-    metrics.observe(look([], []))
-    assert value(registry, "dump_ingest_watcher_disk_free_bytes") is None
-    space = space_at(tmp_path)
-    assert space is not None
-    metrics.observe(Pressure().judge(space))
-    free = value(registry, "dump_ingest_watcher_disk_free_bytes")
-    size = value(registry, "dump_ingest_watcher_disk_size_bytes")
-    assert free is not None
-    assert size is not None
-    assert 0 < free < size
-    assert space_at(tmp_path / "gone") is None
-
-
-def test_pressure_shows_with_the_policy_that_applies(registry: CollectorRegistry) -> None:
-    metrics, pressure = WatcherMetrics(registry), Pressure("statistics")
-    for free, shown in [(500, 0), (99, 1), (120, 1), (130, 0)]:
-        metrics.observe(pressure.judge(DiskSpace(free, 1000, 0, 0)))
-        assert value(registry, "dump_ingest_watcher_under_pressure", policy="statistics") == shown
 
 
 def test_every_counter_without_a_rank_is_there_before_there_is_a_dump(registry: CollectorRegistry) -> None:

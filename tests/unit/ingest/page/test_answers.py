@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import ingest
 from ingest.page.answers import ENDPOINTS
 from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.moment import Moment
@@ -19,12 +18,6 @@ BY_NAME = {question.name: question for question in ENDPOINTS}
 def answer(moment: Moment, question: str, **given: str) -> Any:
     parameters = BY_NAME[question].parameters
     return BY_NAME[question].answer(Asked(moment, Arguments.of(given, parameters), Links("", "run.zarr")))
-
-
-def test_the_api_answers_what_python_does(moment: Moment) -> None:
-    found = ingest.incidents(moment.store).incidents
-    assert answer(moment, "incidents") == [incident.to_dict() for incident in found]
-    assert answer(moment, "origin", rank="1", step="2") == ingest.origin(moment.store, 1, 2).to_dict()
 
 
 def test_what_needs_sketches_says_so(moment: Moment) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.asking import Arguments, Asked, Links, UrlParameter, matrix_asked, tensor_of
+from ingest.page.asking import Arguments, Asked, Links, UrlParameter, matrix_asked
 from ingest.page.moment import Moment
 from ingest.page.questions import AnswerLine, lines
 from ingest.page.rendering import command
@@ -66,12 +66,6 @@ def test_lines_can_be_pasted(moment: Moment) -> None:
 
 def asked(**given: str) -> Arguments:
     return Arguments({"rank": "1", "step": "2", **given})
-
-
-def test_a_tensor_is_found_by_its_whole_name_and_graph(moment: Moment) -> None:
-    expected = moment.opened(1, 2).tensors()[-1]
-    assert tensor_of(moment, asked(name=expected.name)).name == expected.name
-    assert tensor_of(moment, asked(name=expected.name, graph=expected.graph)).graph == expected.graph
 
 
 def test_a_step_that_is_damaged_on_all_ranks_has_a_column(nan_log: Path, tmp_path: Path) -> None:

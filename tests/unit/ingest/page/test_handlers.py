@@ -19,7 +19,6 @@ from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.explain import explain_table
 from ingest.watching.watcher import QuietClock
-from tests.damages import flip
 from tests.in_process import run_here
 from tests.npy_files import MadeDump
 from tests.page_server import RunningPage
@@ -27,7 +26,6 @@ from tests.served_watcher import served_watcher
 
 RUN = "/runs/run.zarr"
 API = f"/api/v1{RUN}"
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (opens the page of this test alone)
 
 
@@ -96,14 +94,6 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         assert own.get("/healthz").status == 200
 
 
-def test_a_base_path_is_before_every_link(nan_log: Path) -> None:
-    with RunningPage(nan_log, base="/dumps") as own:
-        text = own.get(f"/dumps{RUN}/incidents").text
-        assert 'href="/dumps/static/page.css"' in text
-        assert 'href="/static' not in text
-        assert 'href="/runs' not in text
-
-
 def test_a_store_that_is_away_shows_what_was_read_and_comes_back(nan_log: Path, tmp_path: Path) -> None:
     store = tmp_path / "run.zarr"
     shutil.copytree(nan_log, store)
@@ -122,16 +112,6 @@ def test_a_store_that_is_away_shows_what_was_read_and_comes_back(nan_log: Path, 
         assert own.get(f"{API}/moment").json["away"] == ""
 
 
-def test_two_runs_are_compared_by_name_alone(nan_log: Path, tmp_path: Path) -> None:
-    for name in ("a.zarr", "b.zarr"):
-        shutil.copytree(nan_log, tmp_path / "runs" / name)
-    with RunningPage(tmp_path / "runs") as own:
-        assert "Choose the run to compare with" in own.get("/runs/a.zarr/compare").text
-        equal = own.get("/runs/a.zarr/compare?with=b.zarr&step=2").text
-        assert "Equal in step 2" in equal
-        assert "<dt>equal</dt><dd>486</dd>" in equal
-
-
 def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:
     with RunningPage(nan_log, first_paint_s=0) as own:
         first = own.get(f"{RUN}/live")
@@ -145,16 +125,6 @@ def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:
             time.sleep(0.05)
         assert "Step 3" in got.text
         assert "http-equiv" not in got.text
-
-
-def test_answers_name_steps_that_they_cannot_be_about(nan_log: Path, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_log, store)
-    with RunningPage(store, refresh_s=0) as own:
-        assert "Damaged-Steps" not in own.get(f"{API}/steps").headers
-        flip(store / "rank_1/step_2/zarr.json")
-        got = own.get(f"{API}/incidents")
-        assert (got.status, got.headers["Damaged-Steps"]) == (200, "rank 1 step 2")
 
 
 RUN_PATH = "/runs/run.zarr"

@@ -15,12 +15,9 @@ from ingest.page import library as module
 from ingest.page.library import Library, Overview, Run
 from ingest.page.moment import Moment
 from ingest.page.refreshed import Refreshed
-from tests.diverging import WEIGHT, replicas
 from tests.page_server import RunningPage
-from tests.rule_sets import consolidated
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, StoreError, UsageError
-from workers.rules.load import load_rules
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -138,11 +135,6 @@ def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(
     assert "2 names after the last of these were not looked at" in text
 
 
-@pytest.mark.parametrize(("place", "name"), [("/rank_0/..", "run"), ("/", None), ("/rank_0/../", "run")])
-def test_a_single_run_has_a_name_that_browsers_keep(nan_log: Path, place: str, name: str | None) -> None:
-    assert Library(f"{nan_log}{place}").names() == [name or nan_log.name]
-
-
 def test_a_store_that_has_lost_its_root_is_named(nan_log: Path, tmp_path: Path) -> None:
     store = tmp_path / "run.zarr"
     shutil.copytree(nan_log, store)
@@ -164,71 +156,6 @@ def test_a_run_is_told_by_its_last_step_and_what_is_not_finite_even_without_rule
     assert seen.committed_at == max(
         step.commit.record.committed_at for step in ingest.open_store(nan_log).select(step=3)
     )
-
-
-def test_what_is_only_listed_or_damaged_hides_nothing(nan_log: Path, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_log, store)
-    (store / "rank_0" / "step_4" / "begun").mkdir(parents=True)
-    (store / "rank_0" / "step_3" / "zarr.json").write_bytes(b"{")
-    seen = of(store)
-    assert (seen.last_step, seen.damaged, seen.steps) == (3, 1, 4)
-
-
-def test_rules_over_several_ranks_count() -> None:
-    made = replicas(off=[(3, 2, WEIGHT)])
-    assert Overview.of(made.store).severity is None
-    consolidated(made.objects, load_rules().enabled)
-    seen = Overview.of(made.store)
-    assert (seen.severity, seen.rule_steps) == ("critical", (2,))
-
-
-class Runs(Library):
-    """Counts how often each run is read, once the gate is open."""
-
-    def __init__(self) -> None:
-        self.now, self.known, self.read = 100.0, ["a"], list[str]()
-        self.gate = threading.Event()
-        self.gate.set()
-        super().__init__("runs", refresh_s=5, clock=lambda: self.now)
-
-    def names(self) -> list[str]:
-        """Return the names that are there."""
-        return self.known
-
-    def _overview(self, name: str) -> Overview:
-        self.gate.wait(60)
-        self.read.append(name)
-        return Overview(last_step=len(self.read))
-
-
-def test_nobody_waits_long_for_runs_that_are_read_for_the_first_time() -> None:
-    runs = Runs()
-    runs.known = ["a", "b"]
-    runs.gate.clear()
-    begun = time.monotonic()
-    listed = runs.listed(0.05)
-    assert time.monotonic() - begun < 30
-    assert (dict(listed.runs), listed.is_complete) == ({"a": None, "b": None}, False)
-    runs.gate.set()
-    assert runs.listed(60).is_complete
-
-
-def test_many_viewers_read_the_runs_once_and_new_runs_at_once() -> None:
-    runs = Runs()
-    first = runs.listed(60)
-    assert [runs.listed(60).token for _ in range(3)] == [first.token] * 3
-    runs.now += 6
-    runs.listed(60)
-    deadline = time.monotonic() + 60
-    while runs.listed(60).token == first.token:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    assert runs.read == ["a", "a"]
-    runs.known = ["a", "b"]
-    while not runs.listed(60).is_complete:
-        assert time.monotonic() < deadline
-    assert sorted(runs.read) == ["a", "a", "a", "b"]
 
 
 def test_what_fails_is_read_again_and_the_value_before_stays_if_a_store_is_away() -> None:

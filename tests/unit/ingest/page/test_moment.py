@@ -47,35 +47,9 @@ def test_later_reads_what_is_new_and_some_of_the_rest(store: Path, monkeypatch: 
     assert [opened.key for opened in later.steps[:8]] == [opened.key for opened in moment.steps]
 
 
-def test_a_commit_that_took_the_place_of_another_is_seen_at_once(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_READ_AGAIN", 1)
-    objects = commit_steps(store, *range(4))
-    moment = Moment.of(ingest.DumpStore(objects))
-    commit_steps(store, 2, seed=1)
-    later = moment.later()
-    assert later.token != moment.token
-    before, now = (at.store.step(0, 2).fingerprint for at in (moment, later))
-    assert now != before
-    objects.requests = 0
-    assert later.later() is later
-    assert objects.requests == 2  # the announcement does not make it read it again
-
-
 def drop_tensors(objects: CountingStore, moment: Moment) -> None:
     committed = moment.store.step(1, 2).commit
     commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
-
-
-def test_tensors_that_gc_removes_are_missed_at_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_READ_AGAIN", 1)
-    objects = commit_steps(store, *range(3))
-    moment = Moment.of(ingest.DumpStore(objects))
-    drop_tensors(objects, moment)
-    later = moment.later()
-    assert (later.store.step(1, 2).has_tensors, later.token == moment.token) == (False, False)
-    assert later.later() is later
 
 
 def test_a_change_that_nobody_announced_is_noticed_within_a_round(
@@ -91,13 +65,6 @@ def test_a_change_that_nobody_announced_is_noticed_within_a_round(
     assert moment.later() is moment
     later = moment.later()
     assert (later.store.step(1, 2).has_tensors, later.token == moment.token) == (False, False)
-
-
-def test_what_the_consolidator_finds_is_news(store: Path) -> None:
-    objects = commit_steps(store, 0)
-    moment = Moment.of(ingest.DumpStore(objects))
-    objects.put("findings/0.made.rules/zarr.json", b"{}")
-    assert moment.later().token != moment.token
 
 
 def commit_values(objects: ObjectStore, *steps: int, seed: int = 0) -> None:

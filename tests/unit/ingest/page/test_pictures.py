@@ -11,12 +11,10 @@ import zlib
 import numpy as np
 import pytest
 
-from ingest.page.cells import LEVELS, levels_of, matrix_picture, ribbon_picture, timeline_picture
-from ingest.page.charts import Bar, ExponentCounts, Series, bars_picture, overlay, tag
+from ingest.page.cells import matrix_picture, ribbon_picture, timeline_picture
+from ingest.page.charts import ExponentCounts, Series, overlay, tag
 from ingest.page.image import MAX_SIDE, Image, image_of
-from ingest.page.spread import spread_picture
 from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
-from ingest.questions.origin.graph import OPERATOR, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 from workers.arrays.sketches.histogram import Histogram
 
 
@@ -24,16 +22,6 @@ def test_text_and_attributes_are_escaped() -> None:
     assert tag("text", "<b>&", class_='"x"', data_name="'<") == (
         '<text class="&#34;x&#34;" data-name="&#39;&lt;">&lt;b&gt;&amp;</text>'
     )
-
-
-def test_lines_have_gaps_where_values_are_not_finite() -> None:
-    line = Series("rank <0>", [1, 2, 3], [1.0, math.nan, 3.0], [False, True, False])
-    drawn = overlay("", [line], "l2_norm", here=[2])
-    assert drawn.has_bad
-    assert drawn.picture.count("<circle") == 2
-    assert "rank &lt;0&gt;: NaN or Inf in step 2" in drawn.picture
-    assert drawn.picture.count('class="cross s0"') == 1
-    assert 'class="here"' in drawn.picture
 
 
 @pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308], [0, 5e-324]])
@@ -54,19 +42,6 @@ def test_values_and_their_sketch_have_the_same_counts() -> None:
     assert ExponentCounts.of_histogram(Histogram(positive, negative, 1, -5, 100)) == known
     nothing = np.zeros(255, np.int64)
     assert ExponentCounts.of_histogram(Histogram(nothing, nothing, 3, 0, 0)) is None
-
-
-def test_many_exponents_share_a_bar_and_a_single_element_is_seen() -> None:
-    drawn = ExponentCounts(-100, [1] + [10**6] * 199, [0] * 200, 0).picture("exponents")
-    assert "elements, logarithmic" not in drawn  # five exponents share a bar: none is small
-    assert len(re.findall("<rect", drawn)) == 40
-    assert "2⁻¹⁰⁰ to 2⁻⁹⁶" in drawn
-    assert "logarithmic" in bars_picture([Bar("a", 1), Bar("b", 0, 10**6)], ("a", "b"), "value", "")
-
-
-def test_zero_some_and_unknown_differ() -> None:
-    levels = levels_of(np.array([0, 1, 1000, np.nan, np.inf]), is_count=True)
-    assert levels.tolist() == [0, 1, LEVELS, -1, LEVELS]
 
 
 def counts_of(drawn: str) -> dict[str, int]:
@@ -111,42 +86,3 @@ def test_values_that_are_not_finite_have_colours_of_their_own_and_are_not_lost()
     shrunk = pixels(image_of(values))
     assert max(shrunk.shape) <= MAX_SIDE
     assert (shrunk == 253).sum() == 1
-
-
-def node(number: int, rank: int | None = 0, kind: str = OPERATOR) -> SpreadNode:
-    return SpreadNode(number, kind, rank, 2, "0", "Mul<", f"op{number}", 0)
-
-
-def edge(source: int, target: int, *, assumed: bool = False) -> SpreadEdge:
-    return SpreadEdge(source, target, "Mul.x.input.0", "NaN", assumed)
-
-
-def drawn_spread(nodes: tuple[SpreadNode, ...], *edges: SpreadEdge) -> str:
-    picture = spread_picture(SpreadGraph(nodes, edges))
-    assert picture is not None
-    return picture.svg
-
-
-def test_edges_lead_to_the_right_unless_they_close_a_circle() -> None:
-    """The node with the longest way to it is the rightmost."""
-    nodes = (node(0), node(1), node(2))
-    drawn = drawn_spread(nodes, edge(0, 2), edge(0, 1), edge(1, 2))
-    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawn)]
-    assert places == sorted(places)
-    assert len(set(places)) == 3
-    for begin, end in re.findall(r'd="M([\d.]+) [\d.]+C.*? ([\d.]+) [\d.]+" class="edge', drawn):
-        assert float(begin) < float(end)
-    assert drawn_spread(nodes, edge(0, 1), edge(1, 2), edge(2, 1)).count("<circle") == 3
-
-
-def test_ranks_have_lanes_and_collectives_lie_between_them() -> None:
-    nodes = (node(0), node(1, None, PASSAGE), node(2, 1))
-    drawn = drawn_spread(nodes, edge(0, 1), edge(1, 2, assumed=True))
-    assert drawn.count('class="lane"') == 2
-    assert ">rank 1</text>" in drawn
-    assert drawn.count('class="node passage"') == 1
-    assert 'class="edge crossing assumed"' in drawn
-    assert "Mul<" not in drawn
-    many = drawn_spread(tuple(node(number, number % 20) for number in range(100)))
-    assert (many.count("<circle"), many.count('class="lane"')) == (48, 10)
-    assert "to 99 operators; the nearest 47 are drawn" in many

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from importlib.resources import files
 
 import pytest
 
 from ingest.page import rendering as words
-from ingest.page.rendering import asset, environment, prose
+from ingest.page.rendering import asset, environment
 from workers import __version__
 
 UNKNOWN, MINUS, THIN = "\u2013", "\u2212", "\u202f"
@@ -48,19 +47,6 @@ def test_names_of_tensors_are_escaped() -> None:
     assert template.render(name='"><script>') == (
         f'<a title="&#34;&gt;&lt;script&gt;">&#34;&gt;&lt;script&gt;</a> {__version__}'
     )
-
-
-def test_backquotes_of_a_message_are_code_and_names_in_it_are_escaped() -> None:
-    assert prose("`verify <a>` names all; it's one ` here") == (
-        "<code>verify &lt;a&gt;</code> names all; it&#39;s one ` here"
-    )
-
-
-@pytest.mark.parametrize(
-    "name", sorted(path.name for path in files("ingest.page").joinpath("templates").iterdir())
-)
-def test_every_template_is_read_with_the_filters_that_there_are(name: str) -> None:
-    assert environment().get_template(name).name == name
 
 
 def test_files_of_the_page_are_those_that_it_comes_with() -> None:

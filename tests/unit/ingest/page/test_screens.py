@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ingest
-from bench.steps import commit_run, commit_tables, make_tables
+from bench.steps import commit_run
 from ingest.page.asking import Arguments
 from ingest.page.library import Library
 from ingest.page.moment import Moment
@@ -23,17 +23,13 @@ from ingest.questions.compare.programs import OperatorGap, Programs, Why
 from ingest.questions.compare.result import GuessedName
 from ingest.reader.dump_store import open_store
 from ingest.wiring.consolidation import consolidate
-from tests.diverging import WEIGHT, replicas
-from tests.made_runs import Values, numbers
+from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all, run
-from tests.rule_sets import consolidated
+from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, simulate, write
 from tests.unit.ingest.page.conftest import links, screen, words
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.rules.load import load_rules
-from workers.store.opening import open_objects, resolve
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
@@ -73,26 +69,6 @@ def test_operators_come_in_order_and_the_first_bad_one_is_linked(moment: Moment)
     assert f"{total[2]} operators" in words(only)
 
 
-def test_the_next_step_is_that_of_the_rank_if_others_number_theirs_differently(store: Path) -> None:
-    objects = open_objects(resolve(str(store)))
-    for key in (StepKey(0, 0), StepKey(1, 5), StepKey(0, 10)):
-        commit_tables(objects, key, make_tables(key, ["op0"]))
-    got = screen(of(store), "cell?rank=0&step=0")
-    assert [url for url in links(got, "cell?") if "rank" in url] == ["/runs/run.zarr/cell?rank=0&step=10"]
-
-
-def test_the_greatest_cells_are_listed_and_zeros_are_not(moment: Moment) -> None:
-    got = screen(moment, "matrix")
-    assert links(got, "cell?") == [f"/runs/run.zarr/cell?rank=1&step={step}" for step in (2, 3)]
-    assert "NaN and Inf over 2 ranks and 3 steps" in got.text
-    assert 'class="card hot"' in got.text
-    part = screen(moment, "matrix?ranks=1&steps=2-3&stat=max&name=Log.*")
-    assert 'data-rows="1" data-columns="2"' in part.text
-    assert "/api/v1/runs/run.zarr/matrix?stat=max&amp;name=Log.%2A&amp;ranks=1&amp;steps=2-3" in part.text
-    assert "--rank=1 --step={2..3}" in part.lines[0]
-    assert "'Log.*', rank=[1], step=range(2, 4)" in part.lines[1]
-
-
 def test_a_tensor_leads_to_its_neighbours_and_to_itself_elsewhere(moment: Moment) -> None:
     got = screen(moment, f"tensor?rank=1&step=2&name={LOG}")
     told = words(got)
@@ -126,13 +102,6 @@ def test_values_have_pictures_as_far_as_they_have_an_order(
     assert ("Histogram" in told, "Signs and binary exponents" in told) == (has_histogram, has_exponents)
 
 
-def test_values_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:
-    made.add(np.ones(3, "<f4"), tensor_name("Mul.m"))
-    for plan in plan_all(made.root, store, leave_out_tensors="disk is full"):
-        run(plan)
-    assert "disk is full" in words(screen(of(store), "tensor?rank=0&step=0&name=Mul.m.output.0"))
-
-
 def test_exponents_losses_and_channels_come_from_sketches(made: MadeDump, store: Path) -> None:
     """A tensor with a column that stands out, and a small one; names hold signs of globs."""
     values = np.random.default_rng(0).standard_normal((300, 260)).astype("<f4")
@@ -147,30 +116,6 @@ def test_exponents_losses_and_channels_come_from_sketches(made: MadeDump, store:
     assert re.search(r"Channels that stand out .* outlier 1 100 ", told)
     assert "dump-ingest precision" in got.lines[0]
     assert "dump-ingest outliers" in got.lines[0]
-
-
-WHOLE = np.random.default_rng(8).normal(size=(6, 4)).astype(np.float32)
-
-
-def test_pieces_are_put_together_if_that_is_asked_for(tmp_path: Path) -> None:
-    write(tmp_path / "dump", [[{"cut": part, "same": WHOLE} for part in (WHOLE[:3], WHOLE[3:])]])
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr", layout=LAYOUT)
-    moment = of(tmp_path / "run.zarr")
-    same = "tensor?rank=1&step=0&name=Module..same.output.0"
-    got = screen(moment, same)
-    assert "unsharded" not in got.lines[0]
-    assert any("whole=1" in url for url in links(got, "tensor"))
-    got = screen(moment, f"{same}&whole=1")
-    assert "of ranks 0-1: replicated" in words(got)
-    assert "--step 0 --unsharded" in got.lines[0]
-    assert "[0].unsharded('')" in got.lines[1]
-    cut = "tensor?rank=1&step=0&name=Module..cut.output.0"
-    placed = screen(moment, f"{cut}&placement=shard+0")
-    assert 'width="4" height="6" alt="The whole tensor' in placed.text
-    assert "--placement 'shard 0'" in placed.lines[0]
-    told = words(screen(moment, f"{cut}&whole=1"))
-    assert "how the ranks hold it is not known; by the shapes of its pieces: " in told
-    assert "--placement 'shard 0'" in told  # the command that was asked would fail, too
 
 
 def test_a_card_has_the_origin_its_reason_and_the_steps_that_it_touches(moment: Moment) -> None:
@@ -192,15 +137,6 @@ def test_a_card_has_the_origin_its_reason_and_the_steps_that_it_touches(moment: 
     assert "--step 1" in before.lines[0]
 
 
-def test_the_card_of_a_step_that_a_rank_lacks_leads_to_the_matrix(made: MadeDump, store: Path) -> None:
-    for rank, step in ((0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 2)):
-        made.add(numbers(1), tensor_name("Mul.m", time=1), rank=rank, step=step)
-    ingest_directly(made.root, store)
-    consolidate(store)
-    got = screen(of(store), "incidents")
-    assert [url for url in links(got, "matrix") if "steps" in url] == ["/runs/run.zarr/matrix?steps=1-1"]
-
-
 def test_a_divergence_shows_what_ranks_hold_and_should_not(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     steps = [
@@ -219,33 +155,6 @@ def test_a_divergence_shows_what_ranks_hold_and_should_not(tmp_path: Path) -> No
     assert f"{what} optimizer state out of step" in words(screen(moment, f"incidents?id={identity}"))
 
 
-def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated() -> None:
-    made = replicas(off=[(3, 2, WEIGHT)])
-    moment = Moment.of(made.store)
-    assert "replicas differ" not in words(screen(moment, "live"))
-    consolidated(made.objects, load_rules().enabled)
-    got = screen(moment, "live")
-    assert "replicas differ, of 4 steps 1" in words(got)
-    assert "Replicas differ in step 2" in words(got)
-    assert links(got, "layout") == ["/runs/run.zarr/layout?step=3"]
-
-
-def test_a_rank_is_behind_by_the_steps_that_others_have_and_it_has_not(store: Path) -> None:
-    objects = open_objects(resolve(str(store)))
-    for key in (StepKey(0, 0), StepKey(1, 0), StepKey(0, 100), StepKey(1, 100), StepKey(0, 200)):
-        commit_tables(objects, key, make_tables(key, ["op"]))
-    got = screen(of(store), "live")
-    rows = re.findall(r'aria-label="Rank (\d): \d+ %"></progress></td><td class="num[^"]*">(\d)', got.text)
-    assert rows == [("0", "0"), ("1", "1")]
-
-
-def test_a_rule_that_fires_on_many_ranks_has_one_row_for_a_step(tmp_path: Path) -> None:
-    commit_run(str(tmp_path / "run"), range(40), range(3), ["op"] * 3, born=1, rules=load_rules().enabled)
-    got = screen(of(tmp_path / "run"), "live")
-    assert "nan 2 0-39 80 critical nan 1 0-39 80" in words(got)
-    assert "/runs/run.zarr/incidents?step=2" in links(got, "incidents")
-
-
 @pytest.fixture(scope="module")
 def library(nan_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
     """A run, the same again, and one that has only its first step."""
@@ -259,28 +168,6 @@ def library(nan_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 def compared(library: Library, query: str) -> Any:
     return screen(library.run("a.zarr").moment(), f"compare?{query}", library, "a.zarr")
-
-
-def test_of_two_runs_what_takes_long_is_left_out_and_linked(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit in ("_CELLS_AT_ONCE", "_NBYTES_AT_ONCE"):
-        monkeypatch.setattr(compare, limit, 10)
-    assert "Choose the run to compare with" in words(compared(library, ""))
-    quick = compared(library, "with=b.zarr")
-    assert "Equal in step 3" in words(quick)
-    more = links(quick, "compare")
-    assert [any(f"{what}=1" in url for url in more) for what in ("over", "elements")] == [True, True]
-    assert "--no-elements" in quick.lines[0]
-    assert "Relative error" not in words(quick)
-    whole = compared(library, "with=b.zarr&over=1&elements=1")
-    assert "All bytes are equal in all steps" in words(whole)
-    assert not any("elements=1" in url for url in links(whole, "compare"))
-    assert "--no-elements" not in whole.lines[0]
-    assert "Mean of the loss" in words(whole)
-    assert "a.zarr, rank 0 a.zarr, rank 1 b.zarr, rank 0" in words(whole)
-    assert "--role loss --stat mean --aggregate mean" in whole.lines[0]
-    assert "role='loss'" in whole.lines[1]
 
 
 def test_what_differs_first_is_listed_and_drawn(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest.page.handlers import MOST_UNDER_WAY, PageBusy, PageMetrics, SharedAnswers
-from workers.events import Event
-from workers.store.objects import StoreRequested
 
 
 def test_many_viewers_cost_one_answer() -> None:
@@ -51,17 +49,6 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
     made, made_at_last, nbytes = asyncio.run(look())
     assert (made, made_at_last) == (3, 5)
     assert 8000 < nbytes <= 10_000
-
-
-def test_long_questions_with_short_answers_are_bounded_too() -> None:
-    async def look() -> int:
-        with ThreadPoolExecutor(1) as pool:
-            answers = SharedAnswers(pool, pool, limit=100_000)
-            for number in range(100):
-                await answers.answer(("run", f"{number:08d}" * 1000), lambda: b"[]")
-            return sum(len(str(question)) for question in answers._kept)
-
-    assert asyncio.run(look()) <= 100_000
 
 
 def test_an_error_is_not_kept() -> None:
@@ -133,14 +120,3 @@ def samples(metrics: PageMetrics, answers: SharedAnswers) -> dict[tuple[str, str
         for family in text_string_to_metric_families(metrics.text(answers).decode())
         for sample in family.samples
     }
-
-
-def test_answers_and_requests_are_counted_and_other_events_are_not(answers: SharedAnswers) -> None:
-    metrics = PageMetrics()
-    metrics.seconds.labels("live").observe(0.1)
-    metrics.observe(StoreRequested("get", 0.1))
-    metrics.observe(Event())
-    told = samples(metrics, answers)
-    assert told["dump_ingest_page_answer_seconds_count", "live"] == 1
-    assert told["dump_ingest_page_store_requests_total", "get"] == 1
-    assert told["dump_ingest_page_kept_limit_bytes", ""] == 1000

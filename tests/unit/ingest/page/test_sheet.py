@@ -61,14 +61,6 @@ def test_no_more_is_read_than_what_is_shown(
     assert max(asked) == most
 
 
-def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
-    tensor = stored(made, store, np.zeros((3, 2), np.float32))
-    with pytest.raises(UsageError, match="does not have row 3"):
-        window(tensor, 3, 0, 1, 1)
-    with pytest.raises(UsageError, match="at once"):
-        window(tensor, 0, 0, 1000, 1000)
-
-
 @pytest.mark.parametrize("text", ["", "3", "1,2,3", "-1,0", "a,b", "1:2:3,0", "20 40,1"])
 def test_what_is_not_a_window_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="is not a window") as refused:

@@ -58,21 +58,3 @@ def test_watchers_are_asked_once_for_all_viewers_and_again_when_the_answers_are_
     now[0] = 5.0
     watchers.of_store(WATCHER.store)
     assert [asked.acquire(timeout=30) for _ in range(2)] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("store", "is_shown"),
-    [
-        ("s3://bucket/run.zarr/", True),
-        ("s3://other/run.zarr", False),
-        ("/mnt/run.zarr", True),
-        ("b.zarr", False),
-    ],
-)
-def test_only_watchers_of_the_store_are_shown_and_those_that_do_not_answer(
-    store: str, is_shown: bool
-) -> None:
-    silent = LiveWatcher("http://127.0.0.1:2", "no watcher answers")
-    answers = {"http://127.0.0.1:1": WATCHER, silent.url: silent}
-    watchers = Watchers(tuple(answers), ask=lambda url, _: answers[url])
-    assert watchers.of_store(store).watchers == ((WATCHER, silent) if is_shown else (silent,))

@@ -13,7 +13,6 @@ from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import HEAD_BYTES, Inspected, inspect
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import SourceFile, StepKey
 
@@ -60,20 +59,6 @@ def test_header_of_any_length_gives_the_same_shape_and_sample(header_nbytes: int
     assert [header.shape for header in long.headers] == [(5000,)]
     assert len(long.headers[0].lead) == header_nbytes
     assert long.samples == usual.samples
-
-
-def test_file_is_read_once_and_only_its_first_bytes(made: MadeDump, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.add(np.zeros(10**6))
-    reads: list[tuple[int, int]] = []
-    read_at = OpenFile.read_at
-
-    def counting(self: OpenFile, offset: int, nbytes: int) -> bytes:
-        reads.append((offset, nbytes))
-        return read_at(self, offset, nbytes)
-
-    monkeypatch.setattr(OpenFile, "read_at", counting)
-    inspected(made)
-    assert reads == [(0, HEAD_BYTES)]
 
 
 @pytest.mark.parametrize("writable", [True, False])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ingest.planning.plan import fingerprint
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from tests.pt_files import forget_pt_files, sglang_file
 from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks.model import StepPlan
@@ -136,22 +135,3 @@ def test_fingerprint_depends_on_everything_that_changes_the_store() -> None:
     # Whether the owner may write it says nothing of what is in it.
     assert fingerprint([SourceFile("a", 1, 2, writable=False)], "mindspore", Grid()) == fingerprint(*base)
     assert fingerprint([SourceFile(os.fsdecode(b"\xff\n"), 1, 2)], "mindspore", Grid())
-
-
-def test_what_is_known_of_earlier_files_does_not_change_a_plan(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Conversion reads and writes the same, whether a file was like others or not."""
-    target = tmp_path / "dump_20260101_000000_000000"
-    target.mkdir()
-    for number in range(300, 330):
-        name, content = sglang_file(np.full(5, number, "f4"), number)
-        (target / name).write_bytes(content)
-    forget_pt_files(monkeypatch)
-    (first,), (second,) = (plan_all(tmp_path, store, Grid(job_nbytes=4096)) for _ in range(2))
-    known = [[entry.envelope_digest is not None for entry in plan.entries] for plan in (first, second)]
-    assert sum(known[0]) < sum(known[1]) == 30
-    assert (first.fingerprint, len(first.jobs)) == (second.fingerprint, len(second.jobs))
-    assert [(job.segments, job.nbytes) for job in first.jobs] == [
-        (job.segments, job.nbytes) for job in second.jobs
-    ]

@@ -44,10 +44,6 @@ def entry(name: str, nbytes: int = 8 * MIB, dtype: str = "float32", kind: RowKin
     return Entry(source, kind, TensorName("Net", "0", "Add", name, "output", 0), header)
 
 
-def names(entries: list[Entry], rows: tuple[int, ...]) -> list[str]:
-    return [entries[row].name.op_name for row in rows]
-
-
 def groups_of(entries: list[Entry], shared: Shared, grid: Grid) -> list[PoolGroup]:
     """Plan with payloads that are equal if their files have the same name before a hyphen."""
     samples = [hash(entry.source.path.partition("-")[0]) for entry in entries]
@@ -94,13 +90,6 @@ def test_a_kind_of_which_not_all_are_shared_is_apart() -> None:
     assert [(shared[k].kind, shared[k].is_firm) for k in (keys[4], keys[2])] == [("", True), ("", False)]
 
 
-def test_a_unit_of_unsure_kinds_goes_with_an_input() -> None:
-    keys = [key("a"), key("b", io="input"), key("c"), key("d", io="input")]
-    shared = shared_tensors(keys, digests([1, 1, 2, 3], [1, 1, 4, 5]), 0)
-    assert shared[keys[0]].kind == shared[keys[1]].kind == "Add\0input"
-    assert [shared[k].is_firm for k in keys[:2]] == [False, True]
-
-
 def test_a_tensor_that_is_not_firm_is_pooled_only_if_it_seems_equal() -> None:
     """What an operator writes in place is dumped before or after that: it must not spoil what is shared."""
     shared = {
@@ -113,53 +102,6 @@ def test_a_tensor_that_is_not_firm_is_pooled_only_if_it_seems_equal() -> None:
     assert [group.rows for group in pool_groups(entries, equal, shared, GRID)] == [(1, 0)]
     assert [group.rows for group in pool_groups(entries, differs, shared, GRID)] == [(1,)]
     assert pool_groups(entries[:1], [None], shared, GRID) == []
-
-
-def test_kinds_of_which_there_is_little_go_together_and_not_to_what_is_sure() -> None:
-    kinds = {"a": "", "b": "p", "c": "q", "d": "r"}
-    shared = {key(name): SharedTensor(b"\3", name, kind) for name, kind in kinds.items()}
-
-    def packed(*sizes: int) -> list[str]:
-        entries = [entry(name, nbytes * MIB) for name, nbytes in zip("abcd", sizes, strict=True)]
-        return ["".join(names(entries, group.rows)) for group in groups_of(entries, shared, GRID)]
-
-    assert packed(8, 8, 8, 8) == ["a", "b", "c", "d"]
-    assert packed(8, 8, 6, 1) == ["a", "b", "cd"]
-    assert packed(8, 2, 2, 2) == ["a", "bcd"]
-    assert packed(8, 1, 1, 1) == ["a"]
-    assert packed(2, 1, 1, 1) == ["abcd"]
-
-
-def test_only_expected_tensors_are_pooled_whatever_else_a_rank_has() -> None:
-    shared = {key(name): SharedTensor(b"\3", name) for name in "abcdef"}
-    steps = [[entry(name) for name in "abxcdef"], [entry(name) for name in "yfedcbaz"]]
-    packed = [[names(step, group.rows) for group in groups_of(step, shared, GRID)] for step in steps]
-    assert packed[0] == packed[1]
-    assert sorted(name for group in packed[0] for name in group) == list("abcdef")
-
-
-def test_a_tensor_that_a_rank_lacks_changes_one_array() -> None:
-    shared = {key(str(n)): SharedTensor(b"\3", str(n)) for n in range(40)}
-    whole = [entry(str(n)) for n in range(40)]
-    lacking = whole[:17] + whole[18:]
-    packed = [
-        {tuple(names(entries, g.rows)) for g in groups_of(entries, shared, GRID)}
-        for entries in (whole, lacking)
-    ]
-    assert 8 < len(packed[0]) <= 16  # 320 MiB in arrays of at most 32 MiB on average
-    assert len(packed[0] - packed[1]) == 1
-
-
-def test_classes_and_types_are_packed_apart() -> None:
-    ranks = {"a": b"\1", "b": b"\1", "c": b"\2", "d": b"\2"}
-    shared = {key(name): SharedTensor(ranks[name], name) for name in ranks}
-    entries = [entry("a"), entry("b", dtype="int8"), entry("c"), entry("d")]
-    kinds = [
-        {(ranks[entries[row].name.op_name], entries[row].array) for row in group.rows}
-        for group in groups_of(entries, shared, GRID)
-    ]
-    assert all(len(kind) == 1 for kind in kinds)
-    assert len(set.union(*kinds)) == 3
 
 
 @pytest.mark.parametrize(
@@ -206,9 +148,3 @@ def test_what_looks_alike_on_several_ranks_of_a_step_is_expected_to_be_shared() 
     found = [{name.op_name for name in shared} for shared in shared_in_step(ranks, GRID, probe)]
     assert found == [{"small", "same"}] * 2
     assert sorted(probed) == [(rank, name) for rank in range(2) for name in ("end", "same")]
-
-
-def test_what_cannot_be_looked_at_is_expected_by_its_beginning_alone() -> None:
-    ranks = [([entry("a")], [1])] * 2
-    assert [len(shared) for shared in shared_in_step(ranks, GRID, lambda *_: None)] == [1, 1]
-    assert shared_in_step([], GRID, lambda *_: None) == []

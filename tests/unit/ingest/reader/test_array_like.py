@@ -13,24 +13,6 @@ from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.store.model import Grid
 
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
-KEYS: list[Any] = [
-    0,
-    -1,
-    np.int64(2),
-    slice(1, 3),
-    slice(None, None, -2),
-    slice(4, 1, -1),
-    slice(3, 3),
-    ...,
-    (..., 1),
-    (1, ..., slice(0, 2)),
-    (slice(1, 4), 2, -1),
-    (slice(None), slice(None), 3),
-    (None, 2),
-    [0, 2],
-    VALUES > 30,
-    (),
-]
 
 
 def dumped(made: MadeDump, store: Path, values: Any, grid: Grid = SMALL_GRID) -> Tensor:
@@ -38,16 +20,6 @@ def dumped(made: MadeDump, store: Path, values: Any, grid: Grid = SMALL_GRID) ->
     ingest_directly(made.root, store, grid)
     (tensor,) = open_store(store).tensors()
     return tensor
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_parts_are_those_of_numpy(made: MadeDump, store: Path, order: Any) -> None:
-    tensor = dumped(made, store, np.asarray(VALUES, order=order))
-    for key in KEYS:
-        assert np.array_equal(tensor[key], VALUES[key]), key
-    for key in (5, -6, (0, 3), (0, 0, 0, 0)):
-        with pytest.raises(IndexError):
-            _ = tensor[key]
 
 
 def test_it_becomes_an_array(made: MadeDump, store: Path) -> None:

@@ -9,12 +9,10 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.reader import catalog
-from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
+from workers.errors import UsageError
 
 #: Of the store `many`.
 RANKS, STEPS = 4, 50
@@ -25,20 +23,6 @@ def test_one_step_is_one_request(many: Path, requests: CountedRequests) -> None:
     opened = open_store(many)
     assert requests.of(lambda: opened.step(3, 7)) == 1
     assert requests.of(lambda: opened.step(3, 7)) == 0
-
-
-def test_a_selection_costs_what_it_selects(many: Path, requests: CountedRequests) -> None:
-    assert requests.of(lambda: open_store(many).select(3, 7)) == 1 + 1
-    assert requests.of(lambda: open_store(many).select([1, 3], [7, 8, 9])) == 1 + 6
-    # With the ranks listed, or the steps of one rank.
-    assert requests.of(lambda: open_store(many).select(step=7)) == 1 + 1 + RANKS
-    assert requests.of(lambda: open_store(many).select(rank=3)) == 1 + 1 + STEPS
-
-
-def test_ranks_cost_what_there_are_of_ranks(many: Path, requests: CountedRequests) -> None:
-    opened = open_store(many)
-    assert requests.of(lambda: opened.ranks) == 1 + 2 * RANKS
-    assert opened.ranks == [0, 1, 2, 3]
 
 
 def test_ranks_of_which_only_later_steps_are_committed_are_found(many: Path) -> None:
@@ -81,23 +65,6 @@ def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: 
         store.step("1", 2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is not a name"):
         store.tensors(["Log*"])  # type: ignore[arg-type]
-
-
-def test_one_damaged_commit_is_listed_beside_the_others(many: Path) -> None:
-    (many / "rank_1/step_3/zarr.json").write_text("{}")
-    opened = open_store(many)
-    damages: list[Damage] = []
-    assert len(opened.select(damages=damages)) == RANKS * STEPS - 1
-    assert [damage.key for damage in damages] == [StepKey(1, 3)]
-    assert "rank_1/step_3/zarr.json" in damages[0].reason
-    with pytest.warns(DamagedStepWarning, match="rank_1/step_3"):
-        assert len(opened.select()) == RANKS * STEPS - 1
-    with pytest.raises(DamagedStore, match="rank_1/step_3"):
-        opened.select(rank=1, step=3)
-    # It is there, after all.
-    assert StepKey(1, 3) in opened.keys
-    assert opened.ranks == [0, 1, 2, 3]
-    assert [damage.key for damage in opened.verify(rank=1, step=[2, 3])] == [StepKey(1, 3)]
 
 
 def test_a_search_reads_each_index_once_and_keeps_what_was_found(

@@ -1,19 +1,15 @@
 """What is not a store is called by its name, with the command that was meant."""
 
 import os
-import uuid
 from pathlib import Path
 
 import pytest
 
-from bench.steps import commit_tables, make_tables
 from ingest.api import open_store
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import StoreDenied, StoreFormatError, UsageError
-from workers.model import StepKey
 from workers.store.commit import rank_document
-from workers.store.opening import open_objects, resolve
 
 
 def refusal(place: Path | str) -> UsageError:
@@ -42,14 +38,6 @@ def test_a_part_of_a_store_names_the_store(dumps: DumpLibrary, store: Path) -> N
     for part in ("rank_0", "rank_0/step_1"):
         assert refusal(store / part).hint == f"Name the store: {store}"
     assert refusal(store / "zarr.json").hint == f"It is a part of a store. Name the store: {store}"
-
-
-def test_a_part_of_a_store_on_object_storage_names_the_store() -> None:
-    url = f"memory://{uuid.uuid4().hex}/run.zarr"
-    objects = open_objects(resolve(url))
-    commit_tables(objects, key := StepKey(0, 1), make_tables(key, ["op"]))
-    for part in ("rank_0", key.path):
-        assert refusal(f"{url}/{part}").message == f"{url}/{part} is a part of the store {url}"
 
 
 def test_another_hierarchy_is_not_a_store(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ingest.api import open_store
-from ingest.reader.rows import file_rows, overflow_rows, step_row
-from tests.dumps import DumpLibrary
+from ingest.reader.rows import file_rows, step_row
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 
@@ -26,12 +25,3 @@ def test_problems_are_what_is_quarantined_and_what_was_skipped(made: MadeDump, s
     assert (quarantined["kind"], quarantined["source"]) == ("quarantined", str(bad.relative_to(made.root)))
     assert skipped["problem"]
     assert quarantined["problem"]
-
-
-def test_overflow_records_name_operator_and_place(dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["cann-bin-synthetic"] / "torchair", store)
-    rows = [row for step in open_store(store).select() for row in overflow_rows(step)]
-    assert rows
-    assert {"rank", "step", "op_type", "op_name", "stream", "task", "unit", "source", "record"} <= rows[
-        0
-    ].keys()

@@ -11,7 +11,6 @@ from ingest.api import DumpStore, open_store
 from ingest.reader.step import COLUMNS
 from ingest.reader.tensor_filter import TensorFilter
 from tests.dumps import NAMES, DumpLibrary
-from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from workers.arrays.filter import Filter
 from workers.dump.paths import from_text
@@ -53,35 +52,6 @@ def test_every_byte_of_a_real_dump_comes_back(name: str, dumps: DumpLibrary, tmp
                 assert tensor.op_type
                 left.remove(from_text(tensor.source))
         assert left == set()
-
-
-def test_payloads_come_in_pieces_and_in_the_order_of_the_store(filled: DumpStore) -> None:
-    step = filled.step(0, 8)
-    rows = step.rows()
-    found = {row: b"".join(pieces) for row, pieces in step.payloads(rows, 28)}
-    assert found == {row: bytes(step.read(row)) for row in rows}
-
-
-def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
-    """What cannot be read today may be understood tomorrow."""
-    contents = [
-        b"no npy file",
-        b"",
-        npy_header("<f4", (9,)) + b"short",
-        npy_header("|O", (1,)) + b"pickle me",
-    ]
-    for slot, content in enumerate(contents):
-        made.add(content, tensor_name(slot=slot))
-    made.add(np.arange(5.0), tensor_name(slot=9))
-    (summary,) = ingest_directly(made.root, store)
-    assert (summary.status, summary.quarantined, summary.tensors) == ("partial", 4, 1)
-    step = open_store(str(store)).step(0, 0)
-    rows = np.flatnonzero(step.tables.label("kind") == RowKind.QUARANTINED)
-    assert {int(step.tables.number("slot")[row]): bytes(step.read(int(row))) for row in rows} == dict(
-        enumerate(contents)
-    )
-    assert all(step.tables.label("problem")[rows])
-    assert len(step.tensors()) == 1
 
 
 def test_rows_fulfil_conditions_on_every_kind_of_column(filled: DumpStore) -> None:

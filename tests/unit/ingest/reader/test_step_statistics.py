@@ -1,7 +1,6 @@
 """Statistics of a step are the same, whether they come from the cubes or from the indexes of the ranks."""
 
 import numpy as np
-import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store
@@ -15,12 +14,6 @@ from workers.store.tables import chunk_keys
 
 def blocks_of(store: DumpStore) -> dict[int, Block]:
     return {block.step: block for block in StepStatistics(take_snapshot(store)).blocks()}
-
-
-@pytest.fixture
-def consolidated(filled: DumpStore) -> DumpStore:
-    ingest.consolidate(filled.url)
-    return open_store(filled.url)
 
 
 def reads_indexes(requests: CountedRequests) -> bool:
@@ -48,16 +41,6 @@ def test_cubes_save_reading_the_indexes(filled: DumpStore, requests: CountedRequ
         np.testing.assert_array_equal(block.statistics, from_tables[step].statistics)
         np.testing.assert_array_equal(block.digest, from_tables[step].digest)
         np.testing.assert_array_equal(block.row, from_tables[step].row)
-
-
-def test_cubes_of_other_generations_are_not_used(consolidated: DumpStore) -> None:
-    """What is committed counts, also if the consolidator has not seen it yet."""
-    statistics = StepStatistics(take_snapshot(consolidated))
-    assert statistics._cubes is not None
-    statistics._cubes.table("fingerprint")[0, 1] = "another generation"
-    assert statistics._from_cubes(8, statistics.snapshot.of_step(8)) is None
-    assert statistics._from_cubes(9, statistics.snapshot.of_step(9)) is not None
-    assert statistics.block(8).statistic("count").sum() == 2 * 10 * 50
 
 
 def test_tensors_keep_their_place_on_the_axis() -> None:

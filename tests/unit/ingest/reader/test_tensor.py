@@ -1,6 +1,5 @@
 """One tensor: its elements as they were dumped, what the index knows of it, its neighbours."""
 
-import math
 import shutil
 import warnings
 from pathlib import Path
@@ -11,14 +10,11 @@ import pytest
 
 from ingest.api import open_store
 from ingest.reader.damage import DamagedStepWarning
-from ingest.reader.tensor import Tensor
 from tests.counted_requests import CountedRequests
 from tests.damages import only
-from tests.dump_data_writer import DATA_TYPES, dump_data
-from tests.dump_data_writer import Tensor as DumpedTensor
-from tests.made_runs import MadeRun, numbers
+from tests.made_runs import numbers
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from tests.pipeline import ingest_directly, plan_all, run
 from workers.errors import DamagedStore, UsageError
 
 
@@ -86,19 +82,6 @@ def test_one_tensor_is_at_most_two_requests_after_its_step_was_opened(
     assert requests.of(tensor.read) <= 2
 
 
-def test_a_lazy_array_outlives_a_new_generation(made: MadeDump, store: Path) -> None:
-    """It was made from the old one, whose objects are still there."""
-    path = made.add(np.arange(50.0))
-    ingest_directly(made.root, store, SMALL_GRID)
-    (old,) = open_store(store).tensors()
-    lazy = old.dask()
-    path.write_bytes(path.read_bytes()[:-8] + np.float64(7).tobytes())
-    ingest_directly(made.root, store, SMALL_GRID)
-    assert open_store(store).tensors()[0].read()[-1] == 7
-    np.testing.assert_array_equal(lazy.compute(), np.arange(50.0))
-    assert open_store(store).tensors()[0].dask().name != lazy.name
-
-
 @pytest.mark.parametrize("fortran", [False, True])
 def test_indexing_is_that_of_numpy(made: MadeDump, store: Path, *, fortran: bool) -> None:
     values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
@@ -135,36 +118,6 @@ def test_elements_beyond_a_tensor_are_refused(made: MadeDump, store: Path, start
         tensor.elements(start, stop)
     assert tensor.elements(0, 4).tolist() == [0, 1, 2, 3]
     assert [len(edge) for edge in tensor.edges(-1)] == [0, 0]
-
-
-def test_bytes_of_a_type_that_nothing_decodes_are_not_examined_as_numbers(
-    made: MadeDump, store: Path
-) -> None:
-    directory = made.root / "20260101000000/3/net/0/0"
-    directory.mkdir(parents=True)
-    outputs = [DumpedTensor(bytes([1, 2, 200]), DATA_TYPES[name], (3,)) for name in ("hifloat8", "uint8")]
-    (directory / "Op.two.5.2.1700000000000000").write_bytes(dump_data([], outputs))
-    ingest_directly(made.root, store)
-    opaque, plain = (tensor.examine((100,)) for tensor in open_store(store).tensors())
-    assert (opaque.elements, opaque.percentiles, opaque.counts) == (3, {}, ())
-    assert (plain.elements, plain.percentiles) == (3, {100: 200.0})
-
-
-@pytest.fixture
-def repeated(made: MadeDump, store: Path) -> list[Tensor]:
-    """Two calls of one operator in a step."""
-    for values in (numbers(1, math.nan), numbers(3, 4)):
-        MadeRun(made, {0: 1_795_220_037_870_000 + int(values[0])}).op("Mul.m_x", [values], rank=0, step=3)
-    ingest_directly(made.root, store)
-    return list(open_store(store).tensors())
-
-
-def test_statistics_and_digest_are_those_of_the_elements(repeated: list[Tensor]) -> None:
-    first, second = repeated
-    assert (first.statistics.nan_count, first.statistics.max, second.statistics.mean) == (1, 1.0, 3.5)
-    assert len(first.digest) == 32
-    assert first.digest != second.digest
-    assert (first.dtype, first.shape, first.nbytes, first.device_shape) == ("float32", (2,), 8, None)
 
 
 def test_elements_that_were_left_out_are_said_to_be(made: MadeDump, store: Path) -> None:

@@ -55,14 +55,6 @@ def test_values_are_refused_with_the_reason(store: Path) -> None:
     assert str(WHY) in run("show", store, "Log*output.0", "--rank", "1", "--step", "2").stdout
 
 
-def test_export_brings_files_back_and_says_what_it_cannot(store: Path, tmp_path: Path) -> None:
-    files = ingest.open_store(store).step(1, 2).export(tmp_path / "out")
-    refused = [file for file in files if file.problem]
-    assert refused
-    assert all("no anomaly within 3 steps" in file.problem for file in refused)
-    assert not any(file.path.exists() for file in refused)
-
-
 def test_a_plain_zarr_reader_finds_no_array_to_fill_with_zeros(store: Path) -> None:
     generation = ingest.open_store(store).step(1, 2).fingerprint
     leaf = zarr.open_group(store / KEY.path, mode="r")

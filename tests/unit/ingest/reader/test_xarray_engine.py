@@ -1,6 +1,5 @@
 """A store as a dataset of xarray."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import xarray as xr
 import ingest
 from ingest.reader import xarray_engine
 from tests.counted_requests import CountedRequests
-from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
@@ -35,17 +33,6 @@ def test_every_tensor_of_a_step_is_a_variable(nan_log: Path) -> None:
         assert variable.attrs["digest"] == tensor.digest
         assert variable.values.tobytes() == tensor.read().tobytes()
     assert (dataset.attrs["rank"], dataset.attrs["step"], dataset.attrs["status"]) == (1, 2, "complete")
-
-
-def test_types_are_those_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
-    """Nothing is masked, scaled or decoded."""
-    ingest_directly(dumps["dtypes-1rank"] / "dump", store)
-    for tensor in ingest.open_store(store).tensors():
-        if tensor.step is None:
-            continue
-        variable = opened(store, rank=tensor.rank, step=tensor.step, mask_and_scale=True)[tensor.name]
-        assert variable.dtype == tensor.read().dtype
-        assert variable.values.tobytes() == tensor.read().tobytes()
 
 
 @pytest.mark.parametrize("key", [(slice(2, 5), 3), (-1, slice(None, None, -2)), ([4, 1], [0, 3]), (..., 0)])
@@ -72,20 +59,6 @@ def test_a_part_reads_no_more_than_it_needs(made: MadeDump, store: Path, request
     requests.clear()
     assert dask[:128].mean().compute().dtype == np.float32
     assert 0 < sum(requests.range_nbytes) < 700_000
-
-
-def test_chunks_of_dask_are_contiguous_in_the_store(made: MadeDump, store: Path) -> None:
-    made.add(np.zeros((20, 1024, 1024), np.float32))
-    ingest_directly(made.root, store)
-    (variable,) = opened(store, rank=0, step=0, chunks={}).values()
-    assert variable.chunks == ((7, 7, 6), (1024,), (1024,))
-
-
-def test_a_variable_that_is_sent_somewhere_is_small(nan_log: Path) -> None:
-    variable = opened(nan_log, rank=0, step=2, chunks={})[LOG]
-    sent = pickle.dumps(variable)
-    assert len(sent) < 50_000  # not the index of the whole step
-    assert float(pickle.loads(sent).sum()) == float(variable.sum())  # noqa: S301
 
 
 def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: Path) -> None:

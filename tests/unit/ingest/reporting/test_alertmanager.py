@@ -17,33 +17,6 @@ def message(*findings: Finding, total: int = 2) -> dict[str, Any]:
     return payload("run.zarr", findings, total)
 
 
-def test_a_message_is_one_group_of_firing_alerts() -> None:
-    body = message(NAN, MISSING, total=7)
-    assert (body["version"], body["status"], body["truncatedAlerts"]) == ("4", "firing", 5)
-    assert body["groupKey"] == "dump-ingest:run.zarr:7"
-    assert [alert["status"] for alert in body["alerts"]] == ["firing", "firing"]
-    json.dumps(body, allow_nan=False)
-
-
-def test_an_alert_names_the_tensor() -> None:
-    alert = message(NAN)["alerts"][0]
-    assert alert["labels"] == {
-        "alertname": "DumpIngestFinding",
-        "store": "run.zarr",
-        "step": "7",
-        "rule": "nan",
-        "severity": "critical",
-        "rank": "1",
-        "tensor": "Log.x.output.0",
-        "graph": "0",
-    }
-    assert alert["annotations"] == {
-        "summary": "nan: rank 1 step 7: Log.x.output.0",
-        "description": "2 NaN of 24 elements",
-        "value": "2",
-    }
-
-
 def test_the_same_finding_has_the_same_fingerprint_and_others_have_another() -> None:
     first, second = message(NAN, MISSING)["alerts"]
     assert first["fingerprint"] != second["fingerprint"]

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import structlog
 
-from ingest.disk.pressure import DiskSeen
-from ingest.disk.space import DiskSpace
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
@@ -18,17 +16,15 @@ from ingest.reporting.logs import ServiceLog
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
-    DependencyDown,
     RecheckFailed,
     SourceKept,
     StepDamaged,
-    StoreRecovered,
 )
 from ingest.steps.keeping import KeepReason
 from tests.metric_values import listing, look
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
-from workers.errors import DamagedStore, StoreUnavailable
+from workers.errors import DamagedStore
 from workers.events import Event
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -87,15 +83,6 @@ def test_what_happens_to_a_dump_is_logged(event: Event, name: str, level: str, l
     assert (lines[0]["rank"], lines[0]["step"]) == (3, 7)
 
 
-def test_an_outage_is_logged_once_until_it_is_over(lines: list[Any]) -> None:
-    log = ServiceLog()
-    for _ in range(3):
-        log.observe(DependencyDown(StoreUnavailable("no answer")))
-    log.observe(StoreRecovered())
-    log.observe(DependencyDown(StoreUnavailable("no answer")))
-    assert names(lines) == [("trouble", "error"), ("store_is_back", "info"), ("trouble", "error")]
-
-
 def test_what_cannot_be_read_is_logged_once_and_again_every_ten_minutes(lines: list[Any]) -> None:
     now = [0.0]
     log = ServiceLog(lambda: now[0])
@@ -119,19 +106,3 @@ def test_what_cannot_be_read_is_logged_once_and_again_every_ten_minutes(lines: l
     log.observe(replace(seen, problems=links))
     assert len(lines) == 6 + 20 + 1
     assert (lines[-1]["event"], lines[-1]["problems"]) == ("problems_not_logged", 10)
-
-
-def test_pressure_is_logged_when_it_changes_and_filling_now_and_then(lines: list[Any]) -> None:
-    now = [0.0]
-    log = ServiceLog(lambda: now[0])
-    space = DiskSpace(10, 100, 0, 0)
-    for at, under_pressure in ((0, True), (10, True), (20, False), (700, False)):
-        now[0] = float(at)
-        log.observe(DiskSeen(space, "keep", under_pressure=under_pressure, full_in_s=99.6))
-    assert [line["event"] for line in lines] == [
-        "disk_nearly_full",
-        "disk_filling",
-        "disk_has_room_again",
-        "disk_filling",
-    ]
-    assert lines[1]["full_in_s"] == 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,18 +14,15 @@ import pytest
 from pydantic import ValidationError
 
 import ingest
-from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.findings.series import StepFindings
 from ingest.reporting.webhook import IncidentPosts, PostDropped, Posted, Webhook
 from ingest.settings import Settings, load
-from tests.cli import start
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.servers.http import HttpServer
 from workers.errors import StoreSilent, UsageError
 from workers.events import Event
 from workers.rules.load import load_rules
-from workers.store.model import Evaluated, Finding
+from workers.store.model import Finding
 
 SECRET = "not-for-logs"  # noqa: S105  (of a test)
 
@@ -93,16 +89,6 @@ def test_a_message_arrives_with_the_findings_of_a_step(receiver: Receiver) -> No
     assert "Authorization" not in headers
     assert [alert["labels"]["rule"] for alert in body["alerts"]] == ["nan", "missing"]
     assert events == [Posted(2, 1)]
-
-
-def test_findings_of_commits_and_of_the_consolidator_are_posted(receiver: Receiver) -> None:
-    webhook, _ = opened(receiver)
-    result = Evaluated("0123456789abcdef", (finding("missing", "warning", None),), {"missing": 3})
-    with webhook:
-        webhook.observe(StepsConsolidated(findings=(StepFindings(7, result),)))
-        webhook.observe(Event())
-    ((_, body),) = receiver.got
-    assert body["truncatedAlerts"] == 2
 
 
 def test_an_incident_is_posted_once_for_many_steps_with_findings(receiver: Receiver, nan: Path) -> None:
@@ -187,30 +173,3 @@ def test_a_url_with_credentials_or_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(UsageError) as raised:
         load(webhook=url)
     assert "word" not in raised.value.message
-
-
-@pytest.mark.dask
-def test_a_watcher_logs_findings_and_posts_them(
-    receiver: Receiver, dumps: DumpLibrary, tmp_path: Path
-) -> None:
-    """Also with a receiver that is broken at first: the commits do not wait for it."""
-    receiver.answers = [500]
-    env = {"DUMP_INGEST_WEBHOOK": receiver.url, "DUMP_INGEST_WEBHOOK_TOKEN": SECRET}
-    store = tmp_path / "run.zarr"
-    with start("watch", dumps["nan-log-2rank"] / "dump", "--store", store, env=env) as watcher:
-        watcher.wait_until(lambda: len(receiver.got) >= 2, timeout_s=60)
-        watcher.wait_until(lambda: len(watcher.events("step_committed")) == 8)
-        findings = watcher.events("finding")
-        assert watcher.terminate() == 0
-    assert {(row["rule"], row["rank"], row["step"]) for row in findings} == {
-        (rule, 1, step) for rule in ("nan", "loss_not_finite") for step in (2, 3)
-    }
-    assert sum(row["findings"] for row in watcher.events("step_committed")) == len(findings) == 14
-    (alert,) = receiver.got[1][1]["alerts"]
-    labels = alert["labels"]
-    assert (labels["kind"], labels["rank"], labels["op_type"]) == ("nan", "1", "Log")
-    assert (labels["store"], labels["host"]) == (str(store), socket.gethostname())
-    assert alert["annotations"]["description"].startswith("logarithm of a number that is not positive")
-    assert {body["alerts"][0]["fingerprint"] for _, body in receiver.got} == {labels["incident"]}
-    assert len(watcher.events("webhook_retried")) == 1
-    assert SECRET not in watcher.said

@@ -18,13 +18,3 @@ def test_counts_what_the_last_look_showed_and_nothing_has_committed() -> None:
     assert (backlog.steps, backlog.nbytes) == (1, 300)
     states[0].hold(Phase.COMMITTED)
     assert (backlog.steps, backlog.nbytes) == (0, 0)
-
-
-def test_a_step_that_changes_after_its_commit_is_left_again() -> None:
-    table = StepTable()
-    state = table.ensure(listing(0, 1).key)
-    state.record_listing(listing(0, 1), now=0.0, reached=0.0)
-    state.record_commit("a", now=1.0)
-    assert Backlog(table).steps == 0
-    state.record_listing(listing(0, 1, files=2), now=2.0, reached=2.0)
-    assert Backlog(table).steps == 1

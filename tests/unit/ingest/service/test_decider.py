@@ -11,7 +11,6 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.service.foreign_dump import ForeignDump
 from ingest.service.one_shot import ingest_once
 from ingest.steps.decide import StepPolicy
 from ingest.steps.difference import FilesNotTaken
@@ -56,31 +55,6 @@ def test_a_late_file_beside_deleted_ones_does_not_replace_them(filled: MadeDump,
     assert [summary.tensors for summary in report.commits] == [2]
 
 
-@pytest.mark.parametrize("again", ["one fewer", "others"])
-def test_a_step_that_is_dumped_again_with_fewer_files_is_taken_or_named(
-    again: str, filled: MadeDump, store: Path
-) -> None:
-    """A restarted job is told to dump less, or something else, of which the store has nothing."""
-    first = [filled.add(np.full(10, 7.0), tensor_name(slot=slot), step=1) for slot in range(1, 10)]
-    ingest(filled, store)
-    shutil.rmtree(first[0].parent)
-    slots = range(9) if again == "one fewer" else range(20, 29)
-    for slot in slots:
-        filled.add(np.full(10, 8.0), tensor_name(slot=slot), step=1)
-    report = ingest(filled, store)
-    if again == "one fewer":
-        assert [(summary.key, summary.tensors) for summary in report.commits] == [(StepKey(0, 1), 9)]
-        assert [(event.key, event.gone) for event in report.dumped_again] == [(StepKey(0, 1), 10)]
-        return
-    assert report.commits == []
-    error = report.failures[StepKey(0, 1)]
-    assert isinstance(error, FilesNotTaken)
-    assert len(error.files) == 9
-    assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
-    (summary,) = ingest(filled, store, policy=StepPolicy(replace=True)).commits
-    assert (summary.key, summary.tensors) == (StepKey(0, 1), 9)
-
-
 def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_they_change(
     filled: MadeDump, store: Path
 ) -> None:
@@ -112,28 +86,6 @@ def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_the
         running.table[StepKey(0, 1)].quiet_since -= 60
         running.tick()
     assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
-
-
-def test_a_step_that_is_dumped_again_replaces_the_one_before(filled: MadeDump, store: Path) -> None:
-    """A job that restarts from a checkpoint writes as many files, with other times in their names."""
-    gone = [filled.add(np.full(10, 7.0), tensor_name(slot=slot, time=5), step=1) for slot in (1, 2)]
-    ingest(filled, store)
-    for slot, path in enumerate(gone, 1):
-        path.unlink()
-        filled.add(np.full(10, 8.0), tensor_name(slot=slot, time=9), step=1)
-    (summary,) = ingest(filled, store).commits
-    assert (summary.key, summary.tensors) == (StepKey(0, 1), 3)
-
-
-def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: Path) -> None:
-    """On one machine every job is rank 0: two dumps into one store are easily confused."""
-    ingest(filled, store)
-    other = MadeDump(tmp_path / "other")
-    other.add(np.full(10, 9.0), step=1)
-    with pytest.raises(ForeignDump, match=str(filled.root)):
-        ingest(other, store)
-    running, _ = observed_service(other, store, policy=StepPolicy(replace=True))
-    assert [summary.key for summary in ingest_once(running, threading.Event()).commits] == [StepKey(0, 1)]
 
 
 def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, store: Path) -> None:

@@ -84,17 +84,6 @@ def test_a_store_that_is_not_there_is_not_made(made: MadeDump, store: Path) -> N
     assert not store.exists()
 
 
-def test_a_step_of_another_dump_is_refused_with_what_to_do(
-    filled: MadeDump, store: Path, tmp_path: Path
-) -> None:
-    other = MadeDump(tmp_path / "other")
-    other.add(WHOLE, step=1)
-    refused = explained(other, store)[0, 1]
-    assert refused.phase == "refused"
-    assert str(filled.root) in refused.reason
-    assert "--replace" in refused.reason
-
-
 def test_what_gc_removed_and_what_is_kept_although_files_are_gone(filled: MadeDump, store: Path) -> None:
     more = filled.add(WHOLE, tensor_name(slot=1), step=2)
     ingest_directly(filled.root, store)
@@ -111,16 +100,3 @@ def test_why_dump_files_stay_is_told_without_deleting_any(filled: MadeDump, stor
     rows = explained(filled, store, retention=RetentionPolicy())
     assert {step: row.source for (_, step), row in rows.items()} == {0: "queued", 1: "partial", 2: "newest"}
     assert len(list(filled.root.glob("rank_0/Net/0/*"))) == 3
-
-
-def test_a_dump_that_does_not_belong_to_the_store_is_explained_and_not_refused_as_a_whole(
-    made: MadeDump, store: Path, tmp_path: Path
-) -> None:
-    made.add(np.zeros(3), step=1)
-    ingest_directly(made.root, store)
-    other = MadeDump(tmp_path / "other")
-    other.add(np.ones(3), step=9)
-    other.add(np.ones(3), rank=1, step=9)
-    rows = explained(other, store)
-    assert {place: row.phase for place, row in rows.items()} == {(0, 9): "refused", (1, 9): "ready"}
-    assert str(made.root) in rows[0, 9].reason

@@ -1,9 +1,8 @@
 """Whether a dump belongs to a store: a wrong --store mixes two runs, and a dump may be moved all the same."""
 
 import shutil
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,14 +12,11 @@ import pytest
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.foreign_dump import ForeignDump, ForeignDumpCheck
-from ingest.steps.decide import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
-from tests.services import ingest, make_service, observed_service
-from tests.wrapped_objects import WrappedObjects
-from workers.errors import StoreSilent, StoreUnavailable
+from tests.services import ingest, observed_service
+from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store.model import Grid
-from workers.store.opening import open_objects, resolve
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -44,12 +40,6 @@ def test_nothing_of_another_dump_is_committed(later: MadeDump, filled: MadeDump,
     assert str(filled.root) in raised.value.message
     assert str(later.root) in raised.value.message
     assert f"--continues {filled.root}" in raised.value.hint
-
-
-def test_a_watcher_refuses_it_as_well(later: MadeDump, store: Path) -> None:
-    running, _ = observed_service(later, store, retry_forever=True)
-    with pytest.raises(ForeignDump):
-        running.tick()
 
 
 def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
@@ -93,26 +83,6 @@ def test_nothing_is_committed_while_it_is_not_known_where_a_rank_belongs(
     assert open_store(str(store)).keys == before
 
 
-def test_a_store_that_falls_silent_meanwhile_does_not_keep_the_loop_waiting(
-    later: MadeDump, store: Path
-) -> None:
-    silence = threading.Event()
-
-    class Silent(WrappedObjects):
-        def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-            silence.wait(20)
-            return super().get_many(keys)
-
-    objects = Silent(open_objects(resolve(str(store))))
-    running = make_service(later.root, objects, retry_forever=True, patience_s=0.05)
-    assert running.foreign_dumps is not None
-    started = time.monotonic()
-    with pytest.raises(StoreSilent):
-        running.foreign_dumps.check([0])
-    assert time.monotonic() - started < 10
-    silence.set()
-
-
 def raising(error: Exception) -> Callable[..., NoReturn]:
     """Return a function that raises an error whatever it is called with."""
 
@@ -142,11 +112,6 @@ def test_a_dump_is_known_by_its_steps(how: str, filled: MadeDump, store: Path, t
     assert (StepKey(0, 1) in {summary.key for summary in report.commits}) is (
         how in ("other chunks", "grown")
     )
-
-
-def test_replace_mixes_them_as_it_says(later: MadeDump, store: Path) -> None:
-    report = ingest(later, store, policy=StepPolicy(replace=True))
-    assert [summary.key.step for summary in report.commits] == [1, 7, 8]
 
 
 def test_hosts_and_dumps_with_ranks_of_their_own_share_a_store(

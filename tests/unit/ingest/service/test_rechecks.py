@@ -70,18 +70,6 @@ def maximum(store: Path) -> float:
     return float(tensor.statistics.max)
 
 
-def test_another_time_is_enough(filled: MadeDump, store: Path, target: Path) -> None:
-    running, heard = watching(filled, store, rate=0)
-    target.write_bytes(npy_bytes(np.full(10, 8.0, "<f4")))
-    heard.clear()
-    deadline = time.monotonic() + 30
-    while KEY not in heard.keys(StepCommitted):
-        assert time.monotonic() < deadline
-        running.table[KEY].quiet_since -= 60
-        look(running)
-    assert maximum(store) == 8.0
-
-
 def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -101,22 +89,6 @@ def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
         rechecks.poll(is_idle=True)
     rechecks.connect = connect
     assert rechecks.poll(is_idle=True) == []
-
-
-def test_file_that_is_replaced_after_it_was_read_again_stays_in_doubt(
-    filled: MadeDump, store: Path, target: Path
-) -> None:
-    running, _ = watching(filled, store)
-    rechecks, state = running.rechecks, running.table[KEY]
-    rechecks._next_at = math.inf
-    look(running)
-    assert state.listing is not None
-    (job,) = rechecks._jobs_of(state, list(state.listing.files))
-    rechecks._submit((job,))  # reads the files at once
-    replace_content(target, 8.0)
-    running.scan()
-    assert rechecks.poll(is_idle=False) == []
-    assert state.doubtful == {str(target.relative_to(filled.root))}
 
 
 def refusing() -> TaskClient:
@@ -220,17 +192,3 @@ def test_what_cannot_be_read_again_is_not_passed_over(
     running, heard = watching(filled, store)
     until(running, lambda: bool(heard.of(RecheckFailed)))
     assert {event.key for event in heard.of(RecheckFailed)} == {KEY}
-
-
-def test_what_was_read_is_read_again_after_an_hour(filled: MadeDump, store: Path) -> None:
-    ingest(filled, store)
-    running, _ = watching(filled, store, rate=0)
-    look(running)
-    now, rechecks, rounds = [1e6], running.rechecks, []
-    rechecks.rate, rechecks.clock = 1e9, lambda: now[0]
-    for _ in range(5000):
-        now[0] += 1.0
-        rechecks.poll(is_idle=True)
-        rounds.append(rechecks._rounds)
-    assert [rounds.count(number) for number in set(rounds)] == [3600, 1400]
-    assert not rechecks.is_reading

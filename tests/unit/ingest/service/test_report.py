@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.dump_retention.policy import ReadBackFailed, RetentionPolicy, SourceDeleted
+from ingest.dispatch.outcomes import StepCommitted
+from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report
 from ingest.steps.state import Phase, StepTable, Wait, WaitFor
@@ -13,29 +13,9 @@ from ingest.watching.watcher import DumpState
 from tests.deleting import Run
 from tests.made_steps import made_commit, made_listing, made_plan, made_state
 from tests.npy_files import MadeDump
-from workers.errors import ClusterError, PoisonedFile, StoreDenied, UnreadableFile
 from workers.model import StepKey
 
 KEYS = [StepKey(0, step) for step in range(4)]
-
-
-def test_failures_are_told_unless_the_step_is_planned_again() -> None:
-    plan, report = made_plan(made_state(KEYS[0], 1)), Report()
-    for error in (UnreadableFile("bad sector", path="a"), PoisonedFile("died", path="a")):
-        report.observe(StepFailed(plan, error))
-    assert not report.failures
-    report.observe(StepFailed(plan, ClusterError("no workers")))
-    assert report.failures.keys() == {KEYS[0]}
-    report.observe(StepFailed(plan, StoreDenied("no")))
-    assert isinstance(report.stopped_by, StoreDenied)
-
-
-def test_a_step_that_was_deleted_in_the_end_did_not_fail_to_be_read_back() -> None:
-    report = Report()
-    report.observe(ReadBackFailed(KEYS[0], ClusterError("no workers"), 1.0))
-    report.observe(ReadBackFailed(KEYS[1], ClusterError("no workers"), 1.0))
-    report.observe(SourceDeleted(KEYS[0], 3, 300, 0.5))
-    assert report.read_back_failures.keys() == {KEYS[1]}
 
 
 def test_a_closed_report_has_what_the_table_has() -> None:

@@ -1,7 +1,6 @@
 """The service as a whole while the store is away, with a client that runs every task at once."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.service.service import Service
+from ingest.dispatch.outcomes import StepFailed
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.events import DependencyDown, StoreRecovered
+from ingest.steps.events import DependencyDown
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump
 from tests.services import ingest, observed_service
@@ -45,30 +43,6 @@ def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
         running.schedule.scan_soon()
         running.tick()
     assert StepKey(0, 7) in open_store(str(store)).keys
-
-
-def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not after the pause of a step that failed, which is a minute."""
-    running, heard = observed_service(filled, store, retry_forever=True)
-    running.dependencies.probe.pause_s = 0.01
-    with monkeypatch.context() as patch:
-        patch.setattr(ObservedObjects, "put_many", _unavailable)
-        patch.setattr("ingest.service.service.commit.read_root", _unavailable)
-        _tick_until(running, lambda: sum(isinstance(event, StepFailed) for event in heard) == 5)
-        for _ in range(5):
-            running.tick()
-        assert not any(isinstance(event, StepCommitted | StoreRecovered) for event in heard)
-    _tick_until(running, lambda: sum(isinstance(event, StepCommitted) for event in heard) == 5)
-    assert sum(isinstance(event, StoreRecovered) for event in heard) == 1
-
-
-def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not ready():
-        assert time.monotonic() < deadline
-        running.tick()
 
 
 def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_on(

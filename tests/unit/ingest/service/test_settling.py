@@ -17,9 +17,7 @@ from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, observed_service
 from workers.errors import (
-    ClusterError,
     PoisonedFile,
-    SourceChanged,
 )
 from workers.model import StepKey
 from workers.store.model import RowKind
@@ -58,21 +56,6 @@ def test_failing_disk_costs_one_tensor_only(
     (again,) = ingest(made, store).commits
     assert (again.status, again.tensors) == ("complete", 3)
     assert again.fingerprint != summary.fingerprint
-
-
-def test_workers_that_see_other_files_are_told_apart_from_files_that_change(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With node-local disks and workers elsewhere, planning again would go on for ever."""
-
-    def blind(*_: object) -> None:
-        raise SourceChanged("is gone")
-
-    monkeypatch.setattr("workers.tasks.run.convert", blind)
-    report = ingest(filled, store)
-    assert report.commits == []
-    assert all(isinstance(error, ClusterError) for error in report.failures.values())
-    assert len(report.failures) == 5
 
 
 def test_file_that_changes_meanwhile_is_planned_anew(

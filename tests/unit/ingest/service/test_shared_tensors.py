@@ -62,26 +62,3 @@ def test_a_damaged_view_and_a_store_that_is_away_share_nothing(run: PooledRun) -
     assert names(shared, 0, 1) == WEIGHTS
     (run.store / "consolidated/zarr.json").write_text("{")
     assert names(shared, 0, 2) == set()
-
-
-def test_a_step_costs_one_request_when_nothing_is_new(run: PooledRun) -> None:
-    objects = Counted(run.objects)
-    shared = SharedTensors(objects)
-    for rank in range(2):
-        shared.of(StepKey(rank, 1))
-    before = objects.asked
-    for rank in range(2):
-        shared.of(StepKey(rank, 2))
-    assert objects.asked == before + 1
-
-
-def test_many_steps_look_into_the_same_earlier_ones(run: PooledRun) -> None:
-    """Those who open the view at different times expect the same."""
-    shared = SharedTensors(run.objects)
-    places = set()
-    for step in range(1, 6):
-        run.take(2, step, replicas(step, shared=2, own=1))
-        run.consolidate()
-        assert names(shared, 0, step + 1) == WEIGHTS
-        places |= {place for _, place, _ in shared._known}
-    assert places == {1, 2, 4}

@@ -66,23 +66,6 @@ def propose(
     )
 
 
-def test_a_step_is_inspected_then_planned_then_offered() -> None:
-    state = made_state(KEY, 1)
-    assert decide(state, StepPolicy(), 0.0) == Inspect()
-    state = complete()
-    assert decide(state, StepPolicy(), 0.0) == Plan()
-    decision = decide(state, StepPolicy(), 0.0, propose(state))
-    assert isinstance(decision, Offer)
-    assert decision.plan.replaces == ""
-
-
-def test_headers_of_other_files_are_read_again() -> None:
-    state = complete()
-    state.record_listing(made_listing(KEY, 1, 2, 9), now=0.0, reached=0.0)
-    state.quiet_for_s = 60.0
-    assert decide(state, StepPolicy(), 0.0) == Inspect()
-
-
 @pytest.mark.parametrize(
     "what", ["files", "time", "content", "permission", "tasks", "deletion", "pause", "store"]
 )
@@ -246,14 +229,6 @@ def test_files_that_are_gone_stay_in_the_store_unless_the_step_was_dumped_again(
         assert "--replace" in decision.error.hint
     replaced = decide(state, StepPolicy(deletes=deletes, replace=True), 0.0, proposal)
     assert isinstance(replaced, KeepExisting if fate == "kept" else Offer)
-
-
-def test_a_commit_never_shrinks_in_silence() -> None:
-    state = complete(KEY, 9, 8, 0)
-    proposal = propose(state, made_commit(KEY, "a"), committed=files_in(made_files(KEY, 1, 2, 3)))
-    decision = decide(state, StepPolicy(), 0.0, proposal)
-    assert isinstance(decision, Offer)
-    assert decision.shrinks_by == 1
 
 
 @pytest.mark.parametrize(

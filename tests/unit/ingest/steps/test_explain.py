@@ -1,12 +1,8 @@
 """What people are told of a step: its phase, and why."""
 
 from ingest.steps.decide import StepPolicy
-from ingest.steps.events import SourceKept
 from ingest.steps.explain import StepRow, explain, explain_table
-from ingest.steps.keeping import KeepReason
 from ingest.steps.state import (
-    Cover,
-    DeletionStage,
     Pause,
     Phase,
     StepState,
@@ -20,16 +16,6 @@ KEY = StepKey(3, 40)
 
 def row(state: StepState, **more: object) -> StepRow:
     return explain(state, StepPolicy(), 100.0, **more)  # type: ignore[arg-type]
-
-
-def test_a_step_that_waits_for_silence_says_how_long_it_was_quiet() -> None:
-    waiting = row(made_state(KEY, 1, 2, quiet_s=3.14))
-    assert (waiting.phase, waiting.waits_for, waiting.reason) == (
-        "waiting",
-        "time",
-        "quiet for 3.1 s of 10 s",
-    )
-    assert (waiting.rank, waiting.step, waiting.files, waiting.bytes, waiting.quiet_s) == (3, 40, 2, 200, 3.1)
 
 
 def test_a_pause_says_when_it_ends_and_what_it_is_for() -> None:
@@ -55,32 +41,6 @@ def test_tasks_say_how_far_they_are() -> None:
     assert retrying.reason.startswith("submitted again in 2.5 s: a worker died; workers died of it")
     work.phase, work.retry = Phase.PUBLISHING, None
     assert row(state).phase == "publishing"
-
-
-def test_what_the_store_holds_says_as_what() -> None:
-    state = made_state(KEY, 1)
-    state.hold(Phase.COMMITTED)
-    state.pause = Pause(1e9, "run files change")
-    assert (row(state).phase, row(state).waits_for) == ("committed", None)
-    state.cover = Cover(state.fingerprint, Phase.KEPT, "2 of its files are gone")
-    state.hold(Phase.KEPT)
-    assert (row(state).phase, row(state).reason) == ("kept", "2 of its files are gone")
-
-
-def test_the_source_of_a_committed_step_is_told_next_to_its_phase() -> None:
-    state = made_state(KEY, 1)
-    state.hold(Phase.COMMITTED)
-    deletion = state.deletion
-    assert row(state).source is None
-    deletion.kept = SourceKept(KEY, KeepReason.CHANGED, 1, "a.npy changed")
-    deletion.paused_until = 160.0
-    assert (row(state).source, row(state).source_reason) == ("changed", "a.npy changed; tried again in 60 s")
-    deletion.paused_until = 0.0
-    assert row(state).source_reason == "a.npy changed"
-    deletion.stage = DeletionStage.READING_BACK
-    assert row(state).source == "reading_back"
-    deletion.stage = DeletionStage.REMOVING
-    assert (row(state).phase, row(state).source) == ("committed", "removing")
 
 
 def test_rows_come_by_step_and_ranks_without_run_files_have_no_row_for_them() -> None:

@@ -5,19 +5,11 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.steps.state import Pause, StepState, StepTable
-from tests.made_steps import made_listing
+from ingest.steps.state import StepState, StepTable
 from workers.model import StepKey
 
 KEYS = [StepKey(rank, step) for rank in range(2) for step in (None, 0, 1)]
 A, B = KEYS[1], KEYS[2]
-
-
-def seen(table: StepTable, key: StepKey) -> StepState:
-    """Return a step that the last look listed."""
-    state = table.ensure(key)
-    state.record_listing(made_listing(key, 1), now=0.0, reached=0.0)
-    return state
 
 
 @given(st.lists(st.frozensets(st.sampled_from(KEYS)), max_size=6))
@@ -35,17 +27,6 @@ def test_the_table_has_the_steps_of_the_dump_and_a_step_that_comes_back_is_new(
         before = {key: table[key] for key in keys}
         for state in table:
             state.committed = "a"
-
-
-def test_everything_is_forgotten_of_a_step_that_is_gone() -> None:
-    table = StepTable()
-    state = seen(table, A)
-    state.committed, state.pause, state.is_isolated = "a", Pause(9.0, "failed"), True
-    state.record_stale("a")
-    table.forget([])
-    assert (len(table), table.get(A)) == (0, None)
-    assert table.ensure(A) is not state
-    assert (table[A].committed, table[A].pause, table[A].is_isolated) == (None, None, False)
 
 
 def test_other_threads_may_read_while_steps_come_and_go() -> None:

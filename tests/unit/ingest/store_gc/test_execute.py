@@ -1,8 +1,6 @@
 """Carrying a plan out: what goes, what stays, and what others see meanwhile."""
 
-import json
 import shutil
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +10,7 @@ from msgspec import structs
 
 import ingest
 from ingest.reader.verifying.verify import verify
-from ingest.steps.committed import Committed
-from ingest.steps.state import StepTable
-from ingest.store_gc.execute import Execution, GcReport
+from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.plan import GcPolicy
 from ingest.store_gc.planner import make_plan
@@ -33,14 +29,11 @@ from tests.gc_stores import (
     without_times,
 )
 from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly, plan_all
+from tests.pipeline import ingest_directly
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
-from workers.model import SourceFile, StepKey
-from workers.store import tombstones
+from workers.model import StepKey
 from workers.store.announcements import changing, end_of
 from workers.store.opening import connect, resolve
-from workers.tasks.convert import convert
-from workers.tasks.publish import publish
 
 
 def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same(
@@ -75,21 +68,6 @@ def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same
     assert fragile.left == 0
 
 
-def test_two_at_once_do_what_one_does(store: Path, tmp_path: Path) -> None:
-    alone = shutil.copytree(store, tmp_path / "alone.zarr")
-    gc(alone)
-    plan = ingest.plan_gc(store, POLICY)
-    reports: list[GcReport] = []
-    threads = [threading.Thread(target=lambda: reports.append(ingest.apply_gc(store, plan))) for _ in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(reports) == 2
-    assert not any(report.broken for report in reports)
-    assert without_times(store) == without_times(alone)
-
-
 def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
     plan = ingest.plan_gc(store, POLICY)
     again = MadeDump(store.parent / "again")
@@ -102,49 +80,6 @@ def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
     }
     assert (0, 0) in steps_of(store)
     assert (1, 0) not in steps_of(store)
-    assert_sound(store)
-
-
-def test_an_ingest_under_way_is_left_alone_until_it_ends(store: Path) -> None:
-    """Its shards are there and its commit is not: neither they nor the step it is about go."""
-    plan = ingest.plan_gc(store, POLICY)
-    again = MadeDump(store.parent / "again")
-    again.root.mkdir()
-    fill(again, [0, 8], ranks=1)
-    under_way = [
-        (step_plan, [convert(job) for job in step_plan.jobs]) for step_plan in plan_all(again.root, store)
-    ]
-    report = ingest.apply_gc(store, plan)
-    assert ["it has another generation" in done.left for done in report.left] == [True]
-    later = ingest.plan_gc(store, POLICY)
-    assert (0, 0) not in {(action.rank, action.step) for action in later.actions}
-    assert any("rank 0 step 0: left alone" in note for note in later.notes)
-    assert any("stay until nothing was written next to them for 1d" in note for note in later.notes)
-    for step_plan, receipts in under_way:
-        publish(step_plan, receipts)
-    assert_sound(store)
-    assert {(0, 0), (0, 8)} <= set(steps_of(store))
-
-
-def test_a_removed_step_is_not_taken_again_unless_it_is_dumped_again(store: Path, dump: Path) -> None:
-    """The dump still has it, or a part of it; only files that are newer are a step of their own."""
-    step = ingest.open_store(store).step(1, 1)
-    gc(store)
-    objects = connect(resolve(str(store)))
-    asked = Committed(objects, StepTable())
-    key = StepKey(1, 1)
-    assert asked.was_removed(key, step.fingerprint)
-    assert not asked.was_removed(StepKey(1, 77), step.fingerprint)
-    part = [SourceFile("rank_1/Net/0/1/x", 1, time.time_ns() - 10**12)]
-    assert asked.was_removed(key, "f" * 32, part)
-    assert not asked.was_removed(key, "f" * 32, [SourceFile("x", 1, time.time_ns() + 10**12)])
-    assert not Committed(objects, StepTable(), take_removed=True).was_removed(key, step.fingerprint)
-    (found,) = tombstones.read(objects, 1)[1]
-    assert json.loads(objects.get(found.path) or b"")["why"] == "not among the newest 2 of its rank"
-    # What is there again counts, whatever was removed before.
-    ingest_directly(dump, store)
-    asked.expect([key])
-    assert asked.table[key].committed == step.fingerprint
     assert_sound(store)
 
 

@@ -215,14 +215,3 @@ def test_arrays_in_a_pool_go_with_the_last_step_that_refers_to_them() -> None:
     assert unused(member(0, A), member(1, A, B), policy=removed) == [A, B]
     assert unused(member(0, A), replace(member(1, B), committed_at=NOW), policy=removed) == [A]
     assert unused(member(0, A), member(1, damage="truncated")) == []  # what it refers to is not known
-
-
-def test_young_arrays_wait_for_those_who_may_refer_to_them() -> None:
-    fresh = Extent(1, 1, NOW - 60)
-    (note,) = unused(member(0, A), b=replace(OLD, newest_at=NOW - 60))
-    assert note.startswith("2 objects in pools that no commit refers to stay")
-    own = member(1, A)
-    writing = replace(own, generations={**own.generations, "e" * 32: Generation(fresh, fresh)})
-    for under_way in (replace(own, record=fresh), writing):
-        (note,) = unused(member(0, A), under_way)
-        assert "stay" in note

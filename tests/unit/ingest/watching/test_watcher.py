@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ingest.layouts.detect import find_dump
-from ingest.layouts.walk import Walk
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
@@ -189,19 +188,6 @@ def test_empty_file_that_its_writer_has_closed_does_not_wait(bench: Bench) -> No
     assert bench.steps(after=1.1) == [0]
 
 
-def test_late_file_makes_a_new_generation(bench: Bench) -> None:
-    bench.made.add(WHOLE, step=0)
-    bench.made.add(WHOLE, step=1)
-    bench.take()
-    bench.take(after=20)
-    before = dict(bench.committed)
-    bench.made.add(WHOLE, step=0)
-    assert bench.steps() == []
-    assert bench.steps(after=1.1) == [0]
-    assert bench.committed[StepKey(0, 0)] != before[StepKey(0, 0)]
-    assert bench.committed[StepKey(0, 1)] == before[StepKey(0, 1)]
-
-
 @pytest.mark.parametrize("aged", [False, True])
 def test_late_graph_makes_a_new_generation(aged: bool, bench: Bench) -> None:
     """A new directory of a known step is seen, although no directory that was listed has changed."""
@@ -233,27 +219,6 @@ def test_file_that_grows_after_its_step_was_committed_is_seen(
     monkeypatch.setattr("time.time", lambda: now + 2 * 3600)
     assert bench.steps() == []
     assert bench.steps(after=20) == [0]
-
-
-def test_known_listing_is_used_again_only_while_its_directories_rest(made: MadeDump) -> None:
-    made.add(WHOLE, step=0)
-    age(made)
-    dump = find_dump(made.root)
-    (first,) = dump.scan({}).listings
-    known = {first.key: first}
-    assert dump.scan(known).listings[0].files is first.files
-    made.add(WHOLE, step=0)
-    assert len(dump.scan(known).listings[0].files) == 2
-
-
-def test_directory_that_changed_just_before_it_was_listed_is_listed_again(made: MadeDump) -> None:
-    """Within one tick of the file system, a file may be added without another modification time."""
-    made.add(WHOLE, step=0)
-    dump = find_dump(made.root)
-    (first,) = dump.scan({}).listings
-    (again,) = dump.scan({first.key: first}).listings
-    assert again.files is not first.files
-    assert again.files == first.files
 
 
 def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
@@ -330,31 +295,6 @@ def test_step_of_another_user_is_denied_as_a_whole(
     assert problem.denied
     assert "setfacl" in problem.hint
     assert problem in bench.scan().problems
-
-
-def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a long backlog, listing it at every look would leave no time for anything else."""
-    for step in range(5):
-        bench.made.add(WHOLE, step=step)
-    age(bench.made)
-    bench.scan()
-    bench.now += 60  # all of them are quiet
-    bench.scan()
-    listed: list[str] = []
-    add_tree = Walk.add_tree
-
-    def counting(self: Walk, directory: str, **others: Any) -> None:
-        listed.append(directory)
-        add_tree(self, directory, **others)
-
-    monkeypatch.setattr(Walk, "add_tree", counting)
-    bench.scan()
-    assert listed == []
-    late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)
-    assert {key.step: len(listing.files) for key, listing in bench.scan().pending.items()}[3] == 2
-    assert listed == [str(late.parent.relative_to(bench.made.root))]
 
 
 def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Bench) -> None:

@@ -25,20 +25,6 @@ def filled(made: MadeDump, store: Path) -> Path:
     return store
 
 
-def test_a_view_is_made_once_and_again_only_if_told(filled: Path) -> None:
-    assert consolidate(filled).appended == (1,)
-    again = consolidate(filled)
-    assert (again.appended, again.rewritten) == ((), ())
-    assert consolidate(filled, rebuild=True).appended == (1,)
-
-
-def test_one_process_writes_a_view_at_a_time(filled: Path) -> None:
-    chosen = load(store=str(filled)).settings
-    with open_consolidator(chosen), pytest.raises(LeaseHeld), open_consolidator(chosen):
-        pass
-    assert consolidate(filled).appended == (1,)
-
-
 def test_a_place_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         consolidate(tmp_path / "nowhere.zarr")

@@ -59,27 +59,3 @@ def test_axis_in_blocks_has_a_rest_in_its_last_block() -> None:
     back = np.zeros_like(host)
     BLOCKED.to_host(device, back)
     np.testing.assert_array_equal(back, host)
-
-
-def test_elements_of_any_size_are_moved() -> None:
-    cell = np.dtype("V3")
-    host = np.frombuffer(bytes(range(150)), cell)
-    device = np.zeros(60, cell)
-    BLOCKED.to_device(host, device)
-    back = np.zeros(50, cell)
-    BLOCKED.to_host(device, back)
-    assert back.tobytes() == host.tobytes()
-
-
-def test_cuts_of_an_axis_cover_the_host_once() -> None:
-    arrangement = Arrangement(device=(2, 3, 5, 4), host=(2, 10, 5), parts=((0,), (1, 3), (2,)))
-    assert [arrangement.block_size(axis) for axis in range(2)] == [60, 20]
-    assert (arrangement.axis_to_cut(60), arrangement.axis_to_cut(20), arrangement.axis_to_cut(19)) == (
-        0,
-        1,
-        None,
-    )
-    cuts = list(arrangement.cut(1, blocks=2))
-    assert sum(math.prod(shape) for _, shape in cuts) == 2 * 10 * 5
-    assert [shape for _, shape in cuts] == [(1, 8, 5), (1, 2, 5)] * 2
-    assert sum(math.prod(stop - start for start, stop in box) for box, _ in cuts) == 2 * 3 * 5 * 4

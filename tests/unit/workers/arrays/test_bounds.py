@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,34 +71,6 @@ def test_what_is_certain_holds_and_what_holds_is_possible(
 def sorted_or_unknown(numbers: tuple[float, ...]) -> list[float]:
     """Return numbers in order, or three NaN if one is."""
     return [math.nan] * 3 if any(map(math.isnan, numbers)) else sorted(numbers)
-
-
-@pytest.mark.parametrize(
-    ("text", "certain", "possible"),
-    [
-        ("abs(a) > 1", False, True),  # both bounds fulfil it, and zero is between them
-        ("abs(a) <= 3", True, True),
-        ("abs(a) > 3", False, False),
-        ("a * a > 1", False, True),
-        ("1 / a > -10", False, True),
-        ("a / known > 0", False, True),
-        ("(a + 4) / known > 0", True, True),
-        ("a != 1", False, True),  # neither bound is 1
-        ("a == 1", False, True),
-        ("not a == 4", True, True),
-        ("a in [1, 9]", False, True),
-        ("a in [7, 9]", False, False),
-        ("a not in [7, 9]", True, True),
-        ("-3 <= a <= 2", True, True),
-        ("a > -4 and a < 0", False, True),
-        ("a < -4 or a > 2", False, False),
-        ("(a > -4) + (a > 5) == 1", True, True),
-        ("known == 0 or a > 9", True, True),
-    ],
-)
-def test_between_bounds_on_both_sides_of_zero(text: str, *, certain: bool, possible: bool) -> None:
-    decided = decide(text, between(-3, 2))
-    assert (bool(decided.certain.all()), bool(decided.possible.all())) == (certain, possible)
 
 
 def test_unknown_values_fulfil_nothing_but_inequality() -> None:

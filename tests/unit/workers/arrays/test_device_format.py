@@ -61,19 +61,6 @@ def cases(draw: st.DrawFn, dtypes: list[str] = DTYPES) -> tuple[Array, Array, De
     return host, *write(host, name, c0=c0, groups=groups)
 
 
-@given(cases())
-def test_host_array_comes_back(case: tuple[Array, Array, DeviceLayout]) -> None:
-    host, device, layout = case
-    element = element_of(host)
-    assert convertible(layout, host.shape, element)
-    assert same(to_host(device, layout, host.shape, element), host)
-    out = np.empty_like(host)
-    assert to_host(device.tobytes(), layout, host.shape, element, out=out) is out
-    assert same(out, host)
-    assert same(to_device(host, layout), device)
-    assert padding_is_zero(device.tobytes(), host)
-
-
 @given(cases(), st.data())
 def test_no_bit_of_the_padding_is_lost_unseen(
     case: tuple[Array, Array, DeviceLayout], data: st.DataObject
@@ -137,25 +124,6 @@ def test_large_tensors_are_cut(
     assert sum(slab.nbytes for slab in found) == math.prod(device) * 2
     assert count / 2 <= len(found) <= count * 2
     assert max(len(slab.ranges) for slab in found) <= 1024
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "shape", "groups"),
-    [
-        ("C1HWNCoC0", (2, 3, 3, 1, 16, 16), (1, 32, 3, 3), 1),
-        ("FRACTAL_Z", (18, 1, 16, 16), (32, 1, 3, 3), 32),
-        # One block of 16 outputs is more than the limit.
-        ("FRACTAL_Z", (4 * 9, 1, 16, 16), (16, 64, 3, 3), 1),
-        # Its pieces have 32 bytes.
-        ("FRACTAL_Z", (1 << 16, 1 << 10, 16, 16), (1 << 14, 1 << 20, 1, 1), 1),
-    ],
-)
-def test_what_cannot_be_cut_says_so(
-    name: str, device: tuple[int, ...], shape: tuple[int, ...], groups: int
-) -> None:
-    layout = DeviceLayout(name, device, groups)
-    limit = 1000 if device[0] < 100 else 1 << 25
-    assert slabs(layout, shape, from_name("float16"), limit) is None
 
 
 @pytest.mark.parametrize(

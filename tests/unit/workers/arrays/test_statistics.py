@@ -144,16 +144,6 @@ def test_integers_to_their_limits(data: st.DataObject, name: str) -> None:
     assert_close(summarise(values), expected(values))
 
 
-def test_limits_of_uint64() -> None:
-    found = summarise(np.array([2**64 - 1, 0], np.uint64))
-    assert (found.max, found.mean, found.negative_count, found.zero_count) == (2.0**64, 2.0**63, 0, 1)
-
-
-def test_booleans_are_zeros_and_ones() -> None:
-    found = summarise(np.array([True, False, True, True]))
-    assert (found.zero_count, found.positive_count, found.mean) == (1, 3, 0.75)
-
-
 def test_any_byte_but_zero_is_true() -> None:
     found = summarise(np.array([0, 1, 2, 255], np.uint8).view(np.bool_))
     assert (found.zero_count, found.positive_count, found.max) == (1, 3, 1)
@@ -201,14 +191,6 @@ def test_complex32_counts_as_complex64_does(raw: bytes) -> None:
     assert found.count == wide.size
 
 
-def test_catastrophic_cancellation_is_avoided() -> None:
-    """The textbook formula, mean of squares minus square of mean, gives 0 or a negative variance here."""
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=4 * BLOCK)
-    found = summarise(1e9 + noise)
-    assert found.std == pytest.approx(float(np.std(noise)), rel=1e-6)
-
-
 @pytest.mark.parametrize(("origin", "spread"), [(1e15, 1.0), (-3e12, 1e-3), (1.0, 1e-15), (7e200, 1e186)])
 def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: float, spread: float) -> None:
     """Also over many blocks, the means of which differ less than they can be rounded."""
@@ -235,10 +217,6 @@ def test_long_arrays_agree_with_extended_precision() -> None:
     assert found.l2_norm == pytest.approx(float(np.sqrt((wide * wide).sum())), rel=1e-12)
 
 
-def test_equal_elements_have_no_deviation() -> None:
-    assert summarise(np.full(3 * BLOCK, 0.1)).std == pytest.approx(0, abs=1e-16)
-
-
 @given(
     st.lists(st.floats(width=32), min_size=1, max_size=60),
     st.lists(st.integers(0, 60), max_size=5),
@@ -253,22 +231,6 @@ def test_pieces_give_the_same_as_the_whole(numbers: list[float], cuts: list[int]
     with np.errstate(invalid="ignore"):
         wanted = expected(values)
     assert_close(running.result(), wanted)
-
-
-@pytest.mark.parametrize(
-    "numbers", [[1e300, 2e300, -3e300], [1e-200, 1.0, 1e300], [1e300, 1.0, 1e-200], [3e-310, 5e-324]]
-)
-def test_pieces_of_very_different_sizes(numbers: list[float]) -> None:
-    running = RunningStatistics()
-    for number in numbers:
-        running.update(np.array([number]))
-    assert_close(running.result(), expected(np.array(numbers)))
-
-
-def test_nan_only_tensor_has_no_moments() -> None:
-    found = summarise(np.full(10, np.nan, np.float32))
-    assert found.nan_count == found.count == 10
-    assert all(math.isnan(value) for value in (found.min, found.max, found.mean, found.std, found.l2_norm))
 
 
 def test_empty_tensor_counts_nothing() -> None:
@@ -287,10 +249,6 @@ def test_complex_elements_count_by_their_parts(dtype: type[np.complexfloating[An
     assert (found.count, found.nan_count, found.pos_inf_count, found.zero_count) == (6, 2, 2, 1)
     assert found.l2_norm == 5
     assert math.isnan(found.mean)
-
-
-def test_complex_norm_of_huge_elements_is_finite() -> None:
-    assert summarise(np.array([3e300 + 4e300j])).l2_norm == pytest.approx(5e300)
 
 
 def test_a_finite_complex_element_is_not_infinite_although_its_magnitude_is() -> None:

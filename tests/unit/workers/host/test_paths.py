@@ -9,13 +9,6 @@ from workers.errors import ClusterError, UsageError
 from workers.host.paths import absolute, check_scratch, is_private, own_directory
 
 
-def test_a_home_directory_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert absolute(Path("~/run.zarr")) == absolute(Path("run.zarr")) == tmp_path / "run.zarr"
-    assert absolute(tmp_path / "~nobody-of-that-name") == tmp_path / "~nobody-of-that-name"
-
-
 def test_a_current_directory_that_was_deleted_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,12 +28,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared.chmod(0o1777)
     monkeypatch.setattr("tempfile.tempdir", str(shared))
     return shared
-
-
-def test_it_is_created_for_this_user_alone_and_found_again(temporary: Path) -> None:
-    directory = own_directory()
-    assert directory == own_directory() == temporary / f"dump-ingest-{os.getuid()}"
-    assert directory.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o755, 0o701])

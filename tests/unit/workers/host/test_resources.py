@@ -71,13 +71,6 @@ def test_where_changes_are_forbidden_only_asking_for_one_is_a_mistake(
         assert "CPUAffinity=" in str(refused.value.hint)
 
 
-def test_a_share_is_divided_among_processes() -> None:
-    processors = len(os.sched_getaffinity(0))
-    assert CpuLimits().part(3) == 1
-    assert CpuLimits(share=0.5).part(3) == pytest.approx(min(0.5 * processors / 3, 1))
-    assert CpuLimits(share=0.9).part(1) == pytest.approx(min(0.9 * processors, 1))
-
-
 def test_a_process_sleeps_for_what_it_used_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = {"used": 0.0, "now": 100.0}
     slept: list[float] = []

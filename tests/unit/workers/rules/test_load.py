@@ -1,19 +1,16 @@
 """Files of rules: what they change, and that each mistake is named with its line."""
 
-import pickle
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.cli import run
-from tests.rule_sets import only
 from workers.errors import UsageError
 from workers.rules.load import load_rules, rules_like
-from workers.rules.ready import rules_of, written
+from workers.rules.ready import rules_of
 
 
 @pytest.fixture
@@ -27,15 +24,6 @@ def wrong(file: Path, text: str) -> str:
         load_rules(file)
     assert raised.value.hint
     return raised.value.message.removeprefix(str(file))
-
-
-def test_a_rule_of_the_file_is_added(file: Path) -> None:
-    file.write_text("rules:\n  - {name: mine, kind: too_large, max_gt: 1e3, include: 'Conv*'}\n")
-    loaded = load_rules(file)
-    assert len(loaded.rules) == len(load_rules().rules) + 1
-    assert loaded.origins["mine"] == str(file)
-    mine = next(rule for rule in loaded.enabled.rules if rule.name == "mine")
-    assert (mine["max_gt"], mine.selector.include) == (1000.0, ("Conv*",))
 
 
 def test_a_built_in_rule_is_changed_in_what_the_file_says(file: Path) -> None:
@@ -171,15 +159,6 @@ def test_every_built_in_rule_says_where_it_comes_from() -> None:
     assert all(rule.source and rule.description for rule in load_rules().rules)
 
 
-def test_they_are_those_of_the_yaml_file() -> None:
-    ready, loaded = rules_of(None), load_rules().enabled
-    assert ready == loaded
-    assert ready.definitions == loaded.definitions
-    kinds = [[type(value) for _, value in rule.parameters] for rule in ready.rules]
-    assert kinds == [[type(value) for _, value in rule.parameters] for rule in loaded.rules]
-    assert msgspec.json.decode(written(ready))["digest"] == loaded.digest
-
-
 def test_a_file_of_rules_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "rules.yml"
     path.write_text("rules:\n- {name: all_zero, enabled: false}\n")
@@ -198,23 +177,3 @@ def test_without_a_file_neither_pydantic_nor_yaml_is_loaded() -> None:
         "print([name for name in ('pydantic', 'yaml') if name in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
-
-
-def test_rules_come_back_from_a_pickle_as_they_were() -> None:
-    rules = load_rules().enabled
-    assert pickle.loads(pickle.dumps(rules)) == rules  # noqa: S301  (its own)
-
-
-def test_a_definition_has_no_empty_fields() -> None:
-    (rule,) = only(kind="zeros", include="Conv*", where="count > 9", rank="0-3").rules
-    assert rule.to_dict() == {
-        "kind": "zeros",
-        "severity": "warning",
-        "description": "",
-        "share_ge": 1.0,
-        "elements_ge": 1.0,
-        "include": ["Conv*"],
-        "rank": [(0, 3)],
-        "where": "count > 9",
-        "limit": 1000,
-    }

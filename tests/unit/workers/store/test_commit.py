@@ -18,12 +18,10 @@ from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED
 from workers.store.commit import Commit, extend
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, open_objects, resolve
-from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 from workers.tasks.sketch import Sketches, sketches_of
@@ -99,25 +97,6 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
     assert [tensor.read().shape for tensor in open_store(str(store)).tensors()] == [(40,)] * 12
 
 
-def test_publishing_again_changes_the_announced_time_of_the_commit_and_nothing_else(
-    filled: MadeDump, store: Path
-) -> None:
-    (plan,) = plan_all(filled.root, store, SMALL_GRID)
-    first = run(plan)
-    before = content(store)
-    assert run(plan) == first
-    after = content(store)
-    leaf = f"{KEY.path}/zarr.json"
-    announced = {key for key in after if key.startswith(f"{CHANGED}/{KEY.rank}.{KEY.step}.")}
-    assert len(announced) == 2
-    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    assert changed - announced <= {leaf}
-    records = [json.loads(objects[leaf])["attributes"]["dump_ingest"] for objects in (before, after)]
-    for record in records:
-        del record["committed_at"]
-    assert records[0] == records[1]
-
-
 def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -> None:
     """They stay readable for whoever opened the store before, until they are collected."""
     names = []
@@ -131,19 +110,6 @@ def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -
     assert committed.fingerprint == names[2]
     assert committed.record.previous == tuple(names[:2])
     assert opened.tensors()[0].read().shape == (40,)
-
-
-def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, store: Path) -> None:
-    (old,) = plan_all(filled.root, store)
-    run(old)
-    extra = filled.add(np.zeros(3))
-    (new,) = plan_all(filled.root, store)
-    run(new)
-    extra.unlink()
-    run(old)
-    committed = commit.read(objects_of(store), KEY)
-    assert committed is not None
-    assert (committed.fingerprint, committed.record.previous) == (old.fingerprint, (new.fingerprint,))
 
 
 def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
@@ -286,14 +252,6 @@ def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: 
     ]
 
 
-def test_commit_of_another_step_is_not_taken_for_this_one(filled: MadeDump, store: Path) -> None:
-    """A copied or moved leaf would answer for a step that nobody dumped."""
-    ingest_directly(filled.root, store)
-    leaf = store / "rank_0" / "step_0" / "zarr.json"
-    with pytest.raises(DamagedStore, match="is the commit of rank 0 step 0"):
-        commit.parse(leaf.read_bytes(), StepKey(0, 7))
-
-
 def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: Path) -> None:
     ingest_directly(filled.root, store)
     change_leaf(
@@ -308,19 +266,6 @@ def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Pat
     change_leaf(store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(nan_count=3))
     (damage,) = open_store(str(store)).verify(rank=0, step=0)
     assert "nan_count" in damage.reason
-
-
-def test_dropping_tensors_keeps_the_rest(filled: MadeDump, store: Path) -> None:
-    ingest_directly(filled.root, store)
-    objects = objects_of(store)
-    before = commit.read(objects, KEY)
-    assert before is not None
-    after = commit.drop_tensors(objects, before, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
-    assert after.record.stored == {"files/c/0": before.record.stored["files/c/0"]}
-    assert before.summary.stored_bytes - after.summary.stored_bytes == sum(
-        size for path, size in before.record.stored.items() if path.startswith("tensors/")
-    )
-    assert not [path for path in after.nodes if path.startswith("tensors")]
 
 
 def test_many_commits_are_read_at_once_and_damaged_ones_named(made: MadeDump, store: Path) -> None:
@@ -403,11 +348,3 @@ def test_tensors_that_go_in_the_window_are_taken_out_of_the_commit(objects: Obje
     after = _current(objects)
     assert after.without_tensors is not None
     assert not any(path.startswith("tensors") for path in after.nodes)
-
-
-def test_a_step_that_goes_in_the_window_stays_gone(objects: ObjectStore) -> None:
-    before = _current(objects)
-    sketches = _sketches(objects)
-    shutil.rmtree(Path(objects.address.url) / before.prefix)
-    assert not _extended_by(objects, before, sketches)
-    assert commit.read(objects, EXTENDED) is None

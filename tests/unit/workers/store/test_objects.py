@@ -94,14 +94,6 @@ def slow(tmp_path: Path) -> SlowStore:
     return SlowStore(tmp_path)
 
 
-def put_empty(slow: SlowStore, count: int) -> Iterator[int]:
-    """Put objects of no bytes; yield how many, after each."""
-    with Uploads(slow) as running:
-        for number in range(count):
-            running.put(str(number), b"")
-            yield number + 1
-
-
 def fail_after_one(slow: SlowStore) -> None:
     with Uploads(slow) as running:
         running.put("a", b"")
@@ -127,15 +119,6 @@ def test_the_task_goes_on_while_an_object_is_written(slow: SlowStore) -> None:
     assert slow.get("a") == b""
 
 
-def test_the_buffer_of_the_caller_is_free_at_once(slow: SlowStore) -> None:
-    buffer = bytearray(b"one")
-    with Uploads(slow) as running:
-        running.put("a", buffer)
-        buffer[:] = b"two"
-        slow.go.set()
-    assert slow.get("a") == b"one"
-
-
 def test_bytes_on_their_way_are_bounded(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "UPLOADS_NBYTES", 100)
     slow.go.set()
@@ -145,23 +128,6 @@ def test_bytes_on_their_way_are_bounded(slow: SlowStore, monkeypatch: pytest.Mon
     # The one that is larger than the bound goes alone.
     assert slow.most_nbytes == 500
     assert len(slow.children()) == 7
-
-
-def test_an_error_ends_the_block(slow: SlowStore) -> None:
-    """Nothing is committed that was not written: the receipt of the task is made after the block."""
-    slow.fail = "1"
-    slow.go.set()
-    with pytest.raises(StoreUnavailable, match="cannot write 1"):
-        list(put_empty(slow, 2))
-
-
-def test_an_error_stops_the_task_early(slow: SlowStore) -> None:
-    slow.fail = "0"
-    slow.go.set()
-    written: list[int] = []
-    with pytest.raises(StoreUnavailable, match="cannot write 0"):
-        written.extend(put_empty(slow, 100))
-    assert len(written) < 100
 
 
 def test_an_error_of_the_task_goes_first_and_leaves_nothing_running(slow: SlowStore) -> None:

@@ -19,7 +19,7 @@ from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.arrays.device_format import DeviceLayout
-from workers.store.model import Grid, RowKind
+from workers.store.model import Grid
 
 DTYPES: list[Any] = [
     *(f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8") for order in "<>"),
@@ -122,25 +122,6 @@ def test_tensorstore_reads_the_tables_of_numbers(path: str, url: str, step: Step
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/{path}"}}
     stored = tensorstore.open(spec).result().read().result()
     np.testing.assert_array_equal(stored, getattr(step.tables, path.rsplit("/", 1)[-1]))
-
-
-def test_files_are_plain_bytes(url: str, step: Step) -> None:
-    (row,) = np.flatnonzero(step.tables.label("kind") == RowKind.FILE)
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/files"}}
-    first, size = step.tables.number("offset")[row], step.tables.number("size")[row]
-    assert tensorstore.open(spec).result()[first : first + size].read().result().tobytes() == "Grüße".encode()
-
-
-def test_leaf_is_opened_from_one_object(url: str, step: Step) -> None:
-    """Its metadata is consolidated: a remote reader asks once, not forty times."""
-    leaf = zarr.open_consolidated(f"{url}/{step.key.path}")
-    below = {path for path, _ in leaf.members(max_depth=None)}
-    assert {f"{step.fingerprint}/index/labels", f"{step.fingerprint}/tensors/bfloat16"} <= below
-    on_disk = {
-        str(path.parent.relative_to(f"{url}/{step.key.path}"))
-        for path in Path(url, step.key.path).rglob("*/zarr.json")
-    }
-    assert below == on_disk
 
 
 def test_hierarchy_is_walked_from_the_root(url: str, step: Step) -> None:

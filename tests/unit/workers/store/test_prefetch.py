@@ -64,10 +64,3 @@ def test_what_is_pending_is_cancelled_when_the_caller_stops() -> None:
     assert next(results) == 0
     results.close()
     assert [future.cancelled() for future in futures] == [False, True, True, True]
-
-
-def test_threads_end_with_the_iterator() -> None:
-    results = prefetch(range(3), str, ahead=1, name="prefetch-test")
-    next(results)
-    results.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch-test")]

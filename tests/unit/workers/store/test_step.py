@@ -59,12 +59,6 @@ def in_pieces(step: StoredStep, row: int) -> list[bytes]:
     return [piece for _, pieces in step.payloads([row], 64) for piece in pieces]
 
 
-def test_rows_tell_type_and_shape(step: StoredStep) -> None:
-    row = row_of(step, 3)
-    assert (step.element(row).name, step.shape(row), step.device(row)) == ("float32", (120,), None)
-    assert not step.is_in_device_layout(row)
-
-
 def test_a_payload_comes_back_in_whole_and_in_part(step: StoredStep) -> None:
     row = row_of(step, 3)
     assert step.read(row) == VALUES[3].tobytes()
@@ -120,20 +114,6 @@ def test_what_was_removed_meanwhile_is_not_damage(
         step.read(row)
     with pytest.raises(kind, match=text):
         in_pieces(step, row)
-
-
-def test_another_generation_is_another_step(step: StoredStep, made: MadeDump, store: Path) -> None:
-    made.add(np.ones(3), tensor_name(slot=9))
-    publish(made, store)
-    gone = step.removed_meanwhile()
-    assert isinstance(gone, StepRemoved)
-    assert "committed again" in gone.message
-
-
-def test_missing_objects_of_a_step_that_is_there_are_damage(step: StoredStep) -> None:
-    step.objects.delete(f"{step.commit.prefix}/index/labels/c/0/0")
-    with pytest.raises(DamagedStore, match="rank 0 step 0: index/labels is missing"):
-        _ = step.tables
 
 
 def test_a_step_without_tensors_has_its_files(step: StoredStep) -> None:
@@ -217,15 +197,6 @@ def restored(rebuilt: StoredStep) -> dict[str, bytes]:
     return {path: bytes(content) for path, content in files.items()}
 
 
-@pytest.mark.parametrize("name", ["nan-log-2rank/dump", "cann-bin-synthetic/torchair"])
-def test_files_come_back_byte_for_byte(name: str, dumps: DumpLibrary, tmp_path: Path) -> None:
-    """Headers, payloads in either layout, and several tensors in one file."""
-    library, _, directory = name.partition("/")
-    for plan in plan_all(dumps[library] / directory, tmp_path / "run.zarr")[:2]:
-        for path, content in restored(committed(plan)).items():
-            assert content == (Path(plan.origin.root) / path).read_bytes(), path
-
-
 @pytest.fixture
 def rebuilt(made: MadeDump, store: Path) -> StoredStep:
     made.add(np.arange(40, dtype=">f8"))
@@ -285,15 +256,6 @@ def test_a_tensor_in_device_layout_is_taken_in_the_order_of_its_axes(dumps: Dump
         result = recomputed(step, row).result()
         if result is not None:
             assert np.array_equal(result, step.tables.statistics[row], equal_nan=True)
-
-
-def test_a_histogram_is_computed_if_it_is_asked_for(made: MadeDump, store: Path) -> None:
-    made.add(np.array([0.75, 0.75, -3, 0, np.nan], "<f4"))
-    ingest_directly(made.root, store)
-    step = open_store(store).step(0, 0)
-    (tensor,) = step.tensors()
-    rows = recomputed(step, tensor.row, with_histogram=True).histogram_rows()
-    assert rows[:, 1:].sum(axis=0).tolist() == [2, 1]  # positive and negative ones; zero and NaN have no bin
 
 
 def test_statistics_of_the_dump_are_not_computed(dumps: DumpLibrary, store: Path) -> None:

@@ -1,13 +1,12 @@
 """A table of another step or rank has a right checksum of its own, but is not the one that was committed."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ingest.api import consolidate, open_store, repair
+from ingest.api import open_store, repair
 from ingest.dispatch.runners import in_threads
 from ingest.wiring.sketching import sketch_steps
 from tests.damages import only
@@ -20,8 +19,6 @@ from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.packed import recompressing
-from workers.store.record import WithoutTensors
 from workers.store.table_codec import checksums_of, refuse_foreign
 from workers.store.tables import Tables
 from workers.tasks import publish as publishing
@@ -92,17 +89,6 @@ def test_the_table_of_another_step_is_damage_and_is_mended(store: Path, table: s
     assert list(open_store(store).verify()) == []
 
 
-@pytest.mark.usefixtures("objects")
-def test_questions_name_the_step_and_leave_it_out(store: Path) -> None:
-    shutil.copy(
-        only(store, f"{OTHER.path}/*/statistics/c/0/0"), only(store, f"{KEY.path}/*/statistics/c/0/0")
-    )
-    with pytest.warns(Warning, match="rank 0 step 1"):
-        found = open_store(store).tensors(where="max > 0")
-    assert {tensor.step for tensor in found} == {2}
-    assert consolidate(store).damaged
-
-
 def test_what_is_added_to_a_commit_is_listed(filled: MadeDump, store: Path) -> None:
     ingest_directly(filled.root, store)
     objects = open_objects(resolve(str(store)))
@@ -110,14 +96,6 @@ def test_what_is_added_to_a_commit_is_listed(filled: MadeDump, store: Path) -> N
     sketch_steps(open_store(store), in_threads)
     assert "histograms/c/0/0" in committed_in(objects).record.checksums
     assert stored_in(objects) == committed_in(objects).record.checksums
-
-
-def test_the_list_stays_when_tensors_go_or_are_encoded_again(objects: ObjectStore) -> None:
-    listed = committed_in(objects).record.checksums
-    assert recompressing.recompress(objects, KEY).left == ""
-    assert stored_in(objects) == committed_in(objects).record.checksums == listed
-    commit.drop_tensors(objects, committed_in(objects), WithoutTensors("now", "gc", "old"))
-    assert stored_in(objects) == committed_in(objects).record.checksums == listed
 
 
 def test_tables_that_come_out_otherwise_elsewhere_are_those_of_the_commit(

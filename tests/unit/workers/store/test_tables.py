@@ -91,16 +91,6 @@ def test_rows_that_disagree_are_known_or_found_in_their_text() -> None:
     assert tables.decode(*tables.encode(known), "here").disagreeing.tolist() == [False, True, False]
 
 
-def test_one_row_alone_is_row_0() -> None:
-    table = replace(made(["a", "b"], [(1,), (2, 3)]), known_disagreeing=np.array([False, True]))
-    row = table.only(1)
-    assert row.labels.tolist() == [table.labels[1].tolist()]
-    assert row.shape.tolist() == [[2, 3]]
-    assert row.disagreeing.tolist() == [True]
-    assert len(row.numbers) == len(row.digest) == len(row.statistics) == 1
-    assert replace(table, known_disagreeing=None).only(0).known_disagreeing is None
-
-
 def possible() -> Tables:
     """Return tables that pass every check: a tensor of four elements at the end of its array."""
     table = made([""], [(2, 2)])
@@ -112,11 +102,6 @@ def possible() -> Tables:
 
 
 DOCUMENTS = {"tensors/int8": {"shape": [10]}}
-
-
-def test_possible_tables_pass() -> None:
-    table = possible()
-    assert tables.check(table, DOCUMENTS, "here") is table
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from workers.tasks.compare import (
     Pair,
     PlacedPair,
     PlacementQuestion,
-    are_turned,
     compare_pairs,
     compare_placed,
     pack,
@@ -39,15 +38,6 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def files(tmp_path: Path, name: str, *tensors: np.ndarray[Any, Any]) -> list[Operand]:
     return in_files(MadeDump(tmp_path / name), *tensors)
-
-
-@pytest.mark.usefixtures("how")
-def test_equal_files_are_decided_by_their_digests(tmp_path: Path) -> None:
-    (a,), (b,) = files(tmp_path, "a", VALUES), files(tmp_path, "b", VALUES)
-    (result,) = compare_pairs([Pair(a, b)])
-    assert result.basis == "digest"
-    assert result.metrics is not None
-    assert (result.metrics.count, result.metrics.unequal) == (1000, 0)
 
 
 @pytest.mark.usefixtures("how")
@@ -161,11 +151,3 @@ def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
     (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, WHOLE.shape), Piece(0, WHOLE.shape))])
     assert outcome.metrics is not None
     assert outcome.metrics.bit_equal
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (4, 4)])
-def test_turned_matrices(made: MadeDump, shape: tuple[int, int]) -> None:
-    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    turned = np.ascontiguousarray(values.T) + np.float32(1e-6)
-    a, b, flat = in_files(made, values, turned, values.reshape(shape[::-1]))
-    assert are_turned([Pair(a, b), Pair(a, flat)]) == [True, False]

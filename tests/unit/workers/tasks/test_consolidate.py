@@ -87,16 +87,6 @@ def test_counts_of_a_tensor_that_a_rank_does_not_have_are_unknown(replicas: Repl
     assert counts[places].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, -1]]
 
 
-def test_a_task_that_runs_again_writes_the_same(replicas: Replicas) -> None:
-    *_, result = results(replicas)
-    before = {name: replicas.objects.get(f"{GROUP}/{name}") for name in replicas.objects.sizes(GROUP)}
-    again = consolidate(result.job)
-    assert isinstance(result, Consolidated)
-    assert isinstance(again, Consolidated)
-    assert np.array_equal(again.anomalies, result.anomalies)
-    assert {name: replicas.objects.get(f"{GROUP}/{name}") for name in before} == before
-
-
 def test_damaged_tables_cost_their_rank_alone(replicas: Replicas) -> None:
     for name in replicas.objects.sizes("rank_1/step_5"):
         if name.endswith("labels/c/0/0"):
@@ -125,16 +115,6 @@ def test_damaged_histograms_count_as_missing(filled: ingest.DumpStore) -> None:
     assert cubes.table("tensors").tolist() == [[1]]
     with pytest.raises(UsageError, match="1 tensor has no histogram"):
         cubes.find("p99 > 1")
-
-
-def test_no_object_is_left_of_a_step_without(filled: ingest.DumpStore, made: MadeDump, store: Path) -> None:
-    ingest.consolidate(store)
-    assert filled.objects.sizes("consolidated/sketches")
-    made.add(np.array([2, 3, 5, 7], "<f4"), tensor_name(), step=0)
-    ingest_directly(made.root, store, sketches=False)
-    ingest.consolidate(store)
-    assert not filled.objects.sizes("consolidated/sketches")
-    assert ingest.open_store(store).consolidated().table("without_histogram").tolist() == [[2]]
 
 
 @pytest.fixture

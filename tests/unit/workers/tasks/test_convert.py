@@ -26,7 +26,7 @@ from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import Grid, RowKind
 from workers.tasks import convert as convert_module
-from workers.tasks.convert import PART_NBYTES, PayloadBuffer, convert
+from workers.tasks.convert import PART_NBYTES, PayloadBuffer
 from workers.tasks.model import Entry
 
 DESCRS: list[Any] = [
@@ -151,34 +151,6 @@ def test_large_tensor_goes_through_a_small_buffer(
         np.testing.assert_array_equal(tensor.read(), values)
         assert tensor.statistics.nan_count == 1
         assert tensor.statistics.max == np.nanmax(values)
-
-
-def test_converting_twice_writes_the_same_bytes(made: MadeDump, tmp_path: Path) -> None:
-    """Any task may run twice, at once, on two machines."""
-    rng = np.random.default_rng(0)
-    for slot in range(20):
-        made.add(rng.normal(size=rng.integers(0, 300)).astype("<f4"), tensor_name(slot=slot, time=slot))
-    contents = []
-    for name in ("first", "second"):
-        (plan,) = plan_all(made.root, tmp_path / name, SMALL_GRID)
-        for job in (*plan.jobs, *reversed(plan.jobs)):
-            convert(job)
-        shards = sorted((tmp_path / name).rglob("c/*"))
-        contents.append({path.relative_to(tmp_path / name): path.read_bytes() for path in shards})
-    assert len(contents[0]) > 5
-    assert contents[0] == contents[1]
-
-
-def test_jobs_never_write_the_same_object(made: MadeDump, store: Path) -> None:
-    rng = np.random.default_rng(0)
-    for slot in range(40):
-        made.add(
-            rng.normal(size=rng.integers(0, 90)).astype(rng.choice(["<f4", "<f8"])), tensor_name(slot=slot)
-        )
-    (plan,) = plan_all(made.root, store, SMALL_GRID)
-    written = [key for job in plan.jobs for key in convert(job).stored]
-    assert len(plan.jobs) > 3
-    assert len(written) == len(set(written))
 
 
 @pytest.mark.parametrize("change", ["grow", "touch", "remove", "replace by a link"])

@@ -14,7 +14,7 @@ from tests.fake_client import FakeClient
 from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import plan_all
-from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
+from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE
 from tests.pools import SIZE, PooledRun, replicas, small_pools
 from tests.services import observed_service
 from workers.errors import PoisonedFile, WorkerDied
@@ -73,16 +73,6 @@ def test_file_that_kills_is_named(
         convert_in_subprocess(job)
     assert ".output.1." in caught.value.path
     assert processes == ["write", "read", "control", "read", "control"]
-
-
-def test_file_that_kills_although_it_is_not_decoded_is_named(
-    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolate, "DEATHS_ALONE", 1)
-    job = job_with(made, store, KILLS_READER, name="notes.txt")
-    with pytest.raises(PoisonedFile) as caught:
-        convert_in_subprocess(job)
-    assert caught.value.path.endswith("notes.txt")
 
 
 def test_file_whose_payload_belongs_into_the_pool_is_named(

@@ -10,30 +10,14 @@ from tests.metric_values import value
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all, run
 from workers import events
-from workers.errors import SourceChanged, StoreUnavailable
-from workers.store.opening import connect, resolve
-from workers.tasks.metrics import StoreMetrics, WorkerMetrics
+from workers.errors import SourceChanged
+from workers.tasks.metrics import WorkerMetrics
 from workers.tasks.model import ConvertFailed, ConvertStarted
 
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
     return CollectorRegistry()
-
-
-def test_a_refusal_is_counted_with_its_reason(registry: CollectorRegistry, tmp_path: Path) -> None:
-    metrics = StoreMetrics(registry)
-    (tmp_path / "file").write_bytes(b"")
-    store = connect(resolve(str(tmp_path)))
-    events.subscribe(metrics.observe)
-    try:
-        with pytest.raises(StoreUnavailable):
-            store.put("file/below", b"")
-    finally:
-        events.unsubscribe(metrics.observe)
-    labels = {"op": "put", "reason": "store_unavailable"}
-    assert value(registry, "dump_ingest_store_request_errors_total", **labels) == 1
-    assert value(registry, "dump_ingest_store_request_duration_seconds_count", op="put") == 1
 
 
 def test_a_conversion_is_counted_from_its_start_to_its_receipt(

@@ -7,10 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.in_memory import InMemory
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.sharded.placement_search import Pieces
 from workers.errors import DamagedStore, SourceChanged
 from workers.tasks import operands
 from workers.tasks.operands import (
@@ -21,7 +19,6 @@ from workers.tasks.operands import (
     elements_of,
     read_pieces,
     read_whole,
-    with_twins,
 )
 
 VALUES = np.arange(1000, dtype="<f4")
@@ -42,14 +39,6 @@ def test_pieces_make_up_the_payload(elements: int, made: MadeDump, store: Path) 
         pieces = [bytes(piece) for piece in read_pieces(operand, elements)]
         assert b"".join(pieces) == VALUES.tobytes()
         assert {len(piece) for piece in pieces[:-1]} <= {4 * elements}
-
-
-def test_elements_come_in_the_order_of_the_axes(made: MadeDump) -> None:
-    plain, fortran = in_files(made, VALUES, MATRIX)
-    assert (plain.is_in_order, fortran.is_in_order) == (True, False)
-    payload = read_whole([fortran])[0]
-    assert not isinstance(payload, DamagedStore)
-    assert fortran.values(payload).tolist() == MATRIX.reshape(-1).tolist()
 
 
 def test_a_damaged_chunk_costs_the_tensors_that_are_in_it(made: MadeDump, store: Path) -> None:
@@ -101,22 +90,6 @@ def test_ranges_of_files_and_of_stores(tmp_path: Path, how: str, values: np.ndar
         for start, stop in ((0, 0), (0, 1000), (63, 65), (130, 700), (999, 1000)):
             assert read.read(start, stop).tolist() == values.reshape(-1)[start:stop].tolist()
         assert isinstance(read, RangedElements) == (how == "by range")
-
-
-def test_equal_pieces_of_a_dump_are_known_once_they_are_read(tmp_path: Path) -> None:
-    read = elements_of(
-        in_files(
-            MadeDump(tmp_path / "dump"),
-            RANGED_VALUES,
-            RANGED_VALUES + 1,
-            RANGED_VALUES,
-        )
-    )
-    assert with_twins(Pieces((RANGED_VALUES.shape,) * 3, (0, 1, 2)), read).twins == (0, 1, 0)
-    assert with_twins(Pieces((RANGED_VALUES.shape,) * 2, (0, 1)), [InMemory(RANGED_VALUES)] * 2).twins == (
-        0,
-        1,
-    )
 
 
 def test_what_is_read_in_order_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

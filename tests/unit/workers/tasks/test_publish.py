@@ -86,25 +86,6 @@ def test_a_task_that_is_stopped_right_before_its_commit_looks_again(
     assert committed.fingerprint == new.fingerprint
 
 
-def test_two_watchers_with_the_same_plan_do_not_hinder_one_another(made: MadeDump, store: Path) -> None:
-    made.add(np.zeros(3), tensor_name(slot=0))
-    plan, other = planned(made, store), planned(made, store)
-    assert run(plan) == run(other) == run(plan)
-    committed = commit.read(objects_of(store), KEY)
-    assert committed is not None
-    assert committed.record.previous == ()
-
-
-def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store: Path) -> None:
-    names = []
-    for slot in range(3):
-        made.add(np.full(3, slot), tensor_name(slot=slot))
-        names.append(run(planned(made, store)).fingerprint)
-    committed = commit.read(objects_of(store), KEY)
-    assert committed is not None
-    assert [*committed.record.previous, committed.fingerprint] == names
-
-
 def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDump, store: Path) -> None:
     """Its commit would point to what is being deleted."""
     made.add(np.zeros(3), tensor_name(slot=0))

@@ -17,7 +17,7 @@ from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 from workers.store.step import StoredStep
 from workers.tasks import sketch as module
-from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
+from workers.tasks.sketch import SketchJob, sketch
 
 KEY = StepKey(1, 2)
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")
@@ -44,13 +44,6 @@ def test_the_result_is_as_if_they_had_been_there_at_the_commit(plain: Path, sket
     assert step.commit.summary.objects == same.commit.summary.objects
     assert step.commit.summary.stored_bytes == same.commit.summary.stored_bytes
     assert list(open_store(plain).verify()) == []
-
-
-def test_once_is_enough(plain: Path) -> None:
-    sketch(job(plain))
-    leaf = (plain / KEY.path / "zarr.json").read_bytes()
-    assert sketch(job(plain)).left == HAS_SKETCHES
-    assert (plain / KEY.path / "zarr.json").read_bytes() == leaf
 
 
 def _drop_tensors(objects: ObjectStore, committed: Commit) -> None:

@@ -120,11 +120,6 @@ def test_a_mask_is_told_as_harmless(dumps: DumpLibrary, store: Path) -> None:
     assert mask.summary.endswith("harmless, for what read it gave finite numbers")
 
 
-def test_a_healthy_dump_has_no_incident(dumps: DumpLibrary, store: Path) -> None:
-    answer = incidents_of(dumps["lenet-1rank"] / "dump", store)
-    assert [incident for incident in answer.incidents if incident.severity != "info"] == []
-
-
 def test_the_id_stays_when_later_steps_arrive(made: MadeDump, store: Path) -> None:
     """Also if the next step is clean: then `origin` takes it for an overflow that loss scaling skipped."""
     run = MadeRun(made)
@@ -166,13 +161,6 @@ def test_incidents_are_chosen_by_rank_step_and_severity(nan: Path) -> None:
         ingest.incidents(store, severity="fatal")
     with pytest.raises(UsageError, match="7"):
         ingest.incidents(store, rank=7)
-
-
-def test_an_incident_is_plain_values(nan: Path) -> None:
-    answer = ingest.incidents(ingest.open_store(nan))
-    (row,) = answer.to_dict()["incidents"]
-    assert json.loads(json.dumps(row))["origin"]["op_type"] == "Log"
-    assert list(answer.to_pandas()["op_type"]) == ["Log"]
 
 
 def test_damage_that_hides_an_origin_is_named(nan: Path, tmp_path: Path) -> None:

@@ -22,16 +22,3 @@ def test_steps_with_gaps_and_many_rules_are_told_as_such(nan: Path) -> None:
     lines = str(replace(incident, last_step=9, ranks=(0, 1), rules=rules)).splitlines()
     assert "ranks 0-1, steps 2-9 (2 of them), " in lines[3]
     assert lines[-1].endswith("rule_4 4, and 2 more")
-
-
-def test_what_a_session_of_python_shows_is_short(nan: Path) -> None:
-    store = ingest.open_store(nan)
-    answer = ingest.incidents(store)
-    (incident,) = answer.incidents
-    assert repr(answer) == f"<Incidents {store.url}: 1 incident: 1 critical>"
-    assert repr(incident) == f"<Incident {incident.id} critical: {incident.summary}>"
-    assert repr(replace(answer, incidents=())) == f"<Incidents {store.url}: 0 incidents>"
-    assert repr(incident.origin).startswith("<OriginAnswer NaN was born in Log (")
-    assert repr(ingest.anomalies(store)).startswith(f"<Anomalies {store.url}: 14 findings: 14 critical")
-    compared = ingest.compare(f"{nan}@0,2", f"{nan}@1,2")
-    assert repr(compared).endswith("different (130 equal, 113 different)>")

@@ -1,6 +1,5 @@
 """Names, stacks, types and edges out of `.ir` files of every spelling."""
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -90,21 +89,6 @@ def test_an_impossible_shape_is_not_understood(shape: str) -> None:
     assert signature.inputs == (None, None)
 
 
-def test_a_stack_does_not_reach_into_the_next_node() -> None:
-    text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n# Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
-    assert parse_ir([_ir(text)]).ops[_NAME].stack == ()
-
-
-def test_what_is_wrong_is_said() -> None:
-    text = _RELU + _NEW_NAME + "      # In file nowhere\n" + _RELU + _NEW_NAME
-    graph = parse_ir([_ir(text)])
-    assert [problem.split(":")[0] for problem in graph.problems] == [
-        "line 5 is not a line of a stack",
-        f"'{_NAME}' is the name of two operators; the first one is used",
-    ]
-    assert parse_ir([b"hello"]).problems == ["no operator has a name"]
-
-
 _TEXT = st.lists(
     st.sampled_from(
         [
@@ -138,14 +122,6 @@ def test_any_bytes_are_parsed_wherever_they_are_cut(data: bytes, cuts: list[int]
     assert parse_ir(pieces) == parse_ir([data])
 
 
-def test_time_grows_with_size_only() -> None:
-    """A line of 8 MiB, and 100,000 lines that ask for much work each."""
-    hard = b"# In file " + b":1" * 30_000 + b"\n"
-    started = time.perf_counter()
-    parse_ir([b"x" * (8 << 20), _ir(_RELU + _NEW_NAME), hard * 20, _ir(_NEW_NAME + _NEW_STACK) * 50_000])
-    assert time.perf_counter() - started < 5
-
-
 @pytest.mark.parametrize("name", ["mindspore-2.0.0-cpu-sync", "mindspore-2.7.1-cpu-sync", "tinybert-2rank"])
 def test_real_files_are_understood_to_the_last_line(dumps: DumpLibrary, name: str) -> None:
     files = sorted(dumps[name].rglob("*.ir"))
@@ -162,14 +138,6 @@ def test_a_file_of_the_compiler_is_understood_too() -> None:
     assert not graph.problems
     best = best_frame(graph.ops["Default/Sub-op0"].stack)
     assert best == Frame("test_ir.py", 16, "a = ops.sub(x, 1)")
-
-
-def test_tuples_have_no_slots_and_other_lines_no_types() -> None:
-    for types, expected in ((": (<Tuple[Tensor[Float32]*2], ()>)", ()), (": (Tensor)", None)):
-        text = f"  %1(a) = ReLU(%0)\n{types} -> (<Tensor[Float32], (2)>)\n{_NEW_NAME}"
-        signature = parse_ir([_ir(text)]).ops[_NAME].signature
-        assert signature is not None
-        assert signature.inputs == (expected if expected is not None else ())
 
 
 _GRAPH = """\
@@ -226,13 +194,6 @@ def test_inputs_behind_a_constant_on_several_lines_are_known(size: int) -> None:
     assert ops["Default/Add-op0"].inputs == (None, relu, IrSource("y", -1))
     assert ops["Default/Add-op0"].signature is not None
     assert ops["Default/Sub-op0"].inputs == (IrSource("Default/Add-op0", 0), relu)
-
-
-def test_a_constant_without_an_end_swallows_no_other_node() -> None:
-    text = CONSTANT.replace("]]), %0, %para2_y)", "")
-    ops = parse_ir([text.encode()]).ops
-    assert ops["Default/Add-op0"].inputs == ()
-    assert ops["Default/Sub-op0"].inputs[0] == IrSource("Default/Add-op0", 0)
 
 
 def test_a_constant_of_any_size_is_not_kept() -> None:

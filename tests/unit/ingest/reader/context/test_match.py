@@ -17,7 +17,6 @@ from ingest.reader.context.match import (
     DumpedOp,
     GraphOp,
     OperatorMatch,
-    flatten,
     match_ops,
 )
 from ingest.reader.context.rank_context import parse_order
@@ -42,26 +41,6 @@ def _numbers(matches: dict[str, OperatorMatch]) -> dict[str, str]:
         for name, match in matches.items()
         if match.name
     }
-
-
-def test_a_name_is_that_of_the_graph_with_underscores() -> None:
-    name = "Default/network-WithLossCell/_backbone-Net/a b/x.y\\z/Conv2D-op0"
-    dumped = "Default_network-WithLossCell__backbone-Net_a_b_x_y_z_Conv2D-op0"
-    assert match_ops([DumpedOp(dumped)], [GraphOp(name)]) == {dumped: OperatorMatch((name,), EXACT)}
-    assert flatten("conv1-Conv2d--Conv2D-op1") == "conv1-Conv2d_Conv2D-op1"
-
-
-def test_an_old_name_is_the_last_part() -> None:
-    graph = [GraphOp("Default/a/Conv2D-op12"), GraphOp("Default/b/ReLU-op13")]
-    assert match_ops([DumpedOp("ReLU-op13")], graph) == {
-        "ReLU-op13": OperatorMatch(("Default/b/ReLU-op13",), EXACT)
-    }
-
-
-def test_other_numbers_are_matched_in_order() -> None:
-    matches = match_ops(_dumped((0, 100, _F32), (1, 200, _F32)), _casts(_F32, _F32, first=2))
-    assert _numbers(matches) == {"0": "2", "1": "3"}
-    assert {match.how for match in matches.values()} == {BY_TYPE}
 
 
 def test_types_tell_which_order_holds() -> None:

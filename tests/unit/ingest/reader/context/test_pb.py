@@ -1,6 +1,5 @@
 """Graphs of MindSpore as protobuf: what they say is what the text beside them says."""
 
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -49,21 +48,6 @@ def test_real_graphs_say_the_same_in_both_forms(dumps: DumpLibrary, place: str) 
         if same.signature is not None and op.signature is not None:
             for kind, in_text_kind in zip(op.signature.inputs, same.signature.inputs, strict=False):
                 assert None in (kind, in_text_kind) or kind == in_text_kind
-
-
-def message(number: int, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return varint(number << 3 | 2) + varint(len(body)) + body
-
-
-def test_memory_is_not_that_of_a_list_of_all_fields() -> None:
-    """A field of two bytes took two hundred."""
-    graph = message(4, b"\x38\x00" * 50_000)
-    tracemalloc.start()
-    parse_pb([graph])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2 << 20
 
 
 @given(st.binary(max_size=80))

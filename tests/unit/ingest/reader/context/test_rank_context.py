@@ -68,14 +68,6 @@ def test_an_operator_has_a_source_line(with_ir: MadeDump, store: Path) -> None:
     assert not context.problems
 
 
-def test_an_operator_has_a_position_and_a_graph_a_history(with_ir: MadeDump, store: Path) -> None:
-    context, tensor = _open(with_ir, store)
-    assert context.execution_order("0") == ["A-op0", "net/MatMul-op0"]
-    assert context.position(tensor) == 1
-    assert context.history("0") == [0, 0, 2]
-    assert context.execution_order("1") == []
-
-
 def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> None:
     made.add(_ONE)
     context, tensor = _open(made, store)
@@ -88,13 +80,6 @@ def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> 
     assert not context.problems
 
 
-def test_arguments_stand_beside_the_tensors(made: MadeDump, store: Path) -> None:
-    made.add(_ONE)
-    made.add(b'{"transpose_a": "False"}', "MatMul.net_MatMul-op0.json")
-    context, tensor = _open(made, store)
-    assert context.kernel_args(tensor) == {"transpose_a": "False"}
-
-
 def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
     with_ir.add(_ONE, rank=1)
     ingest_directly(with_ir.root, store)
@@ -102,36 +87,6 @@ def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
     line = context_of(opened, 1).source_line(opened.tensors(rank=1, step=0)[0])
     assert line is not None
     assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
-
-
-def test_a_graph_without_a_file_is_looked_for_in_all(with_ir: MadeDump, store: Path) -> None:
-    with_ir.add(_ONE, step=1, graph="7")
-    ingest_directly(with_ir.root, store)
-    opened = open_store(store)
-    assert context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0]) is not None
-
-
-def test_an_operator_of_another_graph_is_found_there(with_ir: MadeDump, store: Path) -> None:
-    other = _IR.replace("MatMul", "Add").replace("net.py:22", "net.py:5")
-    _add(with_ir, "rank_0/graphs/ms_output_trace_code_graph_1.ir", other)
-    with_ir.add(_ONE, tensor_name("Add.net_Add-op0"), step=1)
-    ingest_directly(with_ir.root, store)
-    opened = open_store(store)
-    line = context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0])
-    assert line is not None
-    assert (line.line, line.op) == (5, "net/Add-op0")
-
-
-def test_what_is_wrong_with_a_file_is_said(made: MadeDump, store: Path) -> None:
-    made.add(_ONE)
-    made.add(b"{", "MatMul.net_MatMul-op0.json")
-    _add(made, "rank_0/graphs/ms_output_trace_code_graph_0.ir", "nothing")
-    context, tensor = _open(made, store)
-    assert context.source_line(tensor) is None
-    assert context.kernel_args(tensor) is None
-    graph, args = context.problems
-    assert graph == "rank_0/graphs/ms_output_trace_code_graph_0.ir: no operator has a name"
-    assert args.startswith("rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON")
 
 
 def test_the_graph_that_was_built_trains(made: MadeDump, store: Path) -> None:

@@ -85,15 +85,6 @@ def test_real_tensors_have_a_line_and_a_parent(place: str) -> None:
     assert not without
 
 
-def test_the_old_form_is_read_to_the_last_line() -> None:
-    directory = sample("msprobe-repo-tests/mindspore_data")
-    stacks, wrong = parse_stacks((directory / "stack.json").read_bytes())
-    parents, problems = parse_construct((directory / "construct.json").read_bytes())
-    assert wrong == problems == []
-    assert stacks["Tensor.__add__.0.forward"]
-    assert parents["Tensor.__add__.0.forward"] is None
-
-
 @pytest.mark.parametrize(
     ("path", "framework"),
     [

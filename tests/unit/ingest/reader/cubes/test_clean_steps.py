@@ -19,7 +19,6 @@ from workers.store import commit, tables
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.model import RowKind
 from workers.store.opening import open_objects, resolve
-from workers.store.step import StoredStep
 
 _RANKS, _STEPS = 3, 8
 #: Steps whose number of NaN is not known; with NaN; with +Inf that is known, and that comes from nowhere.
@@ -60,20 +59,6 @@ def without_cubes(store: Path, tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.fixture
-def indexes_read(monkeypatch: pytest.MonkeyPatch) -> list[StepKey]:
-    """The steps whose index was read."""
-    keys: list[StepKey] = []
-    read = StoredStep._read_tables
-
-    def counted(step: StoredStep, objects: list[str]) -> dict[str, bytes]:
-        keys.append(step.key)
-        return read(step, objects)
-
-    monkeypatch.setattr(StoredStep, "_read_tables", counted)
-    return keys
-
-
 def _clean(store: Path, *counts: str, rank: int | None = None) -> list[int]:
     snapshot = take_snapshot(open_store(store), rank)
     clean = CleanSteps(snapshot, counts)
@@ -106,20 +91,3 @@ def test_answers_are_the_same_with_cubes_and_without(question: str, store: Path,
     if question == "incidents":  # the id is one of the URL
         answers = [answer[answer.index("'kind'") :] for answer in answers]
     assert answers[0] == answers[1]
-
-
-def test_indexes_of_clean_steps_are_not_read(
-    store: Path, without_cubes: Path, indexes_read: list[StepKey]
-) -> None:
-    ingest.origin(open_store(store), step=[0, 1, 2])
-    assert indexes_read == []
-    ingest.origin(open_store(without_cubes), step=[0, 1, 2])
-    assert len(indexes_read) == 3 * _RANKS
-
-
-def test_damaged_cubes_know_nothing(without_cubes: Path, store: Path) -> None:
-    shutil.copytree(store / "consolidated", without_cubes / "consolidated")
-    for path in (without_cubes / "consolidated/nan_count").rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"damaged")
-    assert _clean(without_cubes, *NON_FINITE_FIELDS) == []

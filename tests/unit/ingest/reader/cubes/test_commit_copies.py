@@ -9,13 +9,11 @@ import pytest
 
 import ingest
 from bench.steps import CountingStore
-from ingest.page.moment import Moment
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import once, put
-from workers.errors import StoreDenied
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED, REMOVED, announce
+from workers.store.announcements import REMOVED, announce
 from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -169,25 +167,3 @@ def test_a_copy_that_is_not_the_commit_of_its_step_is_passed_over(objects: Objec
     bucket = Bucket(objects)
     assert what_is_seen(ingest.DumpStore(bucket)) == what_is_seen(ingest.DumpStore(objects))
     assert bucket.requests == STEPS + 3 + 1
-
-
-def test_a_view_that_may_not_be_read_is_done_without(objects: ObjectStore) -> None:
-    class Denying(Bucket):
-        def get(self, key: str) -> bytes | None:
-            if key.startswith("consolidated/"):
-                raise StoreDenied(f"{key}: forbidden")
-            return super().get(key)
-
-    assert what_is_seen(ingest.DumpStore(Denying(objects))) == what_is_seen(ingest.DumpStore(objects))
-
-
-def test_the_page_begins_with_copies_and_looks_at_the_commits_again(objects: ObjectStore) -> None:
-    bucket = Bucket(objects)
-    moment = Moment.of(ingest.DumpStore(bucket))
-    assert bucket.requests == STEPS + 3
-    _drop_tensors(objects)
-    objects.delete_many([f"{CHANGED}/{name}" for name in objects.children(CHANGED)])
-    bucket.requests = 0
-    later = moment.later()
-    assert not later.store.step(KEY.rank, KEY.step).has_tensors
-    assert bucket.requests == len(KEYS) + 1  # the commits in turn, and the root

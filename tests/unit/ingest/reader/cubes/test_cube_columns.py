@@ -7,9 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import ingest
-from ingest.api import DumpStore, open_store, trend
-from ingest.reader.cubes import cube_columns, cube_reader
+from ingest.reader.cubes import cube_reader
 from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
 from tests.cube_stores import NAMES, once, put
@@ -132,26 +130,3 @@ def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_cubes: Consolida
         narrow_blocks(own_cubes, [0], ("max",), np.array([0]))
     with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
         aggregated_steps(own_cubes, [0], "max", np.array([0]))
-
-
-def test_a_trend_of_one_tensor_is_the_same_with_cubes_and_without(filled: DumpStore) -> None:
-    for pattern in ("Log.b.output.4", "Log.*"):
-        before = trend(filled, pattern, "max")
-        ingest.consolidate(filled.url)
-        after = trend(open_store(filled.url), pattern, "max")
-        assert before.equals(after)
-
-
-def test_of_a_block_with_few_wanted_steps_each_is_read_by_itself(
-    own_cubes: ConsolidatedCubes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in own_cubes.objects.sizes("consolidated/by_tensor"):
-        own_cubes.objects.delete(f"consolidated/by_tensor/{name}")
-    assert not np.isnan(aggregated_steps(own_cubes, [0, 3, 6], "max", np.array([0]))).any()
-    # Of two steps of three, the block; but not if it takes much memory.
-    with pytest.raises(DamagedStore, match="by_tensor/max"):
-        aggregated_steps(own_cubes, [0, 1], "max", np.array([0]))
-    monkeypatch.setattr(cube_columns, "_BLOCK_NBYTES", 2 * 2 * 3 * 8)
-    with pytest.raises(DamagedStore, match="by_tensor/max"):
-        aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1]))
-    assert not np.isnan(aggregated_steps(own_cubes, [0, 1], "max", np.array([0, 1, 2]))).any()

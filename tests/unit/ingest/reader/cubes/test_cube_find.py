@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.api import ConsolidatedCubes, DumpStore
-from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.cubes.conditions import find
-from tests.replicas import Replicas
 
 
 @pytest.fixture
@@ -38,22 +36,6 @@ def rows_of(cubes: ConsolidatedCubes, where: str, **options: Any) -> list[tuple[
 def test_rows_are_those_of_the_steps(where: str, cubes: ConsolidatedCubes, filled: DumpStore) -> None:
     tensors = filled.tensors(where=where)
     assert rows_of(cubes, where) == [(tensor.step, tensor.rank, tensor.name) for tensor in tensors]
-
-
-def test_absent_tensors_fulfil_no_condition() -> None:
-    """Neither a negation nor a name makes a tensor out of a gap."""
-    replicas = Replicas()
-    replicas.put(0, 0, {"Add.a.output.0": 1, "Log.b.output.0": 2})
-    replicas.put(1, 0, {"Add.a.output.0": 1})
-    with Consolidator(replicas.objects) as consolidator:
-        consolidator.once()
-    cubes = replicas.store.consolidated()
-    assert rows_of(cubes, "op_type == 'Log'") == [(0, 0, "Log.b.output.0")]
-    assert rows_of(cubes, "not max > 1e9 and io == 'output'") == [
-        (0, 0, "Add.a.output.0"),
-        (0, 0, "Log.b.output.0"),
-        (0, 1, "Add.a.output.0"),
-    ]
 
 
 def test_steps_that_are_not_searched_are_named(cubes: ConsolidatedCubes) -> None:

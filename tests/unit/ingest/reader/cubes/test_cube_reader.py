@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from ingest.api import ConsolidatedCubes, DumpStore
 from ingest.reader.cubes.consolidated import open_cubes
-from tests.counted_requests import CountedRequests
 from workers.errors import DamagedStore
 
 
@@ -27,23 +25,6 @@ def test_blocks_hold_statistics_rows_and_digests(cubes: ConsolidatedCubes, fille
             np.testing.assert_array_equal(block.statistics[rank], tables.statistics)
             np.testing.assert_array_equal(block.digest[rank], tables.digest)
             assert block.row[rank].tolist() == list(range(10))
-
-
-def test_counts_are_those_of_each_step(cubes: ConsolidatedCubes) -> None:
-    counts = np.array([cubes.cube("nan_count", place) for place in range(2)])
-    assert np.argwhere(counts).tolist() == [[1, 1, cubes.tensors.index("Log.b.output.4")]]
-
-
-def test_xarray_shows_the_same(cubes: ConsolidatedCubes) -> None:
-    dataset = xr.open_dataset(cubes.objects.address.url, engine="dump-ingest")
-    assert dict(dataset["max"].sizes) == {"step": 2, "rank": 2, "tensor": 10}
-    np.testing.assert_array_equal(dataset["max"].values[1], cubes.cube("max", 1))
-
-
-def test_cube_of_a_step_takes_one_request(cubes: ConsolidatedCubes, requests: CountedRequests) -> None:
-    assert requests.of(lambda: cubes.cube("max", 0)) == 1
-    assert requests.of(lambda: cubes.table("status")) == 1
-    assert requests.of(lambda: cubes.table("status")) == 0
 
 
 def test_cubes_are_current_until_a_step_is_rewritten(cubes: ConsolidatedCubes) -> None:
@@ -81,9 +62,3 @@ def test_a_missing_object_is_damage(key: str, cubes: ConsolidatedCubes) -> None:
     with pytest.raises(DamagedStore, match=f"consolidated/{key}: missing") as raised:
         READS[key](cubes)
     assert "consolidate --rebuild" in raised.value.hint
-
-
-def test_a_missing_object_of_rows_shows_in_their_number(cubes: ConsolidatedCubes) -> None:
-    cubes.objects.delete("consolidated/row/c/0/0/0")
-    with pytest.raises(DamagedStore, match="row: rank 0 step 8: it has 0 tensors instead of 10"):
-        cubes.cube("row", 0)

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
 
 import ingest
 from ingest.reader.cubes.conditions import sketches_of_step
-from ingest.reader.cubes.consolidated import ConsolidatedCubes
 from ingest.reader.step_tables import read_entries
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -48,21 +46,6 @@ def filled(made: MadeDump, store: Path) -> ingest.DumpStore:
     return ingest.open_store(store)
 
 
-def found(cubes: ConsolidatedCubes, where: str) -> list[tuple[int, int, str]]:
-    frame = cubes.find(where)
-    return list(zip(frame["step"], frame["rank"], frame["name"], strict=True))
-
-
-def test_every_column_says_what_the_steps_say(filled: ingest.DumpStore) -> None:
-    cubes = filled.consolidated()
-    for name in SKETCHES:
-        bound = 0.01 if "flow" in name else 0.7
-        where = f"not {name} <= {bound}"
-        steps = filled.tensors(where=where)
-        assert found(cubes, where) == [(t.step, t.rank, t.name) for t in steps], where
-        assert cubes.find(where).attrs["undecided"] == len(steps.undecided), where
-
-
 def test_bounds_are_those_of_the_histograms(filled: ingest.DumpStore) -> None:
     cubes = filled.consolidated()
     wanted = {name.replace(".", "_"): place for place, name in enumerate(SKETCHES)}
@@ -95,13 +78,6 @@ def test_a_step_need_not_have_objects_for_tensors_that_were_added_later(
     open_objects(resolve(store)).delete(f"{GROUP}/sketches/c/1/0/0/0/1")
     with pytest.raises(DamagedStore, match="sketches/c/1/0/0/0/1: missing"):
         cubes.find("p99 > 2.5")
-
-
-def test_xarray_shows_the_bounds_by_name(filled: ingest.DumpStore) -> None:
-    cubes = xr.open_dataset(filled.url, engine="dump-ingest")
-    share = cubes.sketches.sel(sketch="underflow_nvfp4", bound="high")
-    assert share.dims == ("step", "rank", "tensor")
-    assert 0 < float(share.max()) <= 1
 
 
 def test_steps_without_histograms_are_named(made: MadeDump, store: Path) -> None:

@@ -106,26 +106,6 @@ def test_only_steps_that_may_fulfil_it_are_read(
     assert indexes_read == []
 
 
-def test_names_alone_and_columns_that_the_cubes_lack_need_every_step(
-    store: Path, indexes_read: list[tuple[int, int | None]]
-) -> None:
-    for conditions in ({"name": "*output*"}, {"where": "max > 1e300 and dtype == 'float32'"}):
-        found(store, **conditions)
-        assert len(set(indexes_read)) == len(_RANKS) * _STEPS
-        indexes_read.clear()
-
-
-def test_a_step_that_was_committed_again_is_read(
-    store: Path, tmp_path: Path, indexes_read: list[tuple[int, int | None]]
-) -> None:
-    again = MadeDump(tmp_path / "again")
-    again.add(np.full(9, 2e9, "<f4"), tensor_name(), rank=0, step=1)
-    ingest_directly(again.root, store, sketches=True)
-    indexes_read.clear()
-    assert [(rank, step) for rank, step, _ in found(store, where="max > 1e9")] == [(0, 1)]
-    assert indexes_read == [(0, 1)]
-
-
 @pytest.mark.parametrize("damaged", ["zarr.json", "max", "row", "fingerprint"])
 def test_damaged_cubes_exclude_nothing(damaged: str, store: Path) -> None:
     path = store / "consolidated" / damaged
@@ -133,17 +113,6 @@ def test_damaged_cubes_exclude_nothing(damaged: str, store: Path) -> None:
         if file.is_file():
             file.write_bytes(b"damaged")
     assert {step for _, step, _ in found(store, where="max > 1e3")} == {3, 4}
-
-
-@pytest.mark.parametrize("cubes", [["row"], ["max"], ["row", "max"]])
-def test_a_chunk_that_is_missing_excludes_nothing(cubes: list[str], store: Path) -> None:
-    """It would look like tensors that nobody dumped, or of which nothing is known."""
-    expected = found(store, where="max > 1e3")
-    for cube in cubes:
-        for chunk in (store / "consolidated" / cube / "c/4").rglob("*"):
-            if chunk.is_file() and (cube == "row" or chunk.name == "0"):
-                chunk.unlink()
-    assert found(store, where="max > 1e3") == expected
 
 
 QUESTIONS: dict[str, Callable[[ingest.DumpStore], object]] = {
@@ -161,12 +130,3 @@ def test_questions_about_sketches_read_the_same_steps(
     assert {step for _, step in indexes_read} == {4}
     shutil.rmtree(store / "consolidated")
     assert QUESTIONS[question](ingest.open_store(store)) == answer
-
-
-def test_an_error_about_what_is_not_there_is_the_same(store: Path) -> None:
-    for _ in range(2):
-        with pytest.raises(ingest.UsageError, match="no tensor fulfils --where 'max > 1e300'"):
-            ingest.quantiles(ingest.open_store(store), where="max > 1e300")
-        with pytest.raises(ingest.UsageError, match="nothing"):
-            ingest.quantiles(ingest.open_store(store), "nothing", where="max > 1")
-        shutil.rmtree(store / "consolidated", ignore_errors=True)

@@ -6,21 +6,11 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.reader.files.export import export
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from workers.errors import UsageError
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*.npy")}
-
-
-def test_files_come_back_under_their_paths(filled: DumpStore, made: MadeDump, tmp_path: Path) -> None:
-    exported = filled.step(0, 8).export(tmp_path / "out")
-    wanted = {path: data for path, data in contents(made.root).items() if path.startswith("rank_0/Net/0/8/")}
-    assert contents(tmp_path / "out") == wanted
-    assert {file.source: file.nbytes for file in exported} == {p: len(data) for p, data in wanted.items()}
-    assert not any(file.problem for file in exported)
 
 
 def test_only_the_files_of_chosen_rows_are_written(filled: DumpStore, tmp_path: Path) -> None:
@@ -56,13 +46,6 @@ def test_damaged_files_do_not_appear(filled: DumpStore, store: Path, tmp_path: P
     assert not any(file.path.exists() for file in damaged)
     assert len(contents(tmp_path / "out")) == len(exported) - len(damaged) > 0
     assert not list((tmp_path / "out").rglob("*.tmp"))
-
-
-def test_quarantined_files_come_back(made: MadeDump, store: Path, tmp_path: Path) -> None:
-    bad = made.add(b"not an npy file", tensor_name("B.b"))
-    ingest_directly(made.root, store)
-    (file,) = open_store(store).step(0, 0).export(tmp_path / "out")
-    assert file.path.read_bytes() == bad.read_bytes()
 
 
 def test_a_target_in_a_store_is_refused(filled: DumpStore, store: Path) -> None:

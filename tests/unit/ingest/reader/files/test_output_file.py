@@ -41,17 +41,6 @@ def test_after_an_error_the_older_file_is_there_and_nothing_else(
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"page.html": b"old"}
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_the_mode_of_the_older_file_stays(mode: int, tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.touch()
-    path.chmod(mode)
-    with output_file(path) as file:
-        file.write(b"new")
-    assert path.stat().st_mode & 0o777 == mode
-    assert path.read_bytes() == b"new"
-
-
 def _refuse(_path: str) -> None:
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

@@ -20,20 +20,6 @@ def test_a_link_that_appears_between_check_and_write_is_not_followed(tmp_path: P
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_directory_that_is_replaced_by_a_link_is_still_written(tmp_path: Path) -> None:
-    """What was opened stays what it was, wherever it is now."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    with TargetDirectory(tmp_path / "out") as target:
-        target.open(("a",), "first").close()
-        (tmp_path / "out" / "a").rename(tmp_path / "out" / "moved")
-        (tmp_path / "out" / "a").symlink_to(elsewhere)
-        target.open(("a",), "second").close()
-        target.rename(("a",), "second", "third")
-    assert sorted(path.name for path in (tmp_path / "out" / "moved").iterdir()) == ["first", "third"]
-    assert list(elsewhere.iterdir()) == []
-
-
 def test_a_name_that_became_a_link_is_not_written_through(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"precious")

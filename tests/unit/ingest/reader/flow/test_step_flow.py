@@ -68,14 +68,6 @@ def test_an_input_updated_in_place_is_what_later_operators_read(made: MadeDump, 
     assert [producer.by for producer in cast.producers] == [BY_CONTENT]
 
 
-def test_equal_constants_are_marked_as_uncertain(made: MadeDump, store: Path) -> None:
-    made.add(np.zeros(3, np.float32), tensor_name("Fill.f", io="output", slot=0, time=1))
-    made.add(np.zeros(3, np.float32), tensor_name("Add.a", io="input", slot=0, time=2))
-    ingest_directly(made.root, store)
-    _, read = _in_order(open_store(store).tensors())
-    assert [producer.is_certain for producer in read.producers] == [False]
-
-
 def test_in_another_process_content_alone_counts(nan_store: Path) -> None:
     (log,) = open_store(nan_store).tensors("Log.*.input.0", rank=1, step=2)
     sent = pickle.loads(pickle.dumps(log))  # noqa: S301  (made by this test)

@@ -33,9 +33,3 @@ def test_a_writer_of_the_same_shape_is_preferred_and_a_container_is_not() -> Non
     module = (Call("Module.Linear"), Output(9))
     assert latest_writer(READER, READ, [reshaped, module], ordered=True) == reshaped
     assert latest_writer(READER, READ, [module], ordered=True) == module
-
-
-def test_of_thousands_with_the_same_bits_the_last_ones_are_compared() -> None:
-    writers = [(Call("Mul"), Output(row, (2,) if row == 0 else (1,))) for row in range(5000)]
-    latest = latest_writer(READER, Output(6000), writers, ordered=True)
-    assert latest == writers[-1]

@@ -9,14 +9,8 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.reader.verifying.verify import _payload_damage, _rounding, verify
-from tests.device_writer import write
-from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.store.model import Grid
-from workers.store.record import CompactLeaf, encode_leaf
 
 
 @pytest.mark.usefixtures("filled")
@@ -65,32 +59,3 @@ def test_mean_may_differ_by_the_rounding_of_large_elements() -> None:
     stored[FIELDS.index("min")], stored[FIELDS.index("max")] = -1e6, 2e6
     tolerance = dict(zip(FIELDS, _rounding(stored), strict=True))
     assert (tolerance["mean"], tolerance["std"], tolerance["max"]) == (2e-3, 2e-3, 0)
-
-
-def test_device_layout_is_verified_as_a_whole(made: MadeDump, store: Path) -> None:
-    host = np.random.default_rng(2).normal(size=(2, 5, 3, 4)).astype(np.float16)
-    device, layout = write(host, "NC1HWC0")
-    directory = made.root / "20260101000000/3/net/0/0"
-    directory.mkdir(parents=True)
-    tensor = Tensor(
-        device.tobytes(), DATA_TYPES["float16"], layout.shape, host.shape, FORMAT_CODES["NC1HWC0"]
-    )
-    (directory / "Op.of_all.5.2.1700000000000000").write_bytes(dump_data([], [tensor]))
-    ingest_directly(made.root, store, Grid(keep_device_layout=True))
-    assert list(verify(open_store(store))) == []
-
-
-def test_a_statistic_that_an_older_version_did_not_store_is_not_missed(filled: DumpStore) -> None:
-    """A version that knows one more statistic reads it as NaN from older steps."""
-    step = filled.step(0, 9)
-    document = step.commit.nodes["statistics"]
-    fewer = {**document["attributes"], "fields": [name for name in FIELDS if name != "l2_norm"]}
-    nodes = {**step.commit.nodes, "statistics": {**document, "attributes": fewer}}
-    leaf = CompactLeaf.of(encode_leaf(step.commit.record, nodes), step.fingerprint)
-    older = replace(step.commit, leaf=leaf)
-    tables = replace(
-        step.tables, statistics=np.where(np.array(FIELDS) == "l2_norm", np.nan, step.tables.statistics)
-    )
-    assert _payload_damage(type(step)(step.objects, older, tables), 0, iter([bytes(step.read(0))])) == ""
-    current = type(step)(step.objects, step.commit, tables)
-    assert "l2_norm" in _payload_damage(current, 0, iter([bytes(step.read(0))]))

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 import ingest
 from ingest.reader import array_like
 from ingest.reader.zarr_view.elements import ViewArray, chunk_shape
-from tests.device_writer import write
-from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
+from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from tests.zarr_views import only_array, stored_elements, view_of
+from tests.zarr_views import stored_elements
 from workers.arrays import dtypes
-from workers.store.model import Grid
 
 PACKED = ("int4", "uint1", "int2", "uint2", "float4_e2m1fn")
 
@@ -63,21 +61,6 @@ def test_types_that_zarr_lacks_are_shown_by_their_values(
         else:
             assert values.dtype == expected.dtype
             assert values.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("keep_device_layout", [False, True])
-def test_a_tensor_in_device_layout_is_shown_in_the_order_of_its_axes(
-    made: MadeDump, store: Path, keep_device_layout: bool
-) -> None:
-    host = np.random.default_rng(2).normal(size=(2, 5, 3, 4)).astype(np.float16)
-    device, layout = write(host, "NC1HWC0")
-    code = FORMAT_CODES["NC1HWC0"]
-    cann_dump(made, [Tensor(device.tobytes(), DATA_TYPES["float16"], layout.shape, host.shape, code)])
-    ingest_directly(made.root, store, Grid(keep_device_layout=keep_device_layout))
-    array = only_array(view_of(store))
-    assert np.asarray(array[1:, ::2]).tobytes() == host[1:, ::2].tobytes()
-    assert array.attrs["device_shape"] == list(layout.shape)
-    assert array.attrs["stored_layout"] == ("device" if keep_device_layout else "host")
 
 
 @given(

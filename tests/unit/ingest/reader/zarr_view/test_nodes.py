@@ -14,16 +14,12 @@ from hypothesis import strategies as st
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import MemoryStore
 
-import ingest
-from ingest.api import open_store
-from ingest.reader.zarr_view.nodes import ShownSteps, escape
+from ingest.reader.zarr_view.nodes import escape
 from ingest.reader.zarr_view.tensor_view import TensorView
-from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.zarr_views import PROTOTYPE, array_at, collected, read_object, view_of
 from workers.errors import UsageError
-from workers.model import StepKey
 
 LOG = "rank_1/step_2/Log.Default_net-LogLoss_Log-op0"
 LOG_0 = "rank_0/step_2/Log.Default_net-LogLoss_Log-op0"
@@ -48,28 +44,6 @@ def test_names_that_zarr_could_mistake_are_found_again(name: str) -> None:
     group = zarr.open_group(memory, mode="w")
     group.create_array(escape(name), shape=(1,), dtype="i4")
     assert list(group.array_keys()) == [escape(name)]
-
-
-def test_several_graphs_are_a_level_of_their_own(made: MadeDump, store: Path) -> None:
-    for graph in ("0", "1"):
-        made.add(np.full(4, int(graph), np.float32), tensor_name("A.a"), graph=graph)
-    ingest_directly(made.root, store)
-    group = zarr.open_group(view_of(store), path="rank_0/step_0", mode="r")
-    assert sorted(group.group_keys()) == ["0", "1"]
-    array = group["1/A.a/output.0"]
-    assert isinstance(array, zarr.Array)
-    assert np.asarray(array[:]).tolist() == [1] * 4
-
-
-def test_a_loop_gives_each_occurrence_a_name(made: MadeDump, store: Path) -> None:
-    for number in range(3):
-        made.add(np.full(2, number, np.float32), tensor_name("A.a"))
-    ingest_directly(made.root, store)
-    group = zarr.open_group(view_of(store), path="rank_0/step_0/A.a", mode="r")
-    assert sorted(group.array_keys()) == ["output.0", "output.0#1", "output.0#2"]
-    last = group["output.0#2"]
-    assert isinstance(last, zarr.Array)
-    assert np.asarray(last[:]).tolist() == [2, 2]
 
 
 @pytest.fixture(scope="module")
@@ -180,28 +154,6 @@ def test_partial_steps_are_refused_and_named_unless_asked_for(made: MadeDump, st
     assert list(zarr.open_group(whole, path="rank_0/step_2", mode="r").group_keys()) == ["A.a"]
 
 
-def test_what_is_damaged_or_not_committed_is_named(many: Path) -> None:
-    (many / "rank_1/step_3/zarr.json").write_text("{}")
-    (many / "rank_2/step_7/zarr.json").unlink()
-    damaged, uncommitted = ShownSteps(open_store(many), include_partial=False).left_out()
-    assert damaged.key == StepKey(1, 3)
-    assert damaged.reason.startswith("damaged: ")
-    assert str(uncommitted) == "rank 2 step 7: not committed"
-
-
-def test_pinned_generations_are_shown(made: MadeDump, store: Path) -> None:
-    path = made.add(np.zeros(4, np.float32))
-    ingest_directly(made.root, store)
-    before = open_store(store).step(0, 0).commit
-    path.write_bytes(path.read_bytes()[:-4] + np.float32(7).tobytes())
-    ingest_directly(made.root, store)
-    steps = ShownSteps(open_store(store), include_partial=False)
-    steps.pin(before)
-    (step,) = steps.of_rank(0)
-    assert step.fingerprint == before.fingerprint
-    assert steps.commits == [before]
-
-
 def strict(text: bytes) -> Any:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -216,17 +168,3 @@ def test_the_attributes_are_strict_json_without_words_that_xarray_obeys(nan_log:
     assert attributes["source"].endswith(".npy")
     decoded = {"_FillValue", "missing_value", "scale_factor", "add_offset", "units", "dtype", "coordinates"}
     assert not decoded & set(attributes)
-
-
-def test_tensors_of_which_only_statistics_were_dumped_are_told_by_their_operator(
-    dumps: DumpLibrary, store: Path
-) -> None:
-    ingest_directly(next(dumps["msprobe-26.2.0-pytorch-cpu"].glob("*statistics*")), store)
-    opened = ingest.open_store(store)
-    tensor = next(t for t in opened.tensors() if not t.is_dumped)
-    path = f"rank_{tensor.rank}/step_{tensor.step}/{tensor.op_type}.{tensor.op_name}"
-    group = zarr.open_group(opened.as_zarr(include_partial=True), path=path, mode="r")
-    told = group.attrs["statistics_only"]
-    assert isinstance(told, dict)
-    assert told[f"{tensor.io}.{tensor.slot}"]["source"] == tensor.source
-    assert not list(group.array_keys())

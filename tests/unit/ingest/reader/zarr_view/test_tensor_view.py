@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ingest
-from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump, npy_header
 from tests.pipeline import SMALL_GRID, ingest_directly
-from tests.zarr_views import array_at, only_array, view_of
+from tests.zarr_views import only_array, view_of
 from workers.errors import DamagedStore
 
 LOG = "rank_1/step_2/Log.Default_net-LogLoss_Log-op0"
@@ -30,16 +29,6 @@ def test_the_tree_shows_ranks_steps_operators_and_their_tensors(nan_log: Path) -
     assert "└── output.0 (6, 4) float32" in tree
 
 
-def test_every_array_holds_what_the_tensor_holds(nan_log: Path) -> None:
-    store = ingest.open_store(nan_log)
-    view = store.as_zarr()
-    for tensor in store.tensors(rank=1, step=2):
-        operator, slot = tensor.name.rsplit(f".{tensor.io}.", 1)
-        array = array_at(view, f"rank_1/step_2/{operator}/{tensor.io}.{slot}")
-        assert np.asarray(array[...]).tobytes() == tensor.read().tobytes()
-        assert array.attrs["digest"] == tensor.digest
-
-
 def test_xarray_opens_an_operator_and_a_step(nan_log: Path) -> None:
     view = view_of(nan_log)
     dataset = xr.open_zarr(view, group=LOG)
@@ -48,20 +37,6 @@ def test_xarray_opens_an_operator_and_a_step(nan_log: Path) -> None:
     place: Any = view  # its type is narrower than what xarray takes
     tree = xr.open_datatree(place, engine="zarr", group="rank_1/step_2")
     assert "Log.Default_net-LogLoss_Log-op0" in tree.children
-
-
-def test_a_path_costs_its_commit_its_index_and_its_chunks(
-    nan_log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = view_of(nan_log)
-    requests = CountedRequests(monkeypatch)
-    array = zarr.open_group(view, mode="r")[f"{LOG}/output.0"]
-    assert len(requests.keys) == 6
-    assert all(key.startswith("rank_1/step_2/") for key in requests.keys)
-    requests.keys.clear()
-    assert isinstance(array, zarr.Array)
-    assert array[0, 0] == pytest.approx(-0.64417243)
-    assert len(requests.keys) == 1  # so small a shard comes with its index
 
 
 _NUMBERS = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128"]

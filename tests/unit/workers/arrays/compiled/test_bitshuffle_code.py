@@ -26,19 +26,6 @@ def planes_of(content: np.ndarray, itemsize: int) -> bytes:
 
 
 @pytest.mark.parametrize("itemsize", ITEMSIZES)
-@pytest.mark.parametrize("blocks", [1, 3, 257])
-def test_planes_are_those_of_the_definition(itemsize: int, blocks: int) -> None:
-    content = np.random.default_rng(blocks).integers(0, 256, blocks * LANES * itemsize, np.uint8)
-    planes = np.empty(content.size + 1, np.uint8)
-    planes[-1] = 77
-    entries = kernels.entries()
-    assert entries is not None
-    entries[f"bitshuffle{itemsize}"](kernels.address(content), blocks * LANES, kernels.address(planes))
-    assert planes[:-1].tobytes() == planes_of(content, itemsize)
-    assert planes[-1] == 77  # nothing is written behind them
-
-
-@pytest.mark.parametrize("itemsize", ITEMSIZES)
 def test_the_way_back_takes_the_planes_of_each_byte_from_where_they_are(itemsize: int) -> None:
     size = 5 * LANES
     content = np.random.default_rng(itemsize).integers(0, 256, size * itemsize, np.uint8)

@@ -15,7 +15,6 @@ from workers.arrays.compiled.chunk_plan import (
     COLUMNS_AT,
     FIELDS,
     HEADER_NBYTES,
-    ITEMSIZES,
     LENGTH_NBYTES,
     OUTCOME,
     STREAM_NBYTES,
@@ -61,12 +60,6 @@ def decoded(body: bytes, itemsize: int, blocks: int, checksum: int | None = None
     plan[COLUMNS_AT] = ctypes.addressof(plan) + COLUMNS * WORD_NBYTES
     known.decode(ctypes.addressof(plan))
     return Outcome(plan[OUTCOME]), content.tobytes()
-
-
-@pytest.mark.parametrize("itemsize", ITEMSIZES)
-def test_streams_as_they_are_are_read_where_they_lie(itemsize: int) -> None:
-    content = RNG.integers(0, 256, 2 * STREAM_NBYTES * itemsize, np.uint8)
-    assert decoded(uncompressed(content, itemsize), itemsize, 2) == (Outcome.DECODED, content.tobytes())
 
 
 def test_what_is_wrong_is_told_and_nothing_is_written() -> None:

@@ -27,16 +27,6 @@ def test_elements_of_every_type_are_counted(code: str) -> None:
     assert found["m2"] == pytest.approx(4 * np.var([3, 0, 1, 5]))
 
 
-@pytest.mark.parametrize("code", ["f4", "f8"])
-def test_elements_that_are_not_finite_are_in_no_moment(code: str) -> None:
-    state = kernels.new_state()
-    kernels.accumulate(np.array([math.nan, math.inf, -math.inf, 2, -math.inf], code), state)
-    found = named(state)
-    assert (found["nan_count"], found["pos_inf_count"], found["neg_inf_count"]) == (1, 1, 2)
-    assert (found["count"], found["finite"], found["negative_count"], found["positive_count"]) == (5, 1, 2, 2)
-    assert (found["min"], found["max"]) == (2, 2)
-
-
 def test_codes_are_counted_by_what_they_mean() -> None:
     meanings = np.zeros(256)
     meanings[:5] = math.nan, math.inf, -math.inf, -1.5, 2.5

@@ -50,8 +50,3 @@ def test_kernels_are_compiled_for_the_target_and_kept_beside_their_source(packag
     compiled = package / "arrays" / "compiled"
     assert ship(package, {os.uname().machine: "generic"}) == f"generic generic {compiled / '__pycache__'}"
     assert (compiled / "kernels.target").read_text() == "generic\n"
-
-
-def test_machine_without_a_target_ships_nothing(package: Path) -> None:
-    assert ship(package, {"another": "generic"}).startswith("none ")
-    assert not (package / "arrays" / "compiled" / "kernels.target").exists()

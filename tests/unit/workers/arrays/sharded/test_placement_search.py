@@ -1,12 +1,9 @@
 """Which way holds, by the values."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from tests.in_memory import InMemory, Values, elements, pieces_of, search_in
-from workers.arrays.sharded.placement import MeshGrid
+from tests.in_memory import InMemory, Values, pieces_of, search_in
 from workers.arrays.sharded.placement_search import search
 
 RNG = np.random.default_rng(1)
@@ -59,14 +56,6 @@ def test_the_way_that_holds_is_the_closest(way: str) -> None:
     assert all(other.error > 0.1 for other in found.ways[1:] if "mean" not in str(other.a))
 
 
-def test_shares_of_replicas_are_not_added_up() -> None:
-    """Half of each block on every rank of two pairs: twice what they hold is not a sum of theirs."""
-    halves = [rows(Q[:2], K[:2], V[:2]) / 2, rows(Q[2:], K[2:], V[2:]) / 2] * 2
-    (best, *_) = search_in(halves, [WHOLE]).ways
-    assert str(best.a) == "replicated, blocks 0 (2+2+2 per rank)"
-    assert best.factor == pytest.approx(0.5)
-
-
 def test_four_dimensions_of_a_mesh_are_guessed() -> None:
     """Replicated over both outer groups, cut along one axis, replicated, cut along the other."""
     quarters = [np.split(half, 2, axis=1) for half in np.split(WHOLE, 2)]
@@ -74,26 +63,6 @@ def test_four_dimensions_of_a_mesh_are_guessed() -> None:
     answer = search_in(ranks, [WHOLE])
     assert str(answer.ways[0].a) == "replicated, shard 0, replicated, shard 1"
     assert answer.ways[0].error == 0.0
-
-
-def test_a_mesh_that_is_known_may_have_five_dimensions() -> None:
-    """Stages do not count: dp x cp x ep x tp and a dimension of replicas, over 32 ranks."""
-    names = ("dp", "cp", "replica", "ep", "tp")
-    parts = {
-        (dp, cp, ep, tp): np.split(np.split(np.split(WHOLE, 2)[dp], 2)[cp], 2, axis=1)[ep] * factor
-        for dp in range(2)
-        for cp in range(2)
-        for ep in range(2)
-        for tp, factor in enumerate((np.float32(0.25), np.float32(0.75)))
-    }
-    ranks = [parts[dp, cp, ep, tp] for dp, cp, _, ep, tp in np.ndindex((2,) * 5)]
-    grid = MeshGrid(names, np.arange(32).reshape((2,) * 5))
-    pieces = replace(pieces_of(ranks), grid=grid)
-    answer = search(pieces, pieces_of([WHOLE]), elements(ranks), elements([WHOLE]))
-    assert str(answer.ways[0].a) == (
-        "dp: shard 0, cp: shard 0, replica: replicated, ep: shard 1, tp: partial sum"
-    )
-    assert answer.ways[0].error < 1e-6
 
 
 def test_ragged_shards_on_a_mesh() -> None:

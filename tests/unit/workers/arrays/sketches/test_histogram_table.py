@@ -76,15 +76,6 @@ def test_answers_are_those_of_each_histogram(members: list[Histogram]) -> None:
         assert_equal(table.underflow(target), [loss.underflow for loss in lost])
 
 
-def test_the_least_numbers_may_all_vanish_in_blocks() -> None:
-    positive = np.zeros(BINS - 1, np.int64)
-    positive[0] = 2
-    member = Histogram(positive, np.zeros(BINS - 1, np.int64), 0, 5e-324, 1e-323)
-    for name in ("mxfp8", "nvfp4"):
-        target = format_named(name)
-        assert_equal(table_of([member]).underflow(target), [losses(member, target).underflow])
-
-
 @pytest.mark.parametrize("number", [1, 3])
 def test_tensors_of_nothing_have_no_quantiles(number: int) -> None:
     nothing = Histogram(np.zeros(BINS - 1, np.int64), np.zeros(BINS - 1, np.int64), 0, np.nan, np.nan)

@@ -211,35 +211,16 @@ def test_names_keep_their_bytes_and_nothing_else_may_hold_any() -> None:
     assert table.problems == (r"line 3: not a type or format: '\udcff'",)
 
 
-def test_what_is_no_table_is_one_problem() -> None:
-    table = parse(b"one,two\n" * 1000)
-    assert table.rows == ()
-    assert table.problems == (
-        "line 1: the header of a table of statistics has no column for io, slot, dtype, shape",
-    )
-
-
 def test_problems_are_told_of_a_few_lines_only() -> None:
     table = parse(f"{PLACE},Max Value\n".encode() + b"x,y\n" * 5000)
     assert len(table.problems) == 21
     assert table.problems[-1] == "4980 more lines are malformed"
 
 
-def test_a_second_table_in_the_same_file_has_its_own_columns() -> None:
-    table = rows(f"{PLACE},Max Value", f'{ADD},"(3)",1,', f"{PLACE},Min Value", f'{ADD},"(3)",2,')
-    assert [known(statistics(row)) for row in table] == [{"max": 1}, {"min": 2}]
-
-
 def test_line_ends_of_other_systems_and_a_byte_order_mark_are_let_pass() -> None:
     data = f'\ufeff{PLACE},Max Value\r\n{ADD},"(2,3)",7\r\n\r\n'.encode()
     (row,) = parse(data).rows
     assert statistics(row).max == 7
-
-
-def test_every_field_may_be_quoted() -> None:
-    fields = ",".join(f'"{field}"' for field in ADD.split(","))
-    (row,) = rows(f"{PLACE},Max Value", f'{fields},"(2,3)","7"')
-    assert (row.op_type, row.shape, row.columns) == ("Add", (2, 3), {"Max Value": "7"})
 
 
 @given(st.binary(max_size=300), st.sampled_from([PLACE, OLD, CANN, f"{NATIVE},MD5 Value"]))

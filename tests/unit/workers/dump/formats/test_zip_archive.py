@@ -38,17 +38,6 @@ def test_stored_members_are_placed_without_reading_them(comment: bytes) -> None:
         assert member.crc == zlib.crc32(CONTENTS[name])
 
 
-def test_compressed_member_has_no_place_as_it_is() -> None:
-    file = made(zipfile.ZIP_DEFLATED)
-    archive = open_archive(reader(file), len(file))
-    member = archive.members["a/data/0"]
-    assert (member.is_deflated, member.is_stored) == (True, False)
-    with pytest.raises(UnreadableTensor, match="a/data/0 is compressed or encrypted"):
-        archive.place(reader(file), member)
-    offset, nbytes = archive.place(reader(file), member, compressed=True)
-    assert (nbytes, file[offset - 8 : offset]) == (member.stored_nbytes, b"a/data/0")
-
-
 @pytest.mark.parametrize("cut", [1, 10, 21])
 def test_file_that_ends_early_may_still_grow(cut: int) -> None:
     file = made()[:-cut]

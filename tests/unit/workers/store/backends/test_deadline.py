@@ -51,19 +51,6 @@ def test_an_abandoned_call_may_come_to_an_end_after_all() -> None:
     assert ended.wait(60)
 
 
-def test_supervised_work_makes_its_calls_itself_and_may_take_any_time_between_them() -> None:
-    def work() -> tuple[threading.Thread, threading.Thread]:
-        call_within(60, time.sleep, 0)
-        time.sleep(0.1)
-        return threading.current_thread(), call_within(0.01, threading.current_thread)
-
-    mine, of_the_call = supervised(work)
-    assert mine is of_the_call is not threading.current_thread()
-    with pytest.raises(ZeroDivisionError):
-        supervised(call_within, 60, divmod, 1, 0)
-    assert supervised(supervised, divmod, 7, 2) == (3, 1)
-
-
 def test_supervised_work_that_hangs_in_a_call_is_abandoned_and_ends_with_that_call() -> None:
     goes_on, cleaned_up = threading.Event(), threading.Event()
     made: list[str] = []

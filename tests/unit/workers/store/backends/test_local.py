@@ -80,15 +80,6 @@ def test_nothing_behind_a_link_is_listed_or_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "a").exists()
 
 
-def test_sizes_follow_a_link_to_what_they_are_asked_for(tmp_path: Path) -> None:
-    """Somebody may have moved a step to another disk."""
-    objects = objects_in(tmp_path / "store")
-    objects.put("moved/a", b"123")
-    (tmp_path / "store" / "here").symlink_to(tmp_path / "store" / "moved")
-    assert objects.sizes("here") == {"a": 3}
-    assert objects.get("here/a") == b"123"
-
-
 def test_no_empty_directories_are_left_where_they_are_pruned(tmp_path: Path) -> None:
     objects = objects_in(tmp_path / "store")
     objects.put_many({"a/b/c": b"", "a/d": b"stays", "e/f/g": b""})
@@ -103,15 +94,6 @@ def test_no_empty_directories_are_left_where_they_are_pruned(tmp_path: Path) -> 
 
 
 class TestPieces:
-    def test_nothing_is_in_memory_or_has_the_name_before_it_is_closed(self, tmp_path: Path) -> None:
-        new = objects_in(tmp_path).create("a/b")
-        new.write(b"piece")
-        (temporary,) = (tmp_path / "a").iterdir()
-        assert temporary.name.startswith(".b.")
-        assert temporary.read_bytes() == b"piece"
-        new.close()
-        assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
-
     def test_full_disk_is_an_error_that_names_the_object(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -99,20 +99,6 @@ def test_objects_that_a_busy_gateway_refuses_are_deleted_again(monkeypatch: pyte
     assert [len(keys) for keys in gateway.requests] == [3, 2, 1]
 
 
-def test_objects_that_stay_refused_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway = Gateway(*[["run.zarr/b"]] * 9)
-    with pytest.raises(StoreUnavailable, match=r"run\.zarr/b and 0 more: SlowDown"):
-        objects_at(gateway, monkeypatch).delete_many(["a", "b"])
-    assert len(gateway.requests) == 3
-
-
-def test_a_refusal_for_want_of_permission_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway = Gateway(["run.zarr/a"], code="AccessDenied")
-    with pytest.raises(StoreDenied, match="AccessDenied"):
-        objects_at(gateway, monkeypatch).delete_many(["a"])
-    assert len(gateway.requests) == 1
-
-
 @pytest.mark.parametrize(("ahead_s", "least", "most"), [(0, 0, 0), (7200, 7198, 7202), (-600, -602, -598)])
 def test_the_date_of_an_answer_tells_how_far_the_clocks_are_apart(
     ahead_s: float, least: float, most: float

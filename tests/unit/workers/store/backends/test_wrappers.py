@@ -1,7 +1,6 @@
 """Requests that do not come to an end are given up."""
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,10 +118,6 @@ def directory(tmp_path: Path) -> ObservedObjects:
     return ObservedObjects(LocalObjects(StoreAddress(str(tmp_path))))
 
 
-def in_memory() -> ObservedObjects:
-    return ObservedObjects(FsspecObjects(StoreAddress(f"memory://{uuid.uuid4().hex}")))
-
-
 def test_every_request_is_one_event(tmp_path: Path, requests: list[StoreRequested]) -> None:
     store = directory(tmp_path)
     calls: list[tuple[str, Callable[[], object]]] = [
@@ -143,18 +138,6 @@ def test_every_request_is_one_event(tmp_path: Path, requests: list[StoreRequeste
         assert [(request.op, request.error) for request in requests] == [(op, None)]
         assert requests[0].seconds > 0
     assert {op for op, _ in calls} | {"put_many"} == set(STORE_OPS)
-
-
-@pytest.mark.parametrize("is_local", [True, False])
-def test_all_pieces_are_one_request(
-    tmp_path: Path, requests: list[StoreRequested], *, is_local: bool
-) -> None:
-    new = (directory(tmp_path) if is_local else in_memory()).create("a")
-    for _ in range(3):
-        new.write(b"piece")
-    assert requests == []
-    new.close()
-    assert [(request.op, request.error) for request in requests] == [("put", None)]
 
 
 class Failing(WrappedObjects):

@@ -22,11 +22,6 @@ def test_an_axis_only_grows() -> None:
     assert first in axis
 
 
-def test_tensors_of_one_name_are_copies_in_order() -> None:
-    _, keys = tensors_of(tables(0, "a", "b", "a", "a"))
-    assert [(key.op_name, key.copy) for key in keys] == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]
-
-
 def test_ranks_are_aligned_and_what_one_does_not_have_is_absent() -> None:
     axis = TensorAxis()
     block_of(6, {0: tables(0, "c")}, axis)
@@ -40,17 +35,6 @@ def test_ranks_are_aligned_and_what_one_does_not_have_is_absent() -> None:
     np.testing.assert_array_equal(block.digest[1, 2:], right.digest)
     assert np.isnan(block.statistic("max")[1, :2]).all()
     assert not block.digest[0, 0].any()
-
-
-def test_a_block_is_narrowed_to_ranks_and_widened_to_later_tensors() -> None:
-    axis = TensorAxis()
-    block = block_of(7, {rank: tables(rank, "a", "b") for rank in range(3)}, axis)
-    chosen = block.of_ranks((2, 0)).widened(4)
-    assert chosen.ranks == (2, 0)
-    assert chosen.row.tolist() == [[0, 1, -1, -1]] * 2
-    np.testing.assert_array_equal(chosen.statistics[0, :2], block.statistics[2])
-    assert np.isnan(chosen.statistics[:, 2:]).all()
-    assert chosen.widened(3) is chosen
 
 
 def test_occurrences_and_slots_tell_tensors_apart() -> None:

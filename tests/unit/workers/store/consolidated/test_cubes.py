@@ -17,7 +17,6 @@ from workers.model import StepKey
 from workers.store import metadata
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.consolidated.cubes import (
-    SKETCHES,
     CubeGrid,
     CubeLayouts,
     CubeState,
@@ -29,21 +28,6 @@ from workers.store.consolidated.cubes import (
 from workers.store.opening import connect, resolve
 from workers.store.sketches import histograms
 from workers.store.tables import Tables
-
-
-def test_every_array_is_documented_with_its_shape() -> None:
-    documents = CubeLayouts(CubeGrid(2, 64, 16, 8)).documents(5, 3, 70)
-    assert documents["by_tensor"]["node_type"] == "group"
-    shapes = {name: tuple(document["shape"]) for name, document in documents.items() if "shape" in document}
-    assert shapes["min"] == shapes["nan_count"] == shapes["row"] == shapes["by_tensor/row"] == (5, 3, 70)
-    assert shapes["digest"] == (5, 3, 70, 16)
-    assert shapes["fingerprint"] == shapes["tensors"] == (5, 3)
-    assert (shapes["step"], shapes["rank"], shapes["tensor"], shapes["slot"]) == ((5,), (3,), (70,), (70,))
-    assert documents["nan_count"]["chunk_grid"]["configuration"]["chunk_shape"] == [8, 2, 64]
-    assert documents["max"]["chunk_grid"]["configuration"]["chunk_shape"] == [1, 2, 64]
-    assert documents["by_tensor/max"]["chunk_grid"]["configuration"]["chunk_shape"] == [8, 2, 64]
-    assert "by_tensor/digest" not in documents
-
 
 STATE = CubeState("epoch", 3, 1, (0, 2), CubeGrid(2, 64, 16, 8), 4, 2, 70, "2026-01-02T03:04:05+00:00")
 
@@ -120,15 +104,6 @@ def index() -> Tables:
 
 def entries_of(rows: dict[int, list[list[int]]]) -> np.ndarray:
     return histograms.TABLE.gathered(list(rows), [*map(len, rows.values())], [*map(np.array, rows.values())])
-
-
-def test_bounds_follow_from_the_bins(index: Tables) -> None:
-    counted = histograms.counted_rows(index)
-    sketched = sketched_rows(index, entries_of(dict.fromkeys(counted, BINS)))
-    assert sketched.rows.tolist() == counted
-    assert sketched.without == 0
-    for name, bounds in {"p50": [2, 4], "p1": [-1, 0], "underflow_float16": [0, 0]}.items():
-        assert sketched.values[0, SKETCHES.index(name)].tolist() == bounds
 
 
 def test_a_histogram_that_contradicts_the_statistics_counts_as_missing(index: Tables) -> None:

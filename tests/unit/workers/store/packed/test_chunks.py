@@ -15,7 +15,6 @@ from workers.model import MIB
 from workers.store.packed import chunks
 from workers.store.packed.chunks import (
     BIT_SHUFFLE,
-    BY_BLOSC,
     CONFIGURATION,
     HEADER,
     LEVEL,
@@ -111,11 +110,6 @@ def test_chunks_are_those_of_blosc(itemsize: int, chunk_nbytes: int) -> None:
 )
 def test_blosc_encodes_everything_else(itemsize: int, chunk_nbytes: int, changes: dict[str, object]) -> None:
     assert isinstance(encoder(itemsize, chunk_nbytes, **changes), ByBlosc)
-
-
-def test_another_blosc_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_ACCELERATION", 60)
-    assert isinstance(encoder(4), ByBlosc)
 
 
 ANOTHER_RNG = np.random.default_rng(23)
@@ -296,15 +290,6 @@ def test_blosc_decodes_what_is_encoded_quickly(itemsize: int, nbytes: int, share
         assert Blosc().decode(encoded[:-4]) == content.tobytes()
         assert google_crc32c.value(encoded[:-4]) == int.from_bytes(encoded[-4:], "little")
         assert (len(encoded) == nbytes + 20) == (share == 0)
-
-
-def test_the_same_chunk_always_gives_the_same_bytes() -> None:
-    values = np.random.default_rng(0).standard_normal(2**18, np.float32)
-    values[np.random.default_rng(1).random(values.size) < 0.5] = 0
-    chunk = values.data.cast("B")
-    encoded = {bytes(encoder_of_sparse(QUICK, 2**20, 4).encode(chunk)) for _ in range(3)}
-    assert len(encoded) == 1
-    assert len(encoded.pop()) < len(encoder_of_sparse(BY_BLOSC, 2**20, 4).encode(chunk))
 
 
 def test_the_same_values_give_the_same_bytes_and_come_back() -> None:

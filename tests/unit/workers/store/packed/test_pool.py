@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +18,6 @@ from workers.store.opening import open_objects, resolve
 from workers.store.packed import pool, pool_packer
 from workers.store.packed.pool_packer import PoolPacker
 from workers.store.packed.shards import ShardReader
-
-KEY = StepKey(3, 7)
-NAME = "0123456789abcdef" * 4
-
-
-def test_a_path_tells_step_and_name() -> None:
-    path = pool.array_path(KEY, NAME, "float32_big_endian")
-    assert path == f"pool/step_7/{NAME}/float32_big_endian"
-    assert pool.is_pooled(path)
-    assert (pool.step_of(path), pool.name_in(path)) == (7, NAME)
-    pool.refuse_foreign(KEY, path)
 
 
 def test_what_is_found_has_hours_until_gc_may_remove_it() -> None:
@@ -88,33 +76,6 @@ def test_elements_are_held_in_blocks(objects: ObjectStore, monkeypatch: pytest.M
         (in_blocks,) = pack(objects, *payloads).arrays
         assert (in_blocks.path, in_blocks.array) == (whole.path, whole.array)
         assert checker.objects(Path(objects.address.url)) == before
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        ArraySpec("tensors/float32", "float32", 4, big_endian=False, chunk=128, chunks_per_shard=8),
-        ArraySpec("tensors/int32", "int32", 4, big_endian=False, chunk=256, chunks_per_shard=4),
-        ArraySpec("tensors/float32_big_endian", "float32", 4, big_endian=True, chunk=256, chunks_per_shard=4),
-    ],
-)
-def test_what_is_encoded_otherwise_has_another_name(objects: ObjectStore, other: ArraySpec) -> None:
-    names = {pool.name_in(pack(objects, payload(1), spec=spec).arrays[0].path) for spec in (SPEC, other)}
-    assert len(names) == 2
-
-
-def test_payloads_that_do_not_fit_begin_another_array(objects: ObjectStore) -> None:
-    packer = pack(objects, payload(1, 1000), payload(2, 20), payload(3, 1000), payload(4, 24))
-    lengths = [packed.array.node["shape"] for packed in packer.arrays]
-    assert lengths == [[1020], [1024]]
-    assert packer.number == 2
-
-
-def test_an_error_leaves_nothing(objects: ObjectStore) -> None:
-    with suppress(OSError), PoolPacker(SPEC, PACKED_KEY, objects) as packer:
-        packer.append(payload(1))
-        raise OSError
-    assert objects.listed("pool") == {}
 
 
 def test_metadata_comes_last(objects: ObjectStore) -> None:

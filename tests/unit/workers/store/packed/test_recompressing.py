@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 
 from ingest.api import GcPolicy, open_store
 from tests.gc_stores import Fragile, Killed, age, gc
@@ -63,15 +62,6 @@ def test_a_step_has_the_same_elements_in_another_generation(run: PooledRun) -> N
     assert not (run.store / before.prefix).exists()
     assert values(run) == elements
     assert run.is_whole()
-
-
-def test_zarr_reads_what_its_metadata_says(run: PooledRun) -> None:
-    path = f"{run.commit(0, 1).prefix}/tensors/float32"
-    before = zarr.open_array(run.store / path, mode="r")[:]
-    recompress(run.objects, KEY)
-    array = zarr.open_array(run.store / run.commit(0, 1).prefix / "tensors/float32", mode="r")
-    np.testing.assert_array_equal(array[:], before)
-    assert "zstd" in str(array.metadata.to_dict()["codecs"])
 
 
 def test_it_is_killed_between_any_two_writes(run: PooledRun) -> None:

@@ -146,14 +146,6 @@ def test_truncated_shard_is_found(packed: tuple[Path, ArraySpec, bytes], length:
         reader_of(root, spec).read(0, 80)
 
 
-def test_missing_shard_is_damage_and_no_zeros(packed: tuple[Path, ArraySpec, bytes]) -> None:
-    root, spec, _ = packed
-    (root / spec.path / "c" / "2").unlink()
-    assert reader_of(root, spec).read(0, 64)
-    with pytest.raises(DamagedStore, match=f"{spec.path}/c/2: the shard is missing"):
-        reader_of(root, spec).read(64, 65)
-
-
 @pytest.mark.parametrize("tail_nbytes", [64 * 1024, 0])
 @pytest.mark.parametrize(
     ("chunk", "place"),
@@ -422,12 +414,3 @@ def test_a_damaged_chunk_damages_only_what_is_in_it(
             with pytest.raises(DamagedStore, match=f"{spec.path}/c/0 chunk 0"):
                 list(stream.pieces(start, stop, 100))
         assert b"".join(stream.pieces(8, 12, 100)) == payload[32:48]
-
-
-def test_a_store_that_does_not_answer_is_no_damage(
-    streamed: tuple[CountingStore, ArraySpec, bytes],
-) -> None:
-    store, spec, _ = streamed
-    store.fail = True
-    with pytest.raises(StoreUnavailable):
-        read(store, spec, [(0, 100)])

@@ -24,21 +24,6 @@ def decoded(document: Mapping[str, Any], chunk: bytes | None) -> list[list[int]]
     return rows
 
 
-def test_what_is_encoded_is_decoded() -> None:
-    documents, chunks = histograms.TABLE.encode(ENTRIES)
-    assert decoded(documents["histograms"], chunks["histograms/c/0/0"]) == ENTRIES.tolist()
-    assert {row: bins.tolist() for row, bins in histograms.TABLE.own(ENTRIES).items()} == {
-        0: [[-1, 2, 0], [3, 0, 1]],
-        4: [[0, 1, 1]],
-    }
-
-
-def test_parts_are_joined_by_row() -> None:
-    first = histograms.TABLE.gathered([5, 7], [1, 1], [np.array([[0, 1, 0], [2, 1, 0]])])
-    joined = histograms.TABLE.joined([first, histograms.TABLE.gathered([6], [1], [np.array([[1, 0, 3]])])])
-    assert joined.tolist() == [[5, 0, 1, 0], [6, 1, 0, 3], [7, 2, 1, 0]]
-
-
 def test_damage_is_named() -> None:
     documents, chunks = histograms.TABLE.encode(ENTRIES)
     document, chunk = documents["histograms"], chunks["histograms/c/0/0"]

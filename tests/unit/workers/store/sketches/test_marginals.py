@@ -143,18 +143,6 @@ def of_large(made: MadeDump, store: Path) -> ingest.DumpStore:
     return ingest.open_store(store)
 
 
-def test_by_default_large_tensors_have_them_in_arrays_of_their_own(of_large: ingest.DumpStore) -> None:
-    step = of_large.step(0, 0)
-    known = marginals_of(step)
-    assert {row: sorted(axes) for row, axes in known.items()} == {0: [0, 1]}
-    assert known[0][1].agrees_with(arrays.marginals_of(LARGE, [1])[1])
-    assert {path for path in step.commit.nodes if "marginal" in path} == set(marginals.LARGE.paths)
-    small = of_large.step(0, 1)
-    assert marginals_of(small) == {}
-    assert {path for path in small.commit.nodes if "marginal" in path} == {marginals.LARGE.axes.path}
-    assert list(of_large.verify()) == []
-
-
 def test_those_of_other_tensors_are_added_and_nothing_is_replaced(of_large: ingest.DumpStore) -> None:
     before = checker.objects(Path(of_large.url))
     for number in range(2):

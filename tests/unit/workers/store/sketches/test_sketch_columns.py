@@ -13,7 +13,6 @@ from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only
-from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json
 
@@ -123,13 +122,3 @@ def test_steps_without_sketches_are_named(made: MadeDump, store: Path) -> None:
         assert "dump-ingest sketch" in (raised.value.hint or "")
         (result,) = backtest(ingest.open_store(store), only(kind="condition", where=where)).rules
         assert what in result.failed[0]
-
-
-def test_channels_of_tensors_without_marginals_are_undecided(made: MadeDump, store: Path) -> None:
-    large = np.concatenate([matrix(), matrix(), matrix()])
-    for slot, values in enumerate((VALUES, matrix(), large)):
-        made.add(values, tensor_name(slot=slot, time=slot), step=0)
-    ingest_directly(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
-    found = ingest.open_store(store).tensors(where="dead_channels > 0")
-    assert [tensor.slot for tensor in found] == [2]
-    assert [tensor.slot for tensor in found.undecided] == [1]
