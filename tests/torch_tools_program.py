@@ -1,4 +1,4 @@
-"""Runs dump systems of PyTorch: msProbe, nvdlfw-inspect, TransformerEngine, SGLang, AOTInductor, DebugMode.
+"""Runs dump systems of PyTorch: msProbe, nvdlfw-inspect, TransformerEngine, SGLang, AOTInductor.
 
 Run by `tests/acceptance/test_torch_tools.py`. Each line of stdin names a tool and a file or directory. Its
 run is a process of its own that begins with everything imported; its exit code is printed.
@@ -23,7 +23,6 @@ import torch
 import torch_oracle
 from msprobe.pytorch import PrecisionDebugger
 from torch import nn
-from torch.utils._debug_mode import DebugMode
 
 WIDTH, LAYERS, STEPS = 96, 8, 3
 
@@ -350,24 +349,6 @@ def aot_inductor(directory):
     tell_truth(Path(directory))
 
 
-def debug_mode(directory):
-    """Log the calls of a network in which a NaN is born, with hashes; nothing where this torch cannot."""
-    if not hasattr(DebugMode, "save_logs"):
-        return
-    torch.manual_seed(0)
-    net, batch = Net(), torch.randn(4, WIDTH)
-    net.scores.shift = -0.9
-    with (
-        torch.no_grad(),
-        DebugMode(record_stack_trace=True, record_ids=True) as log,
-        DebugMode.log_tensor_hashes(hash_inputs=True),
-    ):
-        net(batch)
-    Path(directory, "dump").mkdir()
-    DebugMode.save_logs(log.logs, f"{directory}/dump/eager_rank1_step8.json")
-    np.save(f"{directory}/batch.npy", batch.numpy())
-
-
 TOOLS = {
     "msprobe": msprobe,
     "nvdlfw": nvdlfw,
@@ -375,7 +356,6 @@ TOOLS = {
     "sglang_dumper": sglang_dumper,
     "sglang_hooks": sglang_hooks,
     "aot_inductor": aot_inductor,
-    "debug_mode": debug_mode,
 }
 for line in sys.stdin:
     tool, _, argument = line.strip().partition(" ")

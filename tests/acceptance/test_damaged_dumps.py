@@ -9,6 +9,7 @@ import pytest
 
 from tests import checker
 from tests.cli import run
+from tests.in_process import run_here
 from tests.npy_files import npy_header
 from tests.servers.cluster import DaskCluster
 
@@ -48,17 +49,17 @@ def assert_partial(dump: Path, store: Path, bad: list[Path], cluster: DaskCluste
     assert {row["step"] for row in done.json if row["status"] == "partial"} == {2}
     assert sum(row["quarantined"] for row in done.json) == len(bad)
 
-    problems = run("ls", store, "--problems", "--json").json
+    problems = run_here("ls", store, "--problems", "--json").json
     assert {row["source"] for row in problems} == names
     assert {row["kind"] for row in problems} == {"quarantined"}
     assert all(row["problem"] for row in problems)
-    table = run("ls", store, "--problems").stdout
+    table = run_here("ls", store, "--problems").stdout
     assert all(name in table for name in names)
 
     leaves = checker.check(store, dump, partial=names)
     assert [leaf.status for leaf in leaves if leaf.step == 2] == ["partial"]
-    assert run("verify", store, "--json").json == []
-    run("export", store, back)
+    assert run_here("verify", store, "--json").json == []
+    run_here("export", store, back)
     for path in dump.rglob("*"):
         if path.is_file():
             assert (back / path.relative_to(dump)).read_bytes() == path.read_bytes()
@@ -113,12 +114,12 @@ def test_late_file_makes_a_new_generation(dump: Path, cluster: DaskCluster, tmp_
 
     assert (again["step"], again["tensors"]) == (1, first[1]["tensors"] + 1)
     assert again["fingerprint"] != first[1]["fingerprint"]
-    [row] = run("ls", store, "--step", 1, "--json").json
+    [row] = run_here("ls", store, "--step", 1, "--json").json
     assert (row["fingerprint"], row["generations"]) == (again["fingerprint"], 2)
     [leaf] = [leaf for leaf in checker.check(store, dump) if leaf.step == 1]
     assert leaf.record["previous"] == [first[1]["fingerprint"]]
     assert others.items() <= checker.versions(store).items()
-    assert run("verify", store, "--json").json == []
+    assert run_here("verify", store, "--json").json == []
 
 
 def test_unreadable_iteration_is_left_for_later(

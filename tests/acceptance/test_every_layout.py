@@ -14,6 +14,7 @@ from ingest.reader.tensor import Tensor
 from tests import checker, dump_data_writer
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.npy_files import npy_bytes, tensor_name
 from tests.pipeline import ingest_directly
 from tests.samples import sample
@@ -257,7 +258,7 @@ def test_several_systems_under_one_root_make_one_store(dumps: DumpLibrary, tmp_p
     layouts = {step.key: step.commit.record.source.layout for step in open_store(store).select()}
     assert layouts[StepKey(0, 0)] == "mindspore+msprobe+torchair"
     assert layouts[StepKey(1, 0)] == "cann+msprobe"
-    run("export", store, tmp_path / "back")
+    run_here("export", store, tmp_path / "back")
     assert files_below(tmp_path / "back") == files_below(root)
 
 
@@ -287,7 +288,7 @@ def test_rank_comes_from_the_table_the_user_or_is_the_device(
     assert rank == ranks["0"]
     assert "device id" not in said
     for wrong in ("0=1,1=1", "a=b", "0"):
-        refused = run("ingest", root, "--store", tmp_path / "no.zarr", "--rank-map", wrong, code=2)
+        refused = run_here("ingest", root, "--store", tmp_path / "no.zarr", "--rank-map", wrong, code=2)
         assert "rank_map (--rank-map)" in refused.stderr
 
 

@@ -200,30 +200,3 @@ def test_buffers_that_aot_inductor_prints(tool: Callable[[str, Path], None], tmp
     assert {tensor.io for tensor in store.tensors(f"{kernel}.*")} == names
     (product,) = store.tensors("*.output.buf0.*")
     np.testing.assert_array_equal(product.read(), np.load(tmp_path / "product.npy"))
-
-
-def test_log_of_debug_mode_names_the_line_in_which_the_nan_was_born(
-    tool: Callable[[str, Path], None], tmp_path: Path
-) -> None:
-    """With torch 2.14 and later. `requirements/torch.txt` has 2.13, the last that was found for CPUs.
-
-    The later ones need 3 GB of CUDA libraries even on a CPU. To run this test with one of them, put it in
-    front: `PYTHONPATH=<site-packages with torch 2.14> pytest tests/acceptance/test_torch_tools.py`. It passed
-    so with 2.14.1; logs of 2.15.0 are in `tests/data`.
-    """
-    tool("debug_mode", tmp_path)
-    if not (tmp_path / "dump").exists():
-        pytest.skip("this torch lacks DebugMode.save_logs: 2.14 and later have it")
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
-    assert (store.ranks, store.steps) == ([1], [8])
-    batch = np.load(tmp_path / "batch.npy")
-    (first,) = store.tensors("aten.addmm.op_1_*.input.1")
-    assert first.shape == batch.shape
-    kind, _, norm = first.attributes["tensor"]["hash"].partition(":")
-    assert kind == "l1"
-    assert float(norm) == pytest.approx(np.abs(batch, dtype=np.float64).sum())
-    origin = ingest.origin(store)
-    assert (origin.op_type, origin.how, origin.step) == ("aten.log", "born", 8)
-    assert origin.source is not None
-    assert "the planted line" in origin.source.code

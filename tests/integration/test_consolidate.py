@@ -16,6 +16,7 @@ from ingest.reader.cubes.consolidated import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
@@ -46,21 +47,24 @@ def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path
     store = tmp_path / "run.zarr"
     ingest_directly(dumps["nan-log-2rank"] / "dump", store)
     assert (
-        "no consolidated view" in run("find", store, "--consolidated", "-w", "nan_count > 0", code=2).stderr
+        "no consolidated view"
+        in run_here("find", store, "--consolidated", "-w", "nan_count > 0", code=2).stderr
     )
-    said = run("consolidate", store).stderr
+    said = run_here("consolidate", store).stderr
     assert "steps added: 1-3" in said
     assert "3 steps, 2 ranks, 243 tensors" in said
-    again = run("consolidate", store, "--rebuild", "--json").json
+    again = run_here("consolidate", store, "--rebuild", "--json").json
     assert (again["appended"], again["ranks"]) == ([1, 2, 3], 2)
 
-    found = run("find", store, "--consolidated", "--where", "nan_count > 0", "--step", "2", "--json").json
+    found = run_here(
+        "find", store, "--consolidated", "--where", "nan_count > 0", "--step", "2", "--json"
+    ).json
 
     assert [row["op_type"] for row in found] == ["Log", "ReduceMean", "ReduceMean", "Neg", "Neg"]
     assert {(row["rank"], row["step"]) for row in found} == {(1, 2)}
-    by_step = run("find", store, "--where", "nan_count > 0", "--step", "2", "--json").json
+    by_step = run_here("find", store, "--where", "nan_count > 0", "--step", "2", "--json").json
     assert [row["nan_count"] for row in found] == [row["nan_count"] for row in by_step]
-    refused = run("find", store, "--consolidated", "--where", "nan_count > 0", "--rank", "1", code=2)
+    refused = run_here("find", store, "--consolidated", "--where", "nan_count > 0", "--rank", "1", code=2)
     assert "--consolidated does not go with --rank" in refused.stderr
 
 

@@ -5,13 +5,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import xarray as xr
-import zarr
 from aiobotocore.httpsession import AIOHTTPSession
 from distributed import Client
 
@@ -147,27 +144,6 @@ def filled(url: str, tmp_path: Path) -> DumpStore:
     return open_store(url)
 
 
-def test_one_tensor_is_few_requests(filled: DumpStore, requests: Requests) -> None:
-    """At most three after its step was opened; those of a step are read at once."""
-    assert requests.of(lambda: open_store(filled.url)) == {"GET": 1}
-    assert requests.of(lambda: filled.step(2, 3)) == {"GET": 1}
-    step = filled.step(2, 3)
-    assert requests.of(step.tensors) == {"GET": 5}
-    (tensor,) = [tensor for tensor in step.tensors() if tensor.slot == 7]
-    assert requests.of(tensor.read).total() <= 2
-    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
-    np.testing.assert_array_equal(tensor.read(), values)
-    assert requests.of(tensor.read) == {}
-
-
-def test_steps_that_are_not_asked_for_cost_nothing(filled: DumpStore, requests: Requests) -> None:
-    assert requests.of(lambda: open_store(filled.url).select(2, 3)) == {"GET": 2}
-    assert requests.of(lambda: open_store(filled.url).select(step=3)) == {"GET": 1 + 1 + 3}
-    # The listing of the ranks, that of each, and one commit of each.
-    assert requests.of(lambda: filled.ranks) == {"GET": 1 + 3 + 3}
-    assert filled.ranks == [0, 1, 2]
-
-
 def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:
     """The clients send again by themselves, unless told otherwise."""
     objects = connect(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
@@ -188,25 +164,6 @@ def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3,
         restart.join()
     assert sent["PUT"] > len(contents)
     assert all(objects.get(key) == data for key, data in contents.items())
-
-
-def test_one_array_of_the_plain_zarr_view_is_few_requests(filled: DumpStore, requests: Requests) -> None:
-    """Its commit and index where its step was not looked at before; then its shard. Nothing is listed."""
-    arrays: list[zarr.Array[Any]] = []
-    path = "rank_2/step_3/MatMul.net_MatMul-op0/output.7"
-    view = filled.as_zarr()
-
-    def find() -> None:
-        found = zarr.open_group(view, mode="r")[path]
-        assert isinstance(found, zarr.Array)
-        arrays.append(found)
-
-    assert requests.of(find) == {"GET": 1 + 5}
-    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
-    read: list[npt.NDArray[np.float32]] = []
-    assert requests.of(lambda: read.append(np.asarray(arrays[0][:]))).total() <= 2
-    np.testing.assert_array_equal(read[0], values)
-    assert requests.of(find) == {}
 
 
 @pytest.mark.dask

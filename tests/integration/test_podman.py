@@ -1,8 +1,6 @@
 """The image of deploy/Dockerfile, built and run: what it may write, its limits, its health, its end."""
 
-import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -79,30 +77,6 @@ WATCH = (
 )
 
 
-def test_it_says_what_it_was_made_from(podman: Podman, image: str) -> None:
-    [document] = json.loads(podman("image", "inspect", image))
-    config = document["Config"]
-    labels = {
-        name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()
-    }
-    assert {"title", "licenses", "version", "revision", "source"} <= labels.keys()
-    assert "base.digest" not in labels  # it is made of Debian's packages here
-    assert set(config["ExposedPorts"]) == {f"{port}/tcp" for port in (8786, 8787, 8790, 8791, 9108, 9109)}
-    assert config["User"] == "10001:10001"
-    assert document["Healthcheck"]["Test"] == ["CMD", "dump-ingest-health"]
-    told = podman("run", "--rm", "--entrypoint=cat", image, "/opt/dump-ingest/share/sbom.cdx.json")
-    bill = json.loads(told)
-    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
-    assert bill["metadata"]["component"]["name"] == "dump-ingest"
-    assert bill["metadata"]["component"]["version"] == labels["version"]
-    listed = {(package["name"], package["version"]) for package in bill["components"]}
-    text = (DEPLOY.parent / "requirements" / "runtime.txt").read_text()
-    assert listed <= set(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
-    assert {"distributed", "numpy", "zarr"} <= {name for name, _ in listed}
-    references = {package["bom-ref"] for package in bill["components"]} | {"dump-ingest"}
-    assert {name for entry in bill["dependencies"] for name in entry["dependsOn"]} <= references
-
-
 def test_kernels_are_loaded_and_not_compiled(podman: Podman, image: str) -> None:
     load = "import sys; from workers.arrays.compiled import kernels; kernels.warm_up()"
     code = f"{load}; print('numba' in sys.modules)"
@@ -139,16 +113,6 @@ def test_it_is_healthy_until_it_hangs_and_drains_at_sigterm(
     assert watcher.stop() == 0
     assert "stopped" in watcher.logs
     assert "Traceback" not in watcher.logs
-
-
-def test_roles_of_dask_tell_their_health(podman: Podman, image: str) -> None:
-    options = [*SHUT_OFF, "--entrypoint=dask", "--init"]
-    scheduler = podman.start(
-        image, "scheduler", "--dashboard-address", ":8787", "--preload", "workers.scheduler", options=options
-    )
-    scheduler.wait_until(scheduler.is_healthy)
-    with stopped(main_process(scheduler)):
-        assert not scheduler.is_healthy()
 
 
 def test_the_kernel_ends_what_takes_more_than_its_memory_and_it_starts_again(

@@ -7,6 +7,7 @@ import pytest
 
 from ingest import open_store
 from tests.cli import own_workers, run, start
+from tests.in_process import run_here
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.poison.sitecustomize import KILLS_DECODER, KILLS_READER
 
@@ -25,7 +26,7 @@ def test_poison_kills_a_worker_of_ingest_and_not_the_command(tmp_path: Path) -> 
     made.add(npy_header("<f4", (16,)) + KILLS_DECODER.ljust(64), tensor_name("Evil.op"))
     done = run("ingest", made.root, "--store", store, env=ENV, code=4)
     assert done.stderr.count("the worker that took the task died (SIGKILL)") == 1
-    said = run("ls", store, "--problems").stdout
+    said = run_here("ls", store, "--problems").stdout
     assert "Evil" in said
     assert "kills the process that decodes it" in said
 
@@ -64,7 +65,7 @@ def test_poison_costs_one_file_and_not_its_step_nor_others(tmp_path: Path) -> No
     row = list(bad.tables.label("source")).index(evil)
     assert bytes(bad.read(row)) == content
 
-    said = run("ls", store, "--problems").stdout
+    said = run_here("ls", store, "--problems").stdout
     for word in ("Evil", "kills the process that decodes it", "notes.txt", "kills the process that reads it"):
         assert word in said
 

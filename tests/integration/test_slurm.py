@@ -173,45 +173,6 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     assert "dump_ingest_consolidator_newest_step 3.0" in consolidator
 
 
-@pytest.mark.parametrize("name", ["train.sbatch", "ingest.sbatch"])
-def test_options_of_slurm_stand_before_the_first_command(name: str) -> None:
-    """Slurm does not read them behind it."""
-    lines = (SCRIPTS / name).read_text().splitlines()
-    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH ")]
-    assert options
-    assert max(options) < first
-
-
-@pytest.mark.parametrize(
-    ("arguments", "change", "said"),
-    [
-        ("/dump", {}, "write dump_ingest_start DUMP STORE"),
-        ("/dump ''", {}, "write dump_ingest_start DUMP STORE"),
-        ("/dump /store", {"SLURM_JOB_ID": ""}, "SLURM_JOB_ID is not set"),
-        ("/dump /store", {"INGEST_PREFIX": "/none"}, "no /none/bin/dump-ingest; set INGEST_PREFIX"),
-        ("/dump /store", {"INGEST_CPUS": "two"}, "INGEST_CPUS is two; a node has ports for 1 to 30 workers"),
-        ("/dump /store", {"INGEST_CPUS": "31"}, "INGEST_CPUS is 31"),
-        ("/dump /store", {"INGEST_PROTOCOL": "TLS"}, "INGEST_PROTOCOL is TLS; write tls or tcp"),
-    ],
-)
-def test_mistakes_are_said_before_anything_starts(
-    job: dict[str, str], tmp_path: Path, arguments: str, change: dict[str, str], said: str
-) -> None:
-    script = f"source {SCRIPTS}/dump-ingest.sh; dump_ingest_start {arguments}"
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        env={**job, **change},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"dump-ingest: {said}")
-    assert not (tmp_path / "srun.log").exists()
-
-
 def test_the_epilog_takes_the_targets_of_one_job_away(tmp_path: Path) -> None:
     for number in (17, 18):
         (tmp_path / f"dump-ingest-{number}.json").touch()

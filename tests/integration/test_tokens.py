@@ -11,7 +11,7 @@ import pytest
 
 import ingest
 from ingest.questions.rollout.attention import AttentionForm
-from tests.cli import run
+from tests.in_process import run_here
 
 Sides = Callable[..., tuple[Path, Path]]
 PAGE = Path(__file__).parents[2] / "docs" / "rollout.md"
@@ -249,15 +249,15 @@ def test_mistakes_are_told_with_their_module(programs: ModuleType, tmp_path: Pat
 def test_the_command_prints_text_and_json(programs: ModuleType, tmp_path: Path) -> None:
     """It exits with 5 where something diverges, and refuses options that it does not take."""
     a, b = programs.sides(tmp_path, engine=programs.Model(eps=1e-3, wrong_layer=1))
-    shown = run("compare", str(a), str(b), "--by", "token", "--top", "3", code=5)
+    shown = run_here("compare", str(a), str(b), "--by", "token", "--top", "3", code=5)
     assert "42 of 42 tokens matched" in shown.stdout
     assert "first divergence: model.layers.1.input_layernorm" in shown.stdout
-    told = json.loads(run("compare", str(a), str(b), "--by", "token", "--json", code=5).stdout)
+    told = json.loads(run_here("compare", str(a), str(b), "--by", "token", "--json", code=5).stdout)
     assert told["divergence"]["at"] == "output"
     assert told["divergence"]["tokens"][0]["position"] == 0
     assert {each["verdict"] for each in told["modules"]} <= {"equal", "explained", "diverges", "open"}
     for wrong in (("--by", "value"), ("--by", "token", "--over-steps")):
-        run("compare", str(a), str(b), *wrong, code=2)
+        run_here("compare", str(a), str(b), *wrong, code=2)
 
 
 def test_a_side_without_token_ids_is_refused(programs: ModuleType, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_side_without_token_ids_is_refused(programs: ModuleType, tmp_path: Pat
     b = programs.record(
         programs.torch.nn.Linear(4, 4), tmp_path / "other", lambda p: p(programs.torch.ones(2, 4))
     )
-    assert "reads token ids" in run("compare", str(a), str(b), "--by", "token", code=2).stderr
+    assert "reads token ids" in run_here("compare", str(a), str(b), "--by", "token", code=2).stderr
 
 
 def test_rows_that_cannot_be_grouped_by_heads_are_no_attention() -> None:

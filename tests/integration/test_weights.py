@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ingest
-from tests.cli import run
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 
 Recorded = Callable[..., Path]
@@ -271,13 +271,13 @@ def test_the_command_says_it_of_stores_and_exits_with_5(
     stores = healthy.with_name("train.zarr"), healthy.with_name("rollout.zarr")
     ingest_directly(trainer, stores[0])
     ingest_directly(recorded(engine), stores[1])
-    said = run("compare-weights", *stores, "--limit", "2", code=5)
+    said = run_here("compare-weights", *stores, "--limit", "2", code=5)
     page = " ".join(PAGE.read_text().split())
     assert [line for line in said.stdout.splitlines() if " ".join(line.split()) not in page] == []
-    told = json.loads(run("compare-weights", *stores, "--json", code=5).stdout)
+    told = json.loads(run_here("compare-weights", *stores, "--json", code=5).stdout)
     assert told["counts"] == {"misplaced": 1, "different": 0, "stale": 1, "open": 0, "equal": 28}
-    run("compare-weights", trainer, healthy)
-    assert "STORE@RANK,STEP" in run("compare-weights", f"{trainer}@x", healthy, code=2).stderr
+    run_here("compare-weights", trainer, healthy)
+    assert "STORE@RANK,STEP" in run_here("compare-weights", f"{trainer}@x", healthy, code=2).stderr
 
 
 def test_what_lies_between_elements_that_differ_is_not_a_shard(

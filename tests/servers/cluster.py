@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.servers.process import LoopbackServer, answers, free_port, listens
 
 _DASK = str(Path(sys.executable).with_name("dask"))
+#: An idle event loop of Dask wakes fifty times per second to measure itself. It lives for the whole test run.
+_RESTFUL = "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL=1s"
 
 
 class DaskCluster(LoopbackServer):
@@ -50,7 +52,7 @@ class DaskCluster(LoopbackServer):
         address = ["--host", "127.0.0.1", "--port", str(self._port)]
         metrics = ["--dashboard-address", f"127.0.0.1:{self._scheduler_metrics_port}"]
         preload = ["--preload", "workers.scheduler"]
-        self._servers.start("scheduler", [_DASK, "scheduler", *address, *metrics, *preload])
+        self._servers.start("scheduler", ["env", _RESTFUL, _DASK, "scheduler", *address, *metrics, *preload])
         self._servers.wait_for("scheduler", lambda: listens(self._port), timeout_s=30)
 
     def kill_worker(self, number: int = 0) -> None:
@@ -76,7 +78,8 @@ class DaskCluster(LoopbackServer):
         words = [word for option in options.items() for word in option]
         variables = [f"{name}={value}" for name, value in self._env.items()]
         self._servers.start(
-            f"worker-{number}", ["env", *variables, _DASK, "worker", self.address, "--no-nanny", *words]
+            f"worker-{number}",
+            ["env", _RESTFUL, *variables, _DASK, "worker", self.address, "--no-nanny", *words],
         )
         self._servers.wait_for(f"worker-{number}", lambda: answers(port, "/metrics"), timeout_s=60)
 

@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.api import GcPolicy, consolidate
+from ingest.api import consolidate
 from ingest.service.one_shot import Report
 from tests import checker
 from tests.cli import run as cli_run
-from tests.gc_stores import gc
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.pools import RANKS, PooledRun, replicas, small_pools, values_of
 from tests.servers.cluster import DaskCluster
 from tests.services import ingest as ingest_service
-from workers.model import StepKey
-from workers.store import commit
 
 
 def ingest_all(pooled: PooledRun, *, is_pooled: bool = True, **options: Any) -> Report:
@@ -60,32 +57,6 @@ def test_ranks_of_a_dump_share_from_the_first_step_on(
         assert not made.commit(RANKS, step).record.pool
     assert made.is_whole()
     assert ingest_all(made).commits == []
-
-
-def test_a_rank_that_comes_late_stores_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_pools(monkeypatch)
-    made = PooledRun(tmp_path)
-    for rank in range(RANKS):
-        made.add(rank, 0, replicas(0)(rank))
-        assert len(ingest_all(made).commits) == 1
-    assert not made.pool(0)
-    assert made.is_whole()
-
-
-def test_what_was_removed_on_purpose_stays_removed(pooled: PooledRun) -> None:
-    pooled.take(RANKS, 1, replicas(1))
-    gc(pooled.store, GcPolicy(ranks=(0,), steps=(1,)))
-    assert ingest_all(pooled).commits == []
-    assert commit.read(pooled.objects, StepKey(0, 1)) is None
-
-
-def test_a_watcher_names_a_step_whose_pool_was_damaged(pooled: PooledRun) -> None:
-    pooled.take(RANKS, 1, replicas(1))
-    path = min(pooled.commit(0, 1).record.pool)
-    (pooled.store / path / "c" / "0").unlink()
-    damages = ingest_all(pooled).damaged
-    assert {damage.key for damage in damages} == {StepKey(rank, 1) for rank in range(RANKS)}
-    assert all(path in str(damage) for damage in damages)
 
 
 @pytest.mark.dask

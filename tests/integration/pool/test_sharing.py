@@ -7,7 +7,6 @@ import pytest
 from ingest.api import apply_gc, open_store, plan_gc
 from ingest.reader.catalog import Catalog
 from ingest.reader.verifying.verify import verify
-from tests import checker
 from tests.gc_stores import age
 from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
@@ -90,19 +89,6 @@ def test_a_step_that_is_dumped_again_refers_to_what_it_holds_now(pooled: PooledR
     apply_gc(str(pooled.store), plan_gc(str(pooled.store)))
     assert {f"pool/step_1/{key.partition('/')[0]}/float32" for key in pooled.pool(1)} == after
     assert pooled.is_whole()
-
-
-def test_a_partial_step_shares_what_it_has(pooled: PooledRun) -> None:
-    for rank in range(RANKS):
-        pooled.add(rank, 1, replicas(1)(rank))
-    broken = pooled.dump.add(b"\x93NUMPY and no more", step=1, rank=0)
-    for rank in range(RANKS):
-        pooled.ingest(rank, 1)
-    assert pooled.commit(0, 1).summary.status == "partial"
-    assert set(pooled.commit(0, 1).record.pool) == set(pooled.commit(1, 1).record.pool)
-    checker.check(
-        pooled.store, pooled.dump.root, partial=frozenset([str(broken.relative_to(pooled.dump.root))])
-    )
 
 
 def test_ranks_share_on_s3(

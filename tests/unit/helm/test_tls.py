@@ -129,16 +129,3 @@ def test_who_has_no_certificate_is_refused(cluster: RenderedCluster) -> None:
             context.wrap_socket(plain) as wrapped,
         ):
             wrapped.recv(1)  # TLS 1.3 tells only now
-
-
-@pytest.mark.dask
-def test_a_certificate_of_another_release_does_not_let_in(cluster: RenderedCluster, tmp_path: Path) -> None:
-    for name, encoded in find(of_profile("deployment"), "Secret", "-dask-tls")["data"].items():
-        (tmp_path / name).write_bytes(base64.b64decode(encoded))
-    for path in cluster.config.iterdir():
-        text = path.read_text().replace(str(cluster.certificates), str(tmp_path))
-        (tmp_path / path.name).write_text(text)
-    env = {"DUMP_INGEST_SCHEDULER_TIMEOUT_S": "2", "DASK_CONFIG": str(tmp_path)}
-    checks = run("doctor", "--scheduler", cluster.address, "--json", env=env, code=1).json
-    (refused,) = (check["detail"] for check in checks if not check["ok"])
-    assert "no Dask scheduler" in refused

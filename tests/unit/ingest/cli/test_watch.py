@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import Answer, run, start
+from tests.cli import Answer, start
+from tests.in_process import run_here
 from tests.npy_files import MadeDump
 
 
@@ -47,11 +48,11 @@ def test_a_store_named_as_the_dump_is_refused(answer: Answer, tmp_path: Path) ->
 
 
 def test_flags_that_do_nothing_and_a_dump_that_is_missing_are_refused(made: MadeDump, store: Path) -> None:
-    assert "no dump" in run("watch", "--store", store, code=2).stderr
-    assert "no dump" in run("watch", "--explain", "--store", store, code=2).stderr
+    assert "no dump" in run_here("watch", "--store", store, code=2).stderr
+    assert "no dump" in run_here("watch", "--explain", "--store", store, code=2).stderr
     for flags in (["--json"], ["--from", "http://host:1"], ["--rank", 3], ["--step", 40]):
-        refused = run("watch", made.root, "--store", store, *flags, code=2).stderr
+        refused = run_here("watch", made.root, "--store", store, *flags, code=2).stderr
         assert f"{flags[0]} does nothing without --explain" in refused
-    assert "no store" in run("watch", made.root, "--explain", code=2).stderr
-    unreachable = run("watch", "--explain", "--from", "http://127.0.0.1:1", code=1).stderr
+    assert "no store" in run_here("watch", made.root, "--explain", code=2).stderr
+    unreachable = run_here("watch", "--explain", "--from", "http://127.0.0.1:1", code=1).stderr
     assert "no watcher answers at http://127.0.0.1:1/steps" in unreachable

@@ -21,8 +21,8 @@ from ingest.service.one_shot import ingest_once
 from ingest.settings import load
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.watching.watcher import QuietClock
-from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
 from tests.pipeline import run as run_plan
@@ -143,7 +143,7 @@ def test_everything_but_the_tensors_is_as_in_the_whole_generation(dumps: DumpLib
     assert list(less.verify()) == []
     with pytest.raises(TensorsRemoved, match="were never stored: no room"):
         less.tensors()[0].read()
-    assert "complete, no tensors" in run("ls", tmp_path / "less").stdout
+    assert "complete, no tensors" in run_here("ls", tmp_path / "less").stdout
 
 
 def test_a_late_task_does_not_take_tensors_away(dumps: DumpLibrary, tmp_path: Path) -> None:

@@ -147,13 +147,3 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: ProcessClient
     assert [type(event) for event in events] == [WorkerReplaced]
     future.cancel()
     assert submit(client, os.getpid).result(60) != pid
-
-
-def test_without_workers_every_task_is_cancelled() -> None:
-    def refuse() -> Any:
-        raise OSError("no more processes")
-
-    lonely = ProcessClient([], refuse)
-    lonely.close()
-    assert lonely.status == "closed"
-    assert submit(lonely, divmod, 7, 2).status == "cancelled"

@@ -273,16 +273,6 @@ def test_commit_is_reported_although_the_client_is_lost_before_more_is_submitted
     assert kinds(bench.finish()) == [JobConverted, StepCommitted]
 
 
-def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
-    bench = Bench()
-    bench.submitter.offer(plan)
-    bench.poll()
-    bench.submitter.cancel()
-    assert not bench.client.pending
-    assert bench.poll() == []
-    assert not bench.submitter.offered_steps
-
-
 @pytest.fixture
 def small_plans(made: MadeDump, store: Path) -> list[StepPlan]:
     """Twenty steps of one job each."""
@@ -385,19 +375,6 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
     bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
     assert names == ["run_steps_isolated", "run_steps"]
-
-
-def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPlan) -> None:
-    bench = Bench()
-    bench.submitter.offer(plan)
-    bench.poll()
-    bench.client.pending[0].fail(_killed())
-    bench.client.pending[1].fail(MemoryError())
-    bench.poll()
-    bench.now = 10
-    bench.poll()
-    names = [future.function.__name__ for future in bench.client.pending]
-    assert names.count("run_convert_isolated") == 2
 
 
 def _killed() -> KilledWorker:

@@ -8,8 +8,8 @@ import pytest
 import ingest
 from ingest.api import DumpStore
 from ingest.reader.step_tables import findings_of
-from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as publish
@@ -69,7 +69,7 @@ def test_a_wrong_question_is_refused(nan: Path, wanted: dict[str, object], said:
 
 
 def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path) -> None:
-    done = run("anomalies", nan, "--rule", "nan", "--step", 3, "--limit", 1, "--json")
+    done = run_here("anomalies", nan, "--rule", "nan", "--step", 3, "--limit", 1, "--json")
     rows = done.json
     assert [(row["rule"], row["rank"], row["step"]) for row in rows] == [("nan", 1, 3)]
     assert done.stderr.startswith("5 findings: 5 critical, the first 1 shown")
@@ -77,7 +77,7 @@ def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path
         "rule", "severity", "rank", "step", "row", "graph", "name", "value", "threshold", "reason",
         "cause", "level", "since",
     ]  # fmt: skip
-    tried = run("rules", "test", nan, "--rule", "*finite", "--json").json
+    tried = run_here("rules", "test", nan, "--rule", "*finite", "--json").json
     assert [rule["rule"] for rule in tried["rules"]] == [
         "loss_not_finite",
         "gradient_not_finite",

@@ -8,14 +8,9 @@ from ingest.findings import history
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import SeriesRules
 from ingest.reader.catalog import Catalog
-from tests.rule_sets import only, put, steps_that_fire
+from tests.rule_sets import only, put
 from workers.store.model import Evaluated
 from workers.store.objects import ObjectStore
-
-
-def test_history_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_HISTORY_NBYTES", 1)
-    assert steps_that_fire([[1]] * 6, kind="unchanged", steps=2) == [1, 2, 3, 4, 5]
 
 
 def test_what_takes_too_much_memory_is_forgotten_and_a_rule_that_needs_it_says_so(
@@ -50,14 +45,3 @@ def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(object
     assert [step.step for step in steps if step.result.failed] == [1, 9]
     assert [step.step for step in steps if step.result.findings] == [4]
     assert any("step 1: rule mine" in line for line in ingest.anomalies(DumpStore(objects)).not_evaluated)
-
-
-def test_steps_before_that_are_gone_or_damaged_stop_no_rule(objects: ObjectStore) -> None:
-    put(objects, [[1], [1], [1], [2]])
-    objects.put("rank_0/step_1/zarr.json", b"damaged")
-    before = {-1: "gone", 0: "known", 1: "damaged", 2: "known"}
-    series = SeriesRules(only(kind="change", ratio_gt=0.1, include="*Grad*"))
-    series._history.steps_before = len(before)
-    result = series.evaluate(Catalog(objects), 3, before, "now").result
-    assert not result.failed
-    assert [finding.value for finding in result.findings] == [pytest.approx(1)]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import ingest
 from ingest.api import DumpStore
-from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put
 from workers.rules.values import RuleSet
 from workers.store.objects import ObjectStore
@@ -47,20 +46,3 @@ def test_a_condition_that_cannot_be_evaluated_stops_its_own_rule_alone(objects: 
         ("bad", 0, 7),
     ]
     assert "only numbers can be added" in results[1].failed[0]
-
-
-def test_a_limit_leaves_findings_of_each_rank_and_what_is_beyond_is_said() -> None:
-    replicas = Replicas()
-    for rank in range(2):
-        for step in range(2):
-            replicas.put(rank, step, {f"Adam.w{number}.input.0": number for number in range(3)})
-    rules = only(kind="unchanged", steps=2, limit=3)
-    consolidated(replicas.objects, rules)
-    whole = ingest.anomalies(replicas.store)
-    assert [(finding.rank, finding.row) for finding in whole.findings] == [(0, 0), (0, 1), (1, 0)]
-    assert whole.totals == {"mine": 6}
-    beyond = "3 further findings on any rank, of which only the number is known"
-    of_rank = ingest.anomalies(replicas.store, rank=1)
-    assert (of_rank.totals, of_rank.not_evaluated[-1]) == ({"mine": 1}, f"step 1: rule mine: {beyond}")
-    (tested,) = ingest.test_rules(replicas.store, rules, rank=1).rules
-    assert (tested.findings, tested.failed) == (1, (f"step 1: {beyond}",))

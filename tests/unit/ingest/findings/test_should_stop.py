@@ -45,15 +45,6 @@ def test_a_resumed_job_is_stopped_by_incidents_of_its_own(stores: Path) -> None:
     assert not asked(str(stores / "bad.zarr"), since=time.time() + 3600)
 
 
-def test_it_is_asked_rarely_and_a_store_may_come_later(dumps: DumpLibrary, tmp_path: Path) -> None:
-    store = tmp_path / "later.zarr"
-    assert not asked(str(store), every_s=3600)
-    ingest_directly(asked_dump(dumps, tmp_path / "dump"), store, rules=load_rules().enabled)
-    assert not asked(str(store), every_s=3600)
-    assert asked(str(store), every_s=0)
-    assert asked(str(store), every_s=3600)
-
-
 def test_the_page_answers_the_same(stores: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RunningPage(stores) as page:
         assert asked(f"{page.url}/runs/bad.zarr", every_s=0)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import ingest
-from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
 from workers.rules.load import load_rules
@@ -68,7 +68,7 @@ def test_a_table_without_rows_has_the_types_of_others(url: str, tmp_path: Path) 
 
 def test_the_command_refuses_what_it_would_not_heed(url: str, tmp_path: Path) -> None:
     target = str(tmp_path / "tables")
-    done = run("export", url, target, "--parquet", "--rank", "1", "--json")
+    done = run_here("export", url, target, "--parquet", "--rank", "1", "--json")
     assert {Path(row["path"]).stem for row in json.loads(done.stdout)} == {
         "steps",
         "tensors",
@@ -76,8 +76,8 @@ def test_the_command_refuses_what_it_would_not_heed(url: str, tmp_path: Path) ->
         "incidents",
     }
     again = ("export", url, target, "--parquet")
-    assert "exists" in run(*again, code=2).stderr
-    assert "--parquet writes all" in run(*again, "--op-type", "Log", code=2).stderr
+    assert "exists" in run_here(*again, code=2).stderr
+    assert "--parquet writes all" in run_here(*again, "--op-type", "Log", code=2).stderr
 
 
 def test_without_pyarrow_the_extra_is_named(

@@ -1,7 +1,6 @@
 """Waiting for an incident, a step, or silence; by a clock that the test turns."""
 
 import time
-import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,14 +11,11 @@ import ingest
 from ingest.findings.waiting import Waited, wait, wait_with
 from ingest.reader.catalog import open_catalog
 from tests.asked_dumps import asked_dump
-from tests.counted_requests import CountedRequests
-from tests.cube_stores import once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import plan_all, run
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules
-from workers.store.opening import open_objects, resolve
 
 
 class Clock:
@@ -95,13 +91,6 @@ def test_a_step_counts_once_every_rank_has_it_or_a_later_one(steps: Steps) -> No
     assert clock.now == 37
 
 
-def test_silence_begins_anew_with_each_commit(steps: Steps) -> None:
-    store, commit = steps
-    clock = Clock({10: commit[StepKey(0, 1)], 25: commit[StepKey(1, 1)]})
-    assert wait_by(clock, store, "idle").came
-    assert clock.now == 45
-
-
 def test_a_store_that_never_comes_ends_with_the_time(tmp_path: Path) -> None:
     for until in ("incident", "idle"):
         assert wait_by(Clock(), tmp_path / "none.zarr", until, step=1).came is False
@@ -121,17 +110,3 @@ def test_a_resumed_job_waits_for_incidents_of_its_own(steps: Steps) -> None:
         commit[key]()
     for since, came in ((time.time() - 3600, True), (time.time() + 3600, False)):
         assert wait(str(store), timeout_s=0, since=since).came is came
-
-
-def test_a_look_at_an_object_store_takes_copies_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made every few seconds, and the commits are many."""
-    url = f"memory://{uuid.uuid4().hex}/run.zarr"
-    objects = open_objects(resolve(url))
-    for step in range(6):
-        for rank in range(8):
-            put(objects, rank, step)
-    once(objects)
-    requests = CountedRequests(monkeypatch)
-    assert not ingest.wait(url, "idle", timeout_s=0).came
-    assert not ingest.should_stop(url, wait_s=60)
-    assert [key for key in requests.keys if key.startswith("rank_") and key.endswith("zarr.json")] == []

@@ -1,8 +1,6 @@
 """A pattern is proposed for trees that people make."""
 
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,38 +91,6 @@ def test_no_pattern_gives_two_files_one_name(tmp_path: Path) -> None:
 def test_step_that_is_written_in_two_ways_is_not_proposed(tmp_path: Path) -> None:
     make(tmp_path, "rank0/it1/fc.npy", "rank0/it01/fc.npy")
     assert propose(tmp_path) is None
-
-
-def test_other_files_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The walk is bounded by what it looks at, not by what it is looking for."""
-    monkeypatch.setattr("ingest.layouts.proposal._MAX_ENTRIES", 50)
-    for number in range(60):
-        (tmp_path / f"a{number}.txt").touch()
-    (tmp_path / "rank0" / "step1").mkdir(parents=True)
-    (tmp_path / "rank0" / "step1" / "fc.pt").touch()
-    looked_at = 0
-    scandir = os.scandir
-
-    def counted(path: str) -> Any:
-        class Entries:
-            def __enter__(self) -> Any:
-                self.entries = scandir(path)
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                self.entries.close()
-
-            def __iter__(self) -> Any:
-                nonlocal looked_at
-                for entry in self.entries:
-                    looked_at += 1
-                    yield entry
-
-        return Entries()
-
-    monkeypatch.setattr("os.scandir", counted)
-    propose(tmp_path)
-    assert looked_at <= 50
 
 
 def test_a_tree_with_steps_above_ranks_gets_its_pattern(tmp_path: Path) -> None:

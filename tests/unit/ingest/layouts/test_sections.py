@@ -3,11 +3,9 @@
 import os
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts import sections
 from ingest.layouts.logged_statistics import TE_LINE
 from ingest.layouts.sections import LogSections, read_section
 
@@ -73,14 +71,6 @@ def test_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert second[0].changed_ns != first[0].changed_ns
 
 
-def test_time_of_a_far_future_fits_into_64_bits(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"".join(line(step).replace(b"2026", b"9999") for step in range(2)))
-    times = {section.changed_ns for section in LogSections(TE_LINE).update(path).values()}
-    assert len(times) == 2  # other lines, so another time
-    assert max(times) < 2**63
-
-
 def test_what_cannot_be_read_has_no_sections(tmp_path: Path) -> None:
     log = LogSections(TE_LINE)
     assert log.update(tmp_path / "none") == {}
@@ -91,12 +81,3 @@ def test_what_cannot_be_read_has_no_sections(tmp_path: Path) -> None:
     (section,) = log.update(tmp_path / "log").values()
     assert read_section(tmp_path / "log", section, section.nbytes - 1) is None
     assert read_section(tmp_path / "none", section, 1000) is None
-
-
-def test_runs_of_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sections, "_MAX_RUNS", 3)
-    monkeypatch.setattr(sections, "_PIECE_NBYTES", 2 * len(line(0)))
-    (tmp_path / "log").write_bytes((line(0) + line(1)) * 50)
-    log = LogSections(TE_LINE)
-    assert set(log.update(tmp_path / "log")) == {0, 1}
-    assert not log.is_whole

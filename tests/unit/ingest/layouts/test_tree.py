@@ -2,10 +2,7 @@
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from ingest.layouts.base import Beginning, Listing
 from ingest.layouts.detect import find_dump
@@ -73,29 +70,6 @@ def test_graphs_beside_the_iterations_of_a_device_are_run_files(tmp_path: Path) 
         (tmp_path / path).write_bytes(b"")
     listings = {listing.key: listing for listing in find_dump(tmp_path).scan({}).listings}
     assert [file.path for file in listings[StepKey(3, None)].files] == ["Net/device_3/graphs/graph.ir"]
-
-
-def test_old_listings_are_made_anew_a_few_at_each_look_so_that_no_look_takes_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is written in place leaves no trace in its directory: all are listed again, in turn."""
-    for step in range(6):
-        place = tmp_path / f"rank_0/Net/0/{step}"
-        place.mkdir(parents=True)
-        (place / "a.npy").write_bytes(b"1")
-    then = time.time() - 100
-    for directory, _, _ in os.walk(tmp_path):
-        os.utime(directory, (then, then))
-    tree = find_dump(tmp_path)
-    known = {listing.key: listing for listing in tree.scan({}).listings}
-    for step in range(6):
-        (tmp_path / f"rank_0/Net/0/{step}/a.npy").write_bytes(b"written in place")
-    assert sum(listing.nbytes for listing in tree.scan(known).listings) == 6
-    known = {key: replace(listing, listed_at=listing.listed_at - 61) for key, listing in known.items()}
-    monkeypatch.setattr("ingest.layouts.tree._AGED_S", 0.0)
-    for listed_again in range(1, 7):
-        known = {listing.key: listing for listing in tree.scan(known).listings}
-        assert sum(listing.nbytes > 1 for listing in known.values()) == listed_again
 
 
 def test_beginning_is_what_comes_first_and_what_is_known(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.questions.heatmap import ALL, UNKNOWN, ZERO, HeatmapScale
-from ingest.questions.plot import is_logarithmic
 
 ELEMENTS = 10**6
 
@@ -45,31 +43,8 @@ def test_counts_are_zero_or_within_the_range_of_their_level_or_all(counts: list[
     assert list(ranges) == sorted(ranges)
 
 
-@pytest.mark.parametrize(
-    ("statistic", "aggregate", "tensors", "level"),
-    [
-        ("nan_count", "sum", 3, ALL),
-        ("non_finite_count", "max", 1, ALL),
-        ("zero_count", "max", 3, 3),  # of which tensor it is the count is not known
-        ("nan_count", "mean", 3, 3),
-        ("count", "sum", 3, 4),
-        ("max", "max", 1, 4),
-    ],
-)
-def test_all_elements_are_recognised_where_their_number_is_known(
-    statistic: str, aggregate: str, tensors: int, level: int
-) -> None:
-    assert levels([ELEMENTS], statistic, aggregate, tensors) == [level]
-
-
 def test_what_is_unknown_and_zero_have_levels_of_their_own() -> None:
     assert levels([math.nan, 0, math.inf, 5], "l2_norm", "max") == [UNKNOWN, ZERO, UNKNOWN, 4]
     assert levels([-1, 0, 3], "mean", "max") == [1, 2, 4]
     assert levels([0, 0], "nan_count") == [ZERO, ZERO]
     assert levels([1, 10, 1e4, 1e8], "l2_norm", "max") == [1, 1, 3, 4]
-
-
-def test_wide_ranges_are_logarithmic() -> None:
-    assert is_logarithmic(np.array([1, 1e6, math.nan]))
-    assert not is_logarithmic(np.array([0, 1e6]))
-    assert not is_logarithmic(np.array([1.0, 10.0]))

@@ -84,24 +84,6 @@ def test_flipped_signs_are_found_by_row_and_column_without_any_digest_of_a_block
     assert (invisible.differing, [along.runs for along in invisible.positions]) == (6, [(), ()])
 
 
-def test_steps_without_sketches_say_so(made: MadeDump, store: Path) -> None:
-    for rank in range(2):
-        made.add(np.full(300_000, rank + 1, "<f4"), tensor_name(time=1), rank=rank)
-    ingest_directly(made.root, store)
-    (tensor,) = localize(f"{store}@0,0", f"{store}@1,0").tensors
-    assert (tensor.reason, tensor.differing) == ("no digests of its blocks", 0)
-
-
-def test_a_step_of_statistics_alone_has_nothing_to_locate(tmp_path: Path, store: Path) -> None:
-    log = tmp_path / "logs/nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("2026-11-22 00:32:33,556 - INFO - fc1_activation_max \t iteration=000000 \t value=2.9\n")
-    ingest_directly(tmp_path / "logs", store)
-    with pytest.raises(UsageError, match="no tensor was dumped with its elements") as told:
-        localize(f"{store}@0,0", f"{store}@0,0")
-    assert "dump-ingest compare" in told.value.hint
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -122,26 +104,6 @@ def test_equal_bytes_that_mean_other_elements_are_a_difference(
         answer = localize(*(f"{store}@{rank},0" for rank in sides))
         assert answer.equal == 0
         assert [tensor.reason for tensor in answer.tensors] == ["another type, shape or memory order"]
-
-
-def test_tensors_of_one_side_are_counted(made: MadeDump, store: Path) -> None:
-    names = (("Add.a", "Mul.b", "Log.c"), ("Add.a", "Sub.d"), ("Log.c",))
-    for rank, ops in enumerate(names):
-        for op in ops:
-            made.add(np.ones(3), tensor_name(op, time=1), rank=rank)
-    ingest_directly(made.root, store)
-    assert localize(f"{store}@0,0", f"{store}@1,0").to_dict() == {
-        "a": f"{store}@0,0",
-        "b": f"{store}@1,0",
-        "equal": 1,
-        "only_in_a": 2,
-        "only_in_b": 1,
-        "tensors": [],
-    }
-    chosen = localize(f"{store}@0,0", f"{store}@1,0", "[AM]*")
-    assert (chosen.equal, chosen.only_in_a, chosen.only_in_b) == (1, 1, 0)
-    with pytest.raises(UsageError, match="none of the tensors"):
-        localize(f"{store}@1,0", f"{store}@2,0")
 
 
 @pytest.fixture

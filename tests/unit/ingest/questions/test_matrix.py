@@ -38,26 +38,6 @@ def test_a_damaged_step_is_a_damaged_cell(nan_log: Path, tmp_path: Path) -> None
     assert matrix(store, cells=(1, 2)).state.tolist() == [[KNOWN, DAMAGED]]
 
 
-def test_cells_together_are_as_bad_as_the_worst_of_them() -> None:
-    nan = np.nan
-    whole = made([[0, nan, 1], [9, nan, nan], [0, 0, nan]], [[1, 0, 1], [1, 0, DAMAGED], [1, 1, 0]])
-    binned = whole.binned(2, 2)
-    assert binned.ranks == ((0, 1), (2, 2))
-    assert binned.steps == ((0, 1), (2, 2))
-    np.testing.assert_array_equal(binned.values, [[9, 1], [0, nan]])
-    assert binned.state.tolist() == [[KNOWN, DAMAGED], [KNOWN, MISSING]]
-    assert binned.gaps.tolist() == [[2, 0], [0, 1]]
-    assert binned.bad.tolist() == [[True, False], [False, False]]
-
-
-def test_the_least_minimum_stands_for_cells_together(nan_log: Path) -> None:
-    store = ingest.open_store(nan_log)
-    for stat, worst in (("min", np.nanmin), ("max", np.nanmax), ("l2_norm", np.nanmax)):
-        each = matrix(store, stat).values
-        assert matrix(store, stat, cells=(1, 1)).values.tolist() == [[worst(each)]]
-        assert matrix(store, stat, cells=(2, 1)).values.tolist() == worst(each, axis=1)[:, None].tolist()
-
-
 def test_ten_million_cells_become_as_many_as_fit() -> None:
     ranks, steps = 10_000, 1_000
     values = np.zeros((ranks, steps))

@@ -1,6 +1,5 @@
 """Plots show names as they are, and need nothing else."""
 
-import math
 import sys
 
 import numpy as np
@@ -36,12 +35,6 @@ def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> Non
     assert plot.png(heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
 
 
-def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
-    nothing = np.full(2, math.nan)
-    line = Line("0", "x", nothing, np.array([True, False]), np.array([True, False]))
-    assert plot.png(trend_figure("", [3, 4], [line], "mean"))
-
-
 def test_without_matplotlib_it_says_how_to_get_it(store: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.colors", None)
@@ -60,20 +53,3 @@ def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
     assert labels == ["0", "all elements"]
     empty = field.copy(data=np.zeros((1, 3)))
     assert plot.png(heatmap_figure("", empty))
-
-
-def test_a_page_follows_the_browser_in_colours_and_width() -> None:
-    line = Line("0", "a", np.array([0.0, 1e20]), np.ones(2, bool), np.zeros(2, bool))
-    figure = trend_figure("a", [0, 1], [line], "max")
-    text = plot.page("a", [Table({"rank": str}, ["0"], "x")], figure=figure)
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
-    assert "@media screen and (prefers-color-scheme: dark)" in text
-    assert text.count('<div class="wide" tabindex="0">') == 2  # picture and table scroll by themselves
-
-
-def test_zero_stays_on_a_logarithmic_axis_and_no_room_is_spent_below_it() -> None:
-    line = Line("0", "a", np.array([0.0, 1.0, 1e20]), np.ones(3, bool), np.zeros(3, bool))
-    (axes,) = trend_figure("a", [0, 1, 2], [line], "max").axes
-    low, high = axes.get_ylim()
-    assert -1 < low < 0
-    assert high >= 1e20

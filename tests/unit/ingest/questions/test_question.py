@@ -19,7 +19,6 @@ from ingest.questions.question import Answer, Option, Pattern, Question, Table
 from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from tests.in_process import run_here
 from workers.store.strict_json import dumps
 
 
@@ -137,14 +136,3 @@ def test_a_table_without_rows_has_columns() -> None:
     assert "kind" in answer.to_pandas().columns
     assert "0 places" in answer._repr_html_()
     assert json.loads(dumps(answer.to_dict()))["looked_at"] == 3
-
-
-def test_extremes_and_the_median_are_left_out_last(sketched_store: Path) -> None:
-    spare = ingest.quantiles(ingest.open_store(sketched_store), rank=1, step=2).table().spare
-    assert list(spare)[:6] == ["p25", "p75", "p5", "p95", "p1", "p99"]
-    assert sorted(list(spare)[-3:]) == ["p0", "p100", "p50"]
-
-
-def test_an_unknown_option_is_refused_with_two_lines(sketched_store: Path) -> None:
-    refused = run_here("quantiles", sketched_store, "--rank", "x", code=2).stderr
-    assert "neither a rank nor a place" in refused

@@ -15,8 +15,6 @@ from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import gappy_replicas
 
-LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
-
 
 def test_a_trend_is_what_the_files_hold(nan_log: Path, dumps: DumpLibrary) -> None:
     store = ingest.open_store(nan_log)
@@ -31,14 +29,6 @@ def test_a_trend_is_what_the_files_hold(nan_log: Path, dumps: DumpLibrary) -> No
         finite = values[np.isfinite(values)].astype(np.float64)
         assert row.value == pytest.approx(np.linalg.norm(finite))
         assert row.non_finite == np.count_nonzero(~np.isfinite(values))
-
-
-def test_rows_come_by_tensor_rank_and_step(nan_log: Path) -> None:
-    frame = trend(ingest.open_store(nan_log), "Log.*", "min")
-    assert list(frame["name"].drop_duplicates()) == [LOG.replace("output", "input"), LOG]
-    assert list(zip(frame["rank"], frame["step"], strict=True))[:6] == [
-        (rank, step) for rank in (0, 1) for step in (1, 2, 3)
-    ]
 
 
 def test_what_a_rank_does_not_have_has_no_row() -> None:
@@ -75,11 +65,6 @@ def test_all_lines_cover_the_steps_of_any_of_them() -> None:
     np.testing.assert_array_equal(second.present, [False, True, False])
 
 
-def test_tensors_of_one_name_in_several_graphs_are_told_apart() -> None:
-    lines = lines_of(frame(("a", "0", 0, 1, 5, 0), ("a", "1", 0, 1, 6, 0)))
-    assert [line.name for line in lines] == ["a  (Net, graph 0)", "a  (Net, graph 1)"]
-
-
 def test_least_and_greatest_value_leave_out_what_is_not_finite() -> None:
     values = [3, -1, np.inf, np.nan]
     (row,) = (
@@ -91,7 +76,6 @@ def test_least_and_greatest_value_leave_out_what_is_not_finite() -> None:
 
 
 STEPS = range(4)
-LONG = "MatMul.Default_network-TrainOneStepCell_network-WithLossCell_layer-{}-attention_MatMul-op0.output.0"
 
 
 def line(rank: int, name: str, *heights: float, bad: tuple[int, ...] = ()) -> Line:
@@ -112,27 +96,6 @@ def labels(axes: Any) -> list[str]:
 
 def looks(axes: Any) -> set[tuple[str, str]]:
     return {(drawn.get_color(), str(drawn._dash_pattern)) for drawn in axes.get_legend().get_lines()}
-
-
-def test_fifty_names_differ_in_text_and_look() -> None:
-    axes = axes_of(*(line(0, LONG.format(number)) for number in range(50)))
-    assert len(set(labels(axes))) == len(looks(axes)) == 50
-    assert max(map(len, labels(axes))) <= 60
-
-
-def test_ranks_of_one_tensor_differ_in_text_and_look() -> None:
-    axes = axes_of(*(line(rank, "Loss.output.0") for rank in range(10)))
-    assert labels(axes) == [f"rank {rank}" for rank in range(10)]
-    assert axes.get_legend().get_title().get_text() == "Loss.output.0"
-    assert len(looks(axes)) == 10
-
-
-def test_many_ranks_have_a_scale_of_colours() -> None:
-    figure = trend_figure("title", STEPS, [line(rank, "a", rank, rank, 1, 2) for rank in range(64)], "mean")
-    axes, scale = figure.axes
-    assert axes.get_legend() is None
-    assert scale.get_ylabel() == "a: rank"
-    assert len({str(drawn.get_color()) for drawn in axes.get_lines() if len(drawn.get_xdata())}) == 64
 
 
 def test_ranks_that_stand_out_have_colours_and_labels_and_the_others_are_grey() -> None:

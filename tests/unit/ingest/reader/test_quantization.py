@@ -46,19 +46,6 @@ def test_scale_and_noise_of_an_operator_that_quantises(quantized: ingest.DumpSto
     assert (error.saturated, error.elements) == (0, 3000)
 
 
-def test_saturation_shows_in_the_largest_error(made: MadeDump, store: Path) -> None:
-    clipped = np.clip(np.round(X / (SCALE / 2)), -128, 127).astype(np.int8)
-    MadeRun(made).op("QuantizeV2.q", [X], [clipped])
-    ingest_directly(made.root, store)
-    opened = ingest.open_store(store)
-    error = quantization_of(opened, opened.tensors("*.output.0")[0])
-    assert error is not None
-    assert error.saturated == np.count_nonzero(np.abs(clipped.astype(int) + 0.5) > 127)
-    assert error.scale == pytest.approx(SCALE / 2, rel=1e-2)
-    assert error.largest_error > 100
-    assert f"{error.saturated} of 3000 elements saturated" in str(error)
-
-
 def store_of_reference(directory: Path, after: np.ndarray[Any, Any]) -> ingest.DumpStore:
     """Return a store of a reference that holds X, and this after quantisation."""
     root = directory / "reference"

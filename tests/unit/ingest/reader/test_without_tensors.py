@@ -6,8 +6,8 @@ import pytest
 import zarr
 
 import ingest
-from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from workers.errors import TensorsRemoved
 from workers.model import StepKey
@@ -52,7 +52,7 @@ def test_values_are_refused_with_the_reason(store: Path) -> None:
     tensor = ingest.open_store(store).tensors(rank=1, step=2, where="nan_count > 0")[0]
     with pytest.raises(TensorsRemoved, match=r"rank 1 step 2: the tensors were removed on 2026-01-02T03:04"):
         tensor.read()
-    assert str(WHY) in run("show", store, "Log*output.0", "--rank", "1", "--step", "2").stdout
+    assert str(WHY) in run_here("show", store, "Log*output.0", "--rank", "1", "--step", "2").stdout
 
 
 def test_a_plain_zarr_reader_finds_no_array_to_fill_with_zeros(store: Path) -> None:

@@ -85,26 +85,9 @@ def test_the_copy_in_the_view_is_the_commit(store: Path, change: tuple[bytes, by
     assert {name: after[name] for name in before} == before
 
 
-def test_a_copy_of_another_generation_is_not_the_commit(store: Path) -> None:
-    leaf = store / "rank_0/step_1/zarr.json"
-    name = open_store(store).step(0, 1).commit.fingerprint.encode()
-    leaf.write_bytes(leaf.read_bytes().replace(name, b"0" * 32)[:-9])
-    report = repair(store, apply=True, rank=0, step=1)
-    assert report.is_clean
-    assert [mended.origin for mended in report.repairs[0].mended] == ["the objects of its generation"]
-
-
 def test_a_commit_that_came_meanwhile_stays(lone_store: Path) -> None:
     opened = open_store(lone_store)
     dumps = Dumps(opened.objects.address, (), load_rules().enabled, "host")
     work = StepWork(opened, KEY, dumps, StepRepair(KEY, ()), apply=True)
     with pytest.raises(SourceChanged, match="meanwhile"):
         write_commit(work, b"", opened.step(0, 1).commit)
-
-
-def test_what_nothing_is_left_of_is_said_with_what_to_do(lone_store: Path) -> None:
-    for path in sorted((lone_store / "rank_0/step_1").rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    (lone_store / "rank_0/step_1/zarr.json").write_bytes(b"{")
-    (outcome,) = repair(lone_store, apply=True, rank=0, step=1).repairs
-    assert "name a dump with --dump" in outcome.lost[0].reason

@@ -83,12 +83,6 @@ def test_what_follows_from_the_store_needs_no_dump(kind: str, lone_store: Path) 
     assert not {key for key in changed if not is_of_commit_or_view(key)}
 
 
-def test_names_of_tensors_are_in_the_dump_alone(lone_store: Path) -> None:
-    DAMAGES["labels flipped"](lone_store)
-    (outcome,) = repair(lone_store, apply=True).repairs
-    assert "the dump that has the step was not found" in outcome.lost[0].reason
-
-
 def test_without_the_dump_copies_are_used_and_the_rest_is_named(lone_store: Path) -> None:
     """Of two tensors in a shard, one is on the other rank, too; the other one was nowhere else."""
     flip(only(lone_store, f"{STEP}/*/tensors/float32/c/0"), 5)

@@ -49,16 +49,6 @@ def test_histograms_that_contradict_the_payloads_are_made_again(store: Path) -> 
     assert checker.objects(store) == before
 
 
-def test_without_tensors_they_come_from_the_dump_or_are_lost(store: Path, lone_store: Path) -> None:
-    for damaged in (store, lone_store):
-        flip(only(damaged, CHUNK))
-        flip(only(damaged, "rank_1/step_2/*/tensors/float32/c/0"))
-    assert repair(store, apply=True).is_clean
-    done = repair(lone_store, apply=True)
-    assert not done.is_clean
-    assert any("neither its payloads nor a dump" in lost.reason for lost in done.repairs[0].lost)
-
-
 @pytest.mark.parametrize("damaged", [marginals.ALL.axes.chunk, f"{marginals.ALL.values}/c/0/0"])
 def test_of_the_two_tables_of_marginals_only_the_damaged_one_is_written(tmp_path: Path, damaged: str) -> None:
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"

@@ -116,19 +116,6 @@ def test_what_a_job_has_left_is_taken_although_the_store_is_away_when_the_job_en
     assert len(open_store(str(store)).keys) == 5
 
 
-def test_what_a_job_writes_while_the_store_is_away_is_taken_when_the_job_ends(
-    filled: MadeDump, store: Path
-) -> None:
-    objects = Away(open_objects(resolve(str(store))))
-    objects.times = 0
-    service = make_service(filled.root, objects, retry_forever=True)
-    service.tick()
-    objects.times = 2
-    filled.add(np.zeros(1), rank=2, step=1)
-    finish(service, service.clock() + 20)
-    assert StepKey(2, 1) in open_store(str(store)).keys
-
-
 @pytest.fixture
 def without_one(filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     """A watcher that has taken everything but one step, which failed; it and the run files are left alone."""
@@ -160,10 +147,3 @@ def test_run_files_that_changed_since_their_commit_are_taken_when_the_job_ends(
     assert without_one.clock() < until
     rows = file_rows(open_store(str(store)).step(0, None), problems=False)
     assert "rank_0/last.json" in {row["source"] for row in rows}
-
-
-def test_a_step_that_failed_is_tried_again_when_the_job_ends(without_one: Service, store: Path) -> None:
-    until = without_one.clock() + 20
-    finish(without_one, until)
-    assert without_one.clock() < until
-    assert StepKey(1, 1) in open_store(str(store)).keys

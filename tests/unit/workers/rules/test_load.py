@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import run
+from tests.in_process import run_here
 from workers.errors import UsageError
 from workers.rules.load import load_rules, rules_like
 from workers.rules.ready import rules_of
@@ -131,12 +131,12 @@ def test_a_name_that_means_no_rule_is_answered_with_those_that_are_near() -> Non
 def test_a_service_with_a_wrong_rule_does_not_start(file: Path, tmp_path: Path) -> None:
     file.write_text("rules:\n  - name: nan\n    severity: worst\n")
     env = {"DUMP_INGEST_RULES": str(file)}
-    done = run("watch", tmp_path, "--store", tmp_path / "s.zarr", env=env, code=2)
+    done = run_here("watch", tmp_path, "--store", tmp_path / "s.zarr", env=env, code=2)
     assert f"{file}:3: severity: input should be 'info', 'warning' or 'critical'" in done.stderr.replace(
         "\n", ""
     )
     file.write_text("rules:\n  - name: nan\n    severity: info\n")
-    shown = run("rules", "show", "nan", env=env).stdout
+    shown = run_here("rules", "show", "nan", env=env).stdout
     before = load_rules(file)
     file.write_text(shown)
     assert load_rules(file).enabled == before.enabled

@@ -7,10 +7,9 @@ import pytest
 
 from bench.steps import commit_tables, make_tables
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED, REMOVED, announce, changing, read_announcements
+from workers.store.announcements import CHANGED, read_announcements
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -103,22 +102,3 @@ def test_what_does_not_show_in_a_commit_is_announced_before_and_after(
     assert [kinds(words) for words in watched.announced] == [["begun"]]
     (begun, done) = sorted(read_announcements(objects)[KEY])
     assert begun.removeprefix("begun-") == done.removeprefix("done-")
-
-
-def test_a_change_that_failed_may_have_happened(objects: ObjectStore) -> None:
-    with pytest.raises(StoreUnavailable), changing(objects, KEY):
-        raise StoreUnavailable("no answer")
-    assert kinds(read_announcements(objects)[KEY]) == ["begun"]
-
-
-def test_run_files_are_not_announced(objects: ObjectStore) -> None:
-    announce(objects, StepKey(3, None), REMOVED)
-    with changing(objects, StepKey(3, None)):
-        pass
-    assert objects.children(CHANGED) == []
-
-
-def test_objects_with_other_names_are_not_announcements(objects: ObjectStore) -> None:
-    for name in ("3.12", "3.x.removed", "readme", "3.12.a.b", ".12.removed"):
-        objects.put(f"{CHANGED}/{name}", b"")
-    assert read_announcements(objects) == {}

@@ -32,13 +32,6 @@ def test_zarr_python_reads_zero_bits_where_nothing_was_written(data_type: str, t
     assert values.tobytes() == bytes(values.nbytes)
 
 
-def test_an_empty_table_has_a_chunk_that_is_not(tmp_path: Path) -> None:
-    document = metadata.table_array((0, 3), "string", ("row", "label"), ["a", "b", "c"])
-    (tmp_path / "zarr.json").write_bytes(metadata.encode(document))
-    array: Any = zarr.open_array(tmp_path, mode="r")
-    assert (array.shape, array.chunks, array.attrs["fields"]) == ((0, 3), (1, 3), ["a", "b", "c"])
-
-
 @pytest.mark.parametrize(
     "spec", [SPEC, replace(SPEC, sparse="zstd"), replace(SPEC, dense="shuffle", sparse="zstd_quick")]
 )

@@ -186,17 +186,6 @@ def written(root: Path, nbytes: int, lead: bytes = LEAD) -> tuple[Entry, bytes]:
     return Entry(source, RowKind.TENSOR, TensorName(op_type="Add", io="output", slot=0), header), payload
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, PART_NBYTES, PART_NBYTES + 1, 3 * PART_NBYTES - 5])
-def test_a_payload_is_held_and_read_in_parts(tmp_path: Path, nbytes: int) -> None:
-    entry, payload = written(tmp_path, nbytes)
-    buffer = PayloadBuffer(max(nbytes, 1))
-    with OpenFile(tmp_path, entry.source, "step 0") as file:
-        known, parts = buffer.hold(entry, nbytes, file)
-        assert (known, b"".join(parts)) == (digest(payload), payload)
-        assert max(map(len, parts)) <= PART_NBYTES
-        assert b"".join(bytes(piece) for piece in buffer.pieces(entry, file)) == payload
-
-
 def test_a_payload_may_be_larger_than_the_memory(tmp_path: Path) -> None:
     entry, payload = written(tmp_path, 1000)
     buffer = PayloadBuffer(300)

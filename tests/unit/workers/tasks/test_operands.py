@@ -1,6 +1,5 @@
 """Tensors to compare: read whole or in pieces, from a store or from files."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -15,7 +14,6 @@ from workers.tasks.operands import (
     InFile,
     Operand,
     RangedElements,
-    Stored,
     elements_of,
     read_pieces,
     read_whole,
@@ -116,25 +114,3 @@ def test_what_is_read_in_order_is_read_ahead(tmp_path: Path, monkeypatch: pytest
     (elements,) = elements_of([operand], in_order=True)
     assert elements.read(0, 1000).tolist() == values.tolist()
     assert requested == [(0, 1000)]
-
-
-def test_reads_ahead_begin_as_chunks_do_and_end_with_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operand = in_store(MadeDump(tmp_path / "dump"), tmp_path / "store", RANGED_VALUES)[0]
-    assert isinstance(operand.place, Stored)
-    array = replace(operand.place.array, chunk=50, chunks_per_shard=4)
-    shifted = replace(operand, place=replace(operand.place, first=120, array=array))
-    monkeypatch.setattr(operands, "WHOLE_NBYTES", 0)
-    monkeypatch.setattr(operands, "_WINDOW", 50)
-    requested = []
-
-    def given(_: Operand, start: int, stop: int) -> np.ndarray:
-        requested.append((start, stop))
-        return RANGED_VALUES.reshape(-1)[start:stop]
-
-    monkeypatch.setattr(operands, "_read_range", given)
-    (elements,) = elements_of([shifted], in_order=True)
-    assert elements.read(0, 1000).tolist() == RANGED_VALUES.reshape(-1).tolist()
-    assert requested[:3] == [(0, 80), (80, 280), (280, 480)]
-    assert requested[-1][1] == 1000

@@ -55,19 +55,6 @@ def test_a_byte_written_in_place_is_found_though_the_time_is_set_back(plan: Step
         read_back(job_of(plan))
 
 
-def test_a_file_that_the_commit_does_not_have_as_it_is_now_is_told(plan: StepPlan) -> None:
-    path = Path(plan.origin.root) / plan.entries[-1].source.path
-    os.utime(path, ns=(1, 1))
-    (again,) = plan_all(Path(plan.origin.root), plan.store.url)
-    job = job_of(again)
-    result = read_back(ReadBackJob(job.key, 0, plan.fingerprint, job.root, job.store, job.files))
-    assert sorted(result.verdicts.tolist()) == [
-        ReadBackVerdict.SAME,
-        ReadBackVerdict.SAME,
-        ReadBackVerdict.NOT_STORED,
-    ]
-
-
 def test_a_missing_shard_a_later_generation_and_removed_tensors_are_told_apart(
     plan: StepPlan, store: Path
 ) -> None:

@@ -10,15 +10,12 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.dump_configs.checking.check import CheckedConfig, check_text
-from ingest.questions.next_dump.estimate import Amount, DumpCost, DumpTime, Sizes, dump_cost
+from ingest.questions.next_dump.estimate import DumpCost, DumpTime, Sizes, dump_cost
 from ingest.questions.next_dump.suspicion import OperatorId
-from tests.guide_configs import TE, mindspore
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
+from tests.guide_configs import mindspore
+from tests.made_runs import numbers
 from tests.pipeline import ingest_directly
 from tests.pt_files import pt_bytes
-from tests.replicas import Replicas
-from workers.errors import UsageError
 
 COST = DumpCost(10, 1024, 5, 2, None, None, ())
 
@@ -58,52 +55,7 @@ def test_a_configuration_costs_what_its_operators_have_in_the_store(store: DumpS
     assert json.loads(json.dumps(one.to_dict()))["unknown"] == [kernels[1]]
 
 
-def test_what_nobody_can_tell_is_refused(store: DumpStore) -> None:
-    with pytest.raises(UsageError, match="nothing to estimate with"):
-        dump_cost(store, check_text(TE, "te.yaml"))
-    with pytest.raises(UsageError, match="nothing to estimate with"):
-        dump_cost(Replicas().store, checked())
-
-
 MUL, ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> DumpStore:
-    """Steps 1 and 5 of rank 0, step 5 of rank 2; tensors of step 5 are larger."""
-    root = tmp_path_factory.mktemp("sizes")
-    (root / "dump").mkdir()
-    run = MadeRun(MadeDump(root / "dump"))
-    for rank, step, length in ((0, 1, 10), (0, 5, 100), (2, 5, 100)):
-        values = numbers(*range(length))
-        run.op("Mul.m", [values], [values + 1], rank=rank, step=step)
-        run.op("Add.a", [values + 1], [values + 2], rank=rank, step=step)
-    ingest_directly(root / "dump", root / "run.zarr")
-    return open_store(root / "run.zarr")
-
-
-def nbytes_of(store: DumpStore, rank: int, step: int, op_type: str) -> int:
-    tensors = [tensor for tensor in store.tensors(rank=rank, step=step) if tensor.op_type == op_type]
-    return sum(tensor.nbytes + 128 for tensor in tensors)  # each in a file with a header of npy
-
-
-def test_files_and_bytes_are_those_of_the_operators(opened: DumpStore) -> None:
-    sizes = Sizes(opened, "mindspore")
-    assert sizes.of([MUL], [0], [1]) == Amount(2, nbytes_of(opened, 0, 1, "Mul"))
-    assert sizes.of([MUL, ADD], [0, 2], [5]) == sizes.of(None, [0, 2], [5])
-    assert sizes.of([MUL._replace(op_name="x")], [0], [1]) == sizes.of([], [0], [1]) == Amount()
-
-
-@pytest.mark.parametrize(
-    ("place", "nearest"),
-    [((0, 0), (0, 1)), ((0, 3), (0, 5)), ((0, 99), (0, 5)), ((1, 1), (0, 1)), ((7, 1), (2, 5))],
-)
-def test_what_the_store_lacks_is_as_large_as_the_nearest(
-    opened: DumpStore, place: tuple[int, int], nearest: tuple[int, int]
-) -> None:
-    sizes = Sizes(opened, "mindspore")
-    assert sizes.of_step(*place) == sizes.of_step(*nearest)
-    assert sizes.of_step(*place)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, origin
-from ingest.questions.next_dump.find import gains
 from ingest.questions.next_dump.suspicion import (
     InnerCalls,
     OperatorId,
@@ -61,16 +60,6 @@ def test_the_operator_and_what_wrote_its_inputs_are_dumped(whole: ingest.DumpSto
     assert "The store already has all of these tensors" in answer.notes[-1]
 
 
-def test_the_estimate_is_what_these_operators_have_in_the_store(whole: ingest.DumpStore) -> None:
-    estimate = ingest.next_dump(whole).estimate
-    tensors = [tensor for tensor in whole.tensors(step=[1, 2], rank=[0, 1]) if tensor.op_name in (LOG, ADD)]
-    assert (estimate.files, estimate.nbytes) == (20, sum(tensor.nbytes + 128 for tensor in tensors))
-    assert estimate.full_files == 4 * 243
-    assert estimate.share < 0.02
-    assert estimate.run_nbytes > 300_000
-    assert estimate.seconds is not None
-
-
 def test_a_budget_adds_farther_operators_by_worth(whole: ingest.DumpStore) -> None:
     answer = ingest.next_dump(whole, budget=20_000)
     assert answer.estimate.nbytes <= 20_000
@@ -97,13 +86,6 @@ def test_a_dump_of_statistics_leads_to_one_of_elements(statistics_alone: ingest.
     assert 3_000 < answer.estimate.nbytes < 6_000
 
 
-def test_an_answer_is_text_and_plain_values(whole: ingest.DumpStore) -> None:
-    answer = ingest.next_dump(whole)
-    assert "2 operators, steps 1-2, ranks 0-1" in str(answer)
-    assert json.loads(json.dumps(answer.to_dict()))["suspects"][0]["op_name"] == LOG
-    assert "Default/net-LogLoss/Log-op0" in answer._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,16 +106,6 @@ def test_what_cannot_be_answered_is_said(
     with pytest.raises(UsageError, match=message) as error:
         ingest.next_dump(whole, **arguments)
     assert error.value.hint
-
-
-def test_msprobe_is_told_its_own_names(dumps: DumpLibrary, tmp_path: Path) -> None:
-    ingest_directly(dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
-    call = next(tensor for tensor in store.tensors() if tensor.op_name.startswith("Functional."))
-    answer = ingest.next_dump(store, "tensor", [f"{call.op_type}.*"])
-    content = json.loads(answer.config.text)
-    assert answer.config.system == "msprobe"
-    assert call.op_name in content["tensor"]["list"]
 
 
 def test_disagreeing_replicas_lead_to_the_first_that_differ(tmp_path: Path) -> None:
@@ -242,43 +214,3 @@ def test_modules_around_a_chosen_call_are_left_out(inner: InnerCalls) -> None:
     assert [suspect.operator.op_name for suspect in kept.suspects] == [call]
     alone = without_wrappers(choice(module), inner)
     assert [suspect.operator.op_name for suspect in alone.suspects] == [module]
-
-
-SUSPECT = Suspect(OperatorId("Net", "0", "Mul", "m"), 1.0, "it began here")
-
-
-def gained(store: DumpStore, steps: tuple[int, ...] = (1,), ranks: tuple[int, ...] = (0,)) -> tuple[str, ...]:
-    return tuple(gains(store, Suspicion((SUSPECT,), steps, ranks, "Mul"), [SUSPECT]))
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "text"),
-    [
-        ([], [numbers(1)], "whether it came in with the inputs of Mul, which were not dumped"),
-        ([numbers(1)], [], "what Mul made of its inputs: its outputs were not dumped"),
-        ([numbers(1)], [numbers(2)], None),
-    ],
-)
-def test_what_was_not_dumped_of_the_operator_is_gained(
-    made: MadeDump, store: Path, inputs: list[object], outputs: list[object], text: str | None
-) -> None:
-    MadeRun(made).op("Mul.m", inputs, outputs, step=1)  # type: ignore[arg-type]
-    ingest_directly(made.root, store)
-    assert gained(open_store(store)) == (() if text is None else (text,))
-
-
-def test_steps_and_ranks_that_the_store_lacks_are_gained(made: MadeDump, store: Path) -> None:
-    MadeRun(made).op("Mul.m", [numbers(1)], [numbers(2)], step=1)
-    ingest_directly(made.root, store)
-    assert gained(open_store(store), steps=(0, 1), ranks=(0, 3)) == (
-        "how the same tensors were before, in step 0, which the store does not have of rank 0",
-        "what rank 3 did in step 1, which the store does not have",
-    )
-
-
-def test_elements_are_gained_where_the_store_has_statistics(made: MadeDump, store: Path) -> None:
-    MadeRun(made).op("Mul.m", [numbers(1)], [numbers(2)], step=1)
-    for plan in plan_all(made.root, store, leave_out_tensors="disk is full"):
-        run(plan)
-    (text,) = gained(open_store(store))
-    assert text.endswith("of 2 of these tensors, the store has statistics alone")

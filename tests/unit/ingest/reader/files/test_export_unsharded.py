@@ -104,12 +104,6 @@ def test_a_damaged_piece_costs_its_tensor_alone(store: Path, tmp_path: Path) -> 
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_bytes_that_differ_are_not_a_replica_whatever_the_dump_tells(store: Path) -> None:
-    (piece,) = ingest.open_store(store).tensors("*cut*", rank=0, step=0)
-    whole = piece.unsharded("replicated")
-    assert (str(whole.placement), whole.why) == ("replicated", "given")
-
-
 def test_no_two_tensors_have_one_name_in_the_file(tmp_path: Path) -> None:
     """The number of a slot that a graph dumps in a loop is not that of the same name in another graph."""
     for value, (graph, time) in enumerate([("0", 1), ("0", 2), ("0", 3), ("1", 9), ("2", 9)]):

@@ -1,13 +1,10 @@
 """Files that the user has named are complete, or not there."""
 
-import errno
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ingest.reader.files import output_file as module
 from ingest.reader.files.output_file import output_file
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -39,24 +36,6 @@ def test_after_an_error_the_older_file_is_there_and_nothing_else(
     with pytest.raises(type(error)):
         write_and_fail()
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"page.html": b"old"}
-
-
-def _refuse(_path: str) -> None:
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-def test_a_file_in_a_directory_that_takes_no_new_one_is_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "page.html"
-    path.write_bytes(b"the older one")
-    monkeypatch.setattr(module, "NewFile", _refuse)
-    with output_file(path) as file:
-        file.write(b"new")
-        assert path.read_bytes() == b"the older one"
-    assert path.read_bytes() == b"new"
-    with pytest.raises(UsageError, match="cannot be written"), output_file(tmp_path / "other") as file:
-        file.write(b"new")
 
 
 def test_a_file_in_a_store_is_refused(store: Path, made: MadeDump) -> None:

@@ -26,17 +26,6 @@ def test_a_file_that_is_damaged_counts_as_none(tmp_path: Path, monkeypatch: pyte
     assert kernel_objects._read() is None
 
 
-def test_files_of_older_sources_are_removed(tmp_path: Path) -> None:
-    for name in ("kernels.cpu.old.objects", "kernels.other.old.objects"):
-        (tmp_path / name).touch()
-    kernel_objects._write(tmp_path / "kernels.cpu.new.objects", b"content")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "kernels.cpu.new.objects",
-        "kernels.other.old.objects",
-    ]
-    assert (tmp_path / "kernels.cpu.new.objects").read_bytes() == b"content"
-
-
 def test_the_sources_are_all_that_the_entries_import() -> None:
     """Else, an older object would be used after a change of its code, or of the options of the compiler."""
     sources, found = {"kernel_objects.py"}, {"kernel_entries.py"}

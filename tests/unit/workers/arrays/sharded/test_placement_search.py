@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.in_memory import InMemory, Values, pieces_of, search_in
-from workers.arrays.sharded.placement_search import search
+from tests.in_memory import Values, search_in
 
 RNG = np.random.default_rng(1)
 WHOLE = RNG.normal(size=(12, 8)).astype(np.float32)
@@ -56,15 +55,6 @@ def test_the_way_that_holds_is_the_closest(way: str) -> None:
     assert all(other.error > 0.1 for other in found.ways[1:] if "mean" not in str(other.a))
 
 
-def test_four_dimensions_of_a_mesh_are_guessed() -> None:
-    """Replicated over both outer groups, cut along one axis, replicated, cut along the other."""
-    quarters = [np.split(half, 2, axis=1) for half in np.split(WHOLE, 2)]
-    ranks = [quarters[cp][tp] for _ in range(2) for cp in range(2) for _ in range(2) for tp in range(2)]
-    answer = search_in(ranks, [WHOLE])
-    assert str(answer.ways[0].a) == "replicated, shard 0, replicated, shard 1"
-    assert answer.ways[0].error == 0.0
-
-
 def test_ragged_shards_on_a_mesh() -> None:
     """Each replica has shards of four lengths, one of them empty."""
     shards = np.split(WHOLE, [5, 5, 6])
@@ -105,12 +95,3 @@ def test_of_replicas_the_worst_counts_on_either_side(side: int) -> None:
     assert replicated.spread == pytest.approx(replicated.error)
     assert replicated.worst is not None
     assert replicated.worst[side].numbers == (1,)
-
-
-def test_ranges_of_a_large_tensor_are_read() -> None:
-    large = RNG.normal(size=(2048, 512)).astype(np.float32)
-    parts = [InMemory(part) for part in np.split(large, 2, axis=1)]
-    whole = InMemory(large)
-    found = search(pieces_of(np.split(large, 2, axis=1)), pieces_of([large]), parts, [whole])
-    assert str(found.ways[0].a) == "shard 1"
-    assert whole.read_elements <= large.size / 2

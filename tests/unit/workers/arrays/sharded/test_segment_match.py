@@ -30,19 +30,6 @@ def test_nothing_is_said_of_equal_positions_and_of_other_values() -> None:
     assert match_order(elements([other]), [(3, 5, 4)], InMemory(WHOLE), WHOLE.shape, 1) is None
 
 
-def test_equal_positions_are_taken_once_and_where_they_go_on() -> None:
-    """Tokens 5 and 7 occur twice; both pieces have the same of a third one, which the whole has once."""
-    whole = np.array([[5.0], [1.0], [7.0], [2.0], [5.0], [3.0], [7.0], [4.0]])
-    parts = [whole[[4, 5, 6, 7]], whole[[0, 1, 2, 3]]]
-    found = match_order(elements(parts), [(4, 1)] * 2, InMemory(whole), (8, 1), 0)
-    assert found is not None
-    assert not found.is_clear
-    assert [list(map(tuple, stretches)) for stretches in found.stretches] == [[(0, 4, 4)], [(0, 0, 4)]]
-    repeated = match_order(elements([parts[0]] * 2), [(4, 1)] * 2, InMemory(whole), (8, 1), 0)
-    assert repeated is not None
-    assert repeated.segments(8) == []
-
-
 def test_packed_sequences_are_found_if_they_are_not_short() -> None:
     """Each of 40 sequences is cut into four chunks, of which a rank has an early and a late one."""
     rng = np.random.default_rng(4)

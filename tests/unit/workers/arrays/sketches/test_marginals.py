@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from workers.arrays.dtypes import from_name
 from workers.arrays.sketches.marginals import (
-    MAX_NBYTES,
-    SHARE,
     Marginal,
     RunningMarginals,
-    has_marginals,
     kept_axes,
     marginals_of,
     running_marginals,
@@ -103,20 +100,6 @@ def test_any_split_over_ranks_adds_up_along_the_other_axes(cuts: list[int], axis
     parts = [marginals_of(np.ascontiguousarray(shard), others) for shard in shards]
     for other in others:
         assert Marginal.added(part[other] for part in parts).agrees_with(whole[other])
-
-
-def test_they_are_kept_within_the_stated_size_the_shortest_first() -> None:
-    assert kept_axes((4096, 4096), 2) == (0, 1)
-    assert kept_axes((192, 192), 4) == (1,)  # both would be more than a fiftieth
-    assert kept_axes((256, 2000), 4) == (0, 1)
-    assert kept_axes((8, 2048, 4096), 2) == (0, 1, 2)
-    assert kept_axes((4000,), 4) == kept_axes((60, 60), 4) == kept_axes((), 4) == ()
-    assert kept_axes((1, 300, 300), 4) == (1, 2)
-    for shape in (*SHAPES, (10**6, 300), (50_257, 768)):
-        nbytes = sum(12 * shape[axis] for axis in kept_axes(shape, 4))
-        assert nbytes <= min(math.prod(shape) * 4 // SHARE, MAX_NBYTES)
-    assert not has_marginals(from_name("int32"))
-    assert not has_marginals(from_name("complex64"))
 
 
 def test_what_float32_does_not_have_is_neither_zero_nor_infinite() -> None:
