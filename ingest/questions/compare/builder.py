@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
-from ingest.questions.compare.first_difference import scaled_before
-from ingest.questions.compare.judge import Judge
-from ingest.questions.compare.layout_comparison import LayoutComparison
 from ingest.questions.compare.matching import COLUMNS, MatchedBy
 from ingest.questions.compare.programs import OperatorGap, Programs
 from ingest.questions.compare.result import (
@@ -21,16 +18,15 @@ from ingest.questions.compare.result import (
     Limits,
     NameCounts,
 )
-from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source, steps_run
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.placement.decide import Certainty
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
 from ingest.reader.text import counted
 from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
 
 #: The most tensors that a comparison lists; if more differ, the worst of them.
 MAX_LISTED = 50_000
@@ -59,6 +55,10 @@ class ComparisonBuilder:
     """If tensors were put together: how many by placement and certainty."""
     damaged: int = 0
     """Tensors that could not be read because a store is damaged, listed or not."""
+    other_calls: int = 0
+    """Steps whose calls hold other samples on both sides."""
+    notes_on_ranks: Sequence[str] = ()
+    """How ranks number their layers, if that had to be found."""
     _operators: tuple[int, int, int] = (0, 0, 0)
     """Of A, of B and of both, in the step that has most; zeros if all tensors were matched by name."""
     _gaps: dict[tuple[str, str], OperatorGap] = field(default_factory=dict)
@@ -74,26 +74,20 @@ class ComparisonBuilder:
     _unexplained: ComparedTensor | None = None
     _close_beyond: int = 0
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
-    _scaled: dict[Judge, ComparedTensor] = field(default_factory=dict)
-    """The first gradient of the step before, where all of them are B's times one factor."""
+    _unreduced: Sequence[str] = ()
+    """Gradients of which ranks of A hold parts in the first such step."""
     _listed: list[ComparedTensor] = field(default_factory=list)
     _dropped: int = 0
     """Tensors that are counted and not listed."""
 
-    def add(self, a: StepTensors, b: StepTensors, runner: PairRunner, *, is_last: bool = False) -> None:
-        """Compare one step with another; `is_last` if it is the last one of its rank.
+    def add(
+        self, comparison: StepComparison, a: StepTensors, b: StepTensors, rows: Sequence[ComparedTensor]
+    ) -> None:
+        """Count the tensors of a step that was compared, and keep what is worth telling.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        partial = [
-            (side, LeftOut(step.key, step.partial)) for side, step in (("A", a), ("B", b)) if step.partial
-        ]
-        if partial and not self.choices.include_partial:
-            self._leave_out(partial)
-            return
-        comparison = StepComparison(a, b, self.choices, runner, is_last=is_last)
-        tensors = sorted(comparison.compare(), key=lambda tensor: (not tensor.name_a, tensor.number))
         for pattern, guess in comparison.guesses.items():
             self.guesses.setdefault(pattern, guess)
         self._operators = max(self._operators, comparison.operators)
@@ -101,45 +95,26 @@ class ComparisonBuilder:
             self._gaps.setdefault((gap.side, gap.name), gap)
         if comparison.underived:
             self._underived[comparison.underived] = self._underived.get(comparison.underived, 0) + 1
-        self._note_first(comparison, tensors)
-        self._note_unexplained(tensors)
-        self.take(comparison, (a.key, b.key), (a.names, a.names if a.keys == b.keys else b.names), tensors)
-        self._note_rules(a, b)
-
-    def take(
-        self,
-        comparison: StepComparison | LayoutComparison,
-        keys: tuple[StepKey, StepKey],
-        names: Sequence[Iterable[str]],
-        tensors: Sequence[ComparedTensor],
-    ) -> None:
-        """Count the tensors of a step that were compared.
-
-        Args:
-            comparison: of the step.
-            keys: of A and of B; of several ranks, the first.
-            names: of all tensors of A and of B.
-            tensors: in the order in which they are to be listed.
-        """
+        self._note_first(comparison, rows)
+        self._note_unexplained(rows)
+        self._unreduced = self._unreduced or comparison.unreduced
         self.matched += comparison.matched
         self.guessed.update(comparison.guessed)
-        self.steps.append(ComparedStep(*keys, dict(comparison.counts)))
-        self.damaged += sum(row.damaged for row in tensors)
-        self._listed += [
-            row for row in tensors if self.choices.keep_equal or row.verdict is not Verdict.EQUAL
-        ]
+        self.layout.update(comparison.layout)
+        self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
+        self.damaged += sum(row.damaged for row in rows)
+        self._listed += [row for row in rows if self.choices.keep_equal or row.verdict is not Verdict.EQUAL]
         if len(self._listed) > 2 * MAX_LISTED:
             self._drop()
-        for known, own in zip(self._names, names, strict=True):
+        for known, own in zip(self._names, (a.names, a.names if a.keys == b.keys else b.names), strict=True):
             known.update(own)
+        self._note_rules(a, b)
 
-    def leave_out(self, a: StepTensors | LeftOut, b: StepTensors | LeftOut) -> None:
-        """Record a pair of steps that cannot be compared, because one of them, or both, are left out."""
-        self._leave_out([(side, step) for side, step in (("A", a), ("B", b)) if isinstance(step, LeftOut)])
-
-    def _leave_out(self, steps: Sequence[tuple[str, LeftOut]]) -> None:
-        self.left_out += steps
-        self.incomplete += len(steps) == 1
+    def leave_out(self, a: object, b: object) -> None:
+        """Record steps that cannot be compared, because those of one side, or both, are left out."""
+        problems = [(side, left) for side, left in (("A", a), ("B", b)) if isinstance(left, list)]
+        self.left_out += [(side, step) for side, left in problems for step in left]
+        self.incomplete += len(problems) == 1
 
     def finish(
         self,
@@ -148,7 +123,6 @@ class ComparisonBuilder:
         pairing: StepPairing,
         *,
         unmatched_matter: bool = True,
-        notes: Sequence[str] | None = None,
     ) -> Comparison:
         """Return the answer.
 
@@ -157,7 +131,6 @@ class ComparisonBuilder:
             b: its reference.
             pairing: which steps only one of them has.
             unmatched_matter: steps and tensors that only one side has count as a difference.
-            notes: on what was compared, if tensors were put together.
 
         Raises:
             UsageError: no step was compared, or no tensor has a counterpart.
@@ -169,8 +142,8 @@ class ComparisonBuilder:
         if len(self._listed) > MAX_LISTED:
             self._drop()
         tensors = tuple(self._listed)
-        if notes is None:
-            notes = [*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)]
+        about_ranks = self._notes_on_ranks() if pairing.together else self._notes(tensors)
+        notes = (*pairing.notes, *about_ranks, *_sample_notes(a, b))
         return Comparison(
             a=a.label,
             b=b.label,
@@ -208,29 +181,22 @@ class ComparisonBuilder:
         if self._dropped:
             yield f"only the {MAX_LISTED} worst tensors are listed, {self._dropped} others are only counted"
 
-    def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
+    def _note_first(self, comparison: StepComparison, rows: Sequence[ComparedTensor]) -> None:
         """Record the first difference of this step, if none of an earlier step is known."""
-        judge = comparison.judge
-        before = self._scaled.pop(judge, None)
-        if judge.scaled is not None:
-            self._scaled[judge] = next(row for row in tensors if row.name_a and row.number == judge.scaled)
-        if self.first and tensors and (tensors[0].key_a.step or 0) > (self.first.tensor.key_a.step or 0):
+        if self.first and rows and (rows[0].key_a.step or 0) > (self.first.tensor.key_a.step or 0):
             return  # it would read elements for nothing
-        first = comparison.first(tensors)
-        if first and before and judge.blames_scale:
-            first = scaled_before(before, first.tensor)
-        if first:
+        if first := comparison.first(rows):
             self._take_first(first)
 
     def _take_first(self, first: FirstDifference) -> None:
         """Keep the earlier one of two first differences; of those at one place, all ranks."""
         if self.first is None or _order(first.tensor) < _order(self.first.tensor):
             self.first = first
-        elif _order(first.tensor)[:2] == _order(self.first.tensor)[:2]:
+        elif _order(first.tensor)[:2] == _order(self.first.tensor)[:2] and not first.tensor.held:
             ranks = {self.first.tensor.key_a.rank, *self.first.ranks, first.tensor.key_a.rank}
             self.first = replace(self.first, ranks=tuple(sorted(ranks)))
 
-    def _note_unexplained(self, tensors: list[ComparedTensor]) -> None:
+    def _note_unexplained(self, tensors: Sequence[ComparedTensor]) -> None:
         """Record the first tensor that rounding does not explain, and how many of these are within limits."""
         beyond = [row for row in tensors if row.bound is not None and not row.bound.explained]
         self._close_beyond += sum(row.verdict is Verdict.CLOSE for row in beyond)
@@ -257,6 +223,28 @@ class ComparisonBuilder:
                 f"the shapes of {counted(reshaped, 'tensor')} differ: if ranks hold shards of them, compare "
                 "all ranks (without @RANK), and --across-layouts puts tensors together"
             )
+
+    def _notes_on_ranks(self) -> Iterator[str]:
+        """Yield what there is to say of how tensors were put together."""
+        if undecided := sum(n for (_, certainty), n in self.layout.items() if certainty == Certainty.OPEN):
+            yield (
+                f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
+                "--layout-map FILE settles it"
+            )
+        if self.other_calls:
+            yield (
+                f"in {counted(self.other_calls, 'step')}, calls of A and B hold other samples of one batch: "
+                "of these steps, only parameters are compared"
+            )
+        if unreduced := self._unreduced:
+            yield (
+                f"each rank of A holds its part of {', '.join(unreduced[:3])}"
+                f"{' and others' * (len(unreduced) > 3)}; the gradients of other parameters are whole. "
+                "Whether they were reduced before the update, the parameters of the next step show"
+            )
+        if self.guessed:
+            yield f"paired by values, because names differ: {counted(self.guessed.total(), 'tensor')}"
+        yield from self.notes_on_ranks
 
     def _notes_on_names(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
         """Yield what there is to say of how tensors were matched."""

@@ -1,20 +1,27 @@
-"""The first tensor of a step that differs: of one operator, the input that is the cause and not its effect.
+"""The first tensor of a step that differs, and what it was computed of.
 
-An operator such as an optimizer writes its result into the memory of its inputs, and these are dumped after
-that. So a changed learning rate changes the dumped weight, which comes before it among the inputs.
+Of one operator, it is the input that is the cause and not its effect: an operator such as an optimizer writes
+its result into the memory of its inputs, and these are dumped after that. So a changed learning rate changes
+the dumped weight, which comes before it among the inputs. Where ranks hold parts of a sum that nobody added
+up, that sum comes first.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 
 from ingest.questions.compare.compared_tensor import UNMATCHED, ComparedTensor, Verdict
+from ingest.questions.compare.dataflow import Dataflow, gradient_name
+from ingest.questions.compare.placing import PlacedTensor
 from ingest.questions.compare.result import ComparedInput, FirstDifference
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
+from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -23,30 +30,58 @@ from workers.tasks.operands import read_whole
 _BAD = frozenset({Verdict.DIFFERENT, Verdict.SHAPE})
 
 
+@dataclass(frozen=True)
+class ComparedTensors:
+    """The tensors of one step on both sides, and what is known of them."""
+
+    a: StepTensors
+    b: StepTensors
+    rows: Sequence[ComparedTensor]
+    """Of equal tensors maybe none."""
+    flow: Dataflow
+    """What the operators of A read."""
+    placed: Mapping[int, PlacedTensor]
+    """By number how ranks hold them, if they were put together."""
+
+    @cached_property
+    def known(self) -> dict[int, ComparedTensor]:
+        """The tensors that both sides have, by number."""
+        return {row.number: row for row in self.rows if row.name_a and row.name_b}
+
+
 def first_difference(
-    a: StepTensors, b: StepTensors, tensors: Sequence[ComparedTensor], number_in_b: Mapping[int, int]
+    step: ComparedTensors, *, scaled: ComparedTensor | None, parts: Mapping[str, ComparedTensor]
 ) -> FirstDifference | None:
     """Return the first tensor that differs, and the inputs of its operator; None if all agree.
 
     If limits were derived, that is the first whose difference nothing executed before explains.
 
     Args:
-        a: the tensors of A.
-        b: the tensors of B.
-        tensors: what is known of them; equal ones may be missing.
-        number_in_b: the numbers in B of the tensors of A that are matched.
+        step: what was compared.
+        scaled: the first gradient of the step before, if such gradients have moved parameters apart.
+        parts: the gradients of parameters of the step before of which each rank held its part of a sum.
 
     Raises:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    first = first_unexplained(tensors)
+    first = _first_unexplained(step.rows)
     if first is None:
         return None
-    if (missing := of_one_side_before(first, tensors, number_in_b)) is not None:
+    if scaled is not None:
+        return _scaled_before(scaled, first)
+    if part := _unreduced_gradient(step, first, parts):
+        return FirstDifference(part, ())
+    if (missing := _of_one_side_before(step, first)) is not None:
         return FirstDifference(missing, ())
-    compared = _by_number(tensors)
-    inputs = _inputs(a, first.number)
+    first = _held_otherwise(step, first) or _unreduced(step, first) or first
+    return _with_inputs(step, first)
+
+
+def _with_inputs(step: ComparedTensors, first: ComparedTensor) -> FirstDifference:
+    """Return the first difference with the inputs of its operator, of which one may be the cause."""
+    a, compared = step.a, step.known
+    inputs = _inputs(a, first.number) if first.name_a else []
     in_place = _written_in_place(a, inputs)
     # Those that differ first, and of these the ones first that can be a cause.
     order = sorted(
@@ -61,39 +96,40 @@ def first_difference(
             reason=known.reason if known else "",
             written_in_place=number in in_place,
         )
-        if _differs(known) and number in number_in_b:
-            answer = _with_values(answer, _only_element(a, number), _only_element(b, number_in_b[number]))
+        if _differs(known) and number in step.flow.in_b:
+            answer = _with_values(
+                answer, _only_element(a, number), _only_element(step.b, step.flow.in_b[number])
+            )
         answers.append(answer)
-    if is_input(first.io) and order:
+    if is_input(first.io) and order and order[0] != first.number and _differs(compared[first.number]):
         first = compared[order[0]]
     return FirstDifference(first, tuple(answers))
 
 
-def first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | None:
+def _first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | None:
     """Return the first tensor that differs and that nothing executed before explains; else any first one."""
     different = [tensor for tensor in tensors if tensor.verdict in _BAD]
     grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
     return min(grown or different, key=lambda tensor: tensor.number, default=None)
 
 
-def scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> FirstDifference:
+def _scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> FirstDifference:
     """Return that the gradients of the step before, which all had one factor, have moved parameters apart."""
     ratio = gradient.metrics.norm_ratio if gradient.metrics else math.nan
     why = f"{ratio:.4g} times B, as all gradients are, and {parameter.name_a} was moved by them"
     return FirstDifference(replace(gradient, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ())
 
 
-def of_one_side_before(
-    first: ComparedTensor, tensors: Iterable[ComparedTensor], number_in_b: Mapping[int, int]
-) -> ComparedTensor | None:
+def _of_one_side_before(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
     """Return what only one side ran right before the input that differs first: a module that was left out.
 
     What was computed before agrees, so what is in between made the difference.
     """
-    if not is_input(first.io) or first.number not in number_in_b:
+    in_b = step.flow.in_b
+    if not is_input(first.io) or first.number not in in_b:
         return None
-    rows = {(row.verdict, row.number): row for row in tensors if row.verdict in UNMATCHED}
-    for verdict, number in ((Verdict.ONLY_B, number_in_b[first.number]), (Verdict.ONLY_A, first.number)):
+    rows = {(row.verdict, row.number): row for row in step.rows if row.verdict in UNMATCHED}
+    for verdict, number in ((Verdict.ONLY_B, in_b[first.number]), (Verdict.ONLY_A, first.number)):
         before = list(takewhile(rows.__contains__, ((verdict, n) for n in range(number - 1, -1, -1))))
         if before:
             row = rows[before[-1]]
@@ -102,9 +138,59 @@ def of_one_side_before(
     return None
 
 
-def _by_number(tensors: Sequence[ComparedTensor]) -> dict[int, ComparedTensor]:
-    """Return the tensors that A has, by their numbers."""
-    return {tensor.number: tensor for tensor in tensors if tensor.name_a}
+def _unreduced_gradient(
+    step: ComparedTensors, first: ComparedTensor, parts: Mapping[str, ComparedTensor]
+) -> ComparedTensor | None:
+    """Return the gradient of which each rank moved its replica by its own part alone; else None."""
+    part = parts.get(gradient_name(first.name_a))
+    if part is None:
+        return None
+    parameters = (n for n in step.known if step.flow.parts[n] is StepPart.PARAMETER)
+    moved = {gradient_name(step.known[n].name_a): n for n in parameters}
+    if any(step.placed[moved[name]].is_same_everywhere for name in parts if name in moved):
+        return None  # gradients are dumped before they are reduced
+    why = f"each rank holds a part of the sum, and moved {first.name_a} by that part alone"
+    return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
+
+
+def _held_otherwise(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
+    """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read."""
+    placed = step.placed
+    number = next((n for n in sorted(placed) if placed[n].usual), first.number)
+    if number >= first.number or first.number not in placed:
+        return None
+    read = step.flow.reads(first.number, step.known) or []
+    if placed[number].cuts not in (placed[n].cuts for n in read):
+        return None
+    own, usual = placed[number].held.placement, placed[number].usual
+    why = f"held as {own}, in other layers as {usual}; {first.name_a} was computed from it"
+    return replace(step.known[number], verdict=Verdict.DIFFERENT, reason=why, level="likely")
+
+
+def _unreduced(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
+    """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
+    placed = step.placed.get(first.number)
+    if placed is None or placed.is_same_everywhere:
+        return None  # so all ranks have read the same
+    parts = step.flow.parts
+    earlier = [n for n in sorted(step.known) if n < first.number and parts[n] is not StepPart.PARAMETER]
+    read = step.flow.reads(first.number, step.known) or earlier[-1:]
+    sums = [n for n in read if n in earlier and _is_part_of_sum(step, n, first)]
+    if not sums:
+        return None
+    # What was computed from parts is parts of a sum, too, as long as that is linear.
+    place = bisect_left(earlier, sums[0])
+    while place and _is_part_of_sum(step, earlier[place - 1], step.known[earlier[place]]):
+        place -= 1
+    why = f"each rank holds a part of the sum, and computed {first.name_a} from that part alone"
+    return replace(step.known[earlier[place]], verdict=Verdict.DIFFERENT, reason=why, level="shown")
+
+
+def _is_part_of_sum(step: ComparedTensors, number: int, following: ComparedTensor) -> bool:
+    """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
+    own, other = (step.a.keys[n].op_name for n in (number, following.number))
+    is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
+    return step.placed[number].is_certain_sum and not is_reduction
 
 
 def _with_values(answer: ComparedInput, value_a: str, value_b: str) -> ComparedInput:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_parts import parts_of
-from ingest.reader.parallel.mesh import Coordinates
+from ingest.reader.parallel.mesh import REPLICATED, Coordinates
 from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
-from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.digest import DIGEST_BYTES, digest
 from workers.arrays.sharded.placement import MeshGrid
 from workers.arrays.sharded.placement_search import Pieces
 from workers.arrays.sketches.marginals import Marginal
@@ -40,7 +41,6 @@ class Holder(NamedTuple):
 class HeldTensors:
     """The tensors of one step over the ranks of a side, in order of execution."""
 
-    step: int
     ranks: Mapping[int, StepTensors]
     coordinates: Mapping[int, Coordinates]
     """By rank, where it is in the mesh; empty if that is not known."""
@@ -49,9 +49,9 @@ class HeldTensors:
     """By tensor, the ranks that have a piece, in order."""
 
     @property
-    def first(self) -> StepTensors:
-        """The step of the lowest rank."""
-        return self.ranks[min(self.ranks)]
+    def step(self) -> int | None:
+        """The number of the step."""
+        return next(iter(self.ranks.values())).key.step
 
     def operands(self, tensor: int) -> tuple[Operand, ...]:
         """Return where the pieces of a tensor are."""
@@ -65,12 +65,6 @@ class HeldTensors:
             pairs.append((side.digests[number].tobytes(), side.meanings[number]))
         return pairs
 
-    @property
-    def contents(self) -> list[bytes]:
-        """By tensor the digests of its pieces, one after another; b"" if one is not known."""
-        of_pieces = ([digest for digest, _ in self.digests(tensor)] for tensor in range(len(self.keys)))
-        return [b"".join(digests) if all(map(any, digests)) else b"" for digests in of_pieces]
-
     def shapes(self, tensor: int) -> tuple[tuple[int, ...], ...]:
         """Return the shape of each piece."""
         return tuple(self.ranks[rank].shapes[number] for rank, number in self.holders[tensor])
@@ -79,11 +73,6 @@ class HeldTensors:
         """Return the type of the elements of the first piece."""
         rank, number = self.holders[tensor][0]
         return self.ranks[rank].dtypes[number]
-
-    def zeros(self, tensor: int) -> float:
-        """Return the share of elements that are known to be zero, of the first piece."""
-        rank, number = self.holders[tensor][0]
-        return self.ranks[rank].zeros[number]
 
     def is_dumped(self, tensor: int) -> bool:
         """Return whether the elements of all pieces were dumped, and not only statistics."""
@@ -138,22 +127,61 @@ class HeldTensors:
         return grid_of(places, self._told(tensor))
 
     def as_step(self) -> StepTensors:
-        """Return the tensors as those of one step, to match their names with those of another side."""
-        first = self.first
-        chosen = [(self.ranks[held[0].rank], held[0].number) for held in self.holders]
+        """Return the tensors as those of one step: with the form of the first piece, and the bytes of all."""
+        firsts = [(self.ranks[held[0].rank], held[0].number) for held in self.holders]
+        tensors = range(len(self.keys))
+        contents = b"".join(map(self._content, tensors))
         return StepTensors(
             key=StepKey(min(self.ranks), self.step),
             keys=self.keys,
-            dtypes=[side.dtypes[number] for side, number in chosen],
-            shapes=[side.shapes[number] for side, number in chosen],
-            meanings=[()] * len(chosen),
-            digests=np.zeros((len(chosen), DIGEST_BYTES), np.uint8),
-            statistics=np.full((len(chosen), len(FIELDS)), np.nan),
-            dumped=np.ones(len(chosen), bool),
-            nbytes=np.zeros(len(chosen), np.int64),
-            places=np.arange(len(chosen)),
-            operands=first.operands,
+            dtypes=[side.dtypes[number] for side, number in firsts],
+            shapes=[side.shapes[number] for side, number in firsts],
+            meanings=[()] * len(firsts),
+            digests=np.frombuffer(contents, np.uint8).reshape(-1, DIGEST_BYTES),
+            statistics=np.array([side.statistics[number] for side, number in firsts]).reshape(
+                -1, len(FIELDS)
+            ),
+            dumped=np.array(list(map(self.is_dumped, tensors)), bool),
+            nbytes=np.array([side.nbytes[number] for side, number in firsts], np.int64),
+            places=np.arange(len(firsts)),
+            operands=_FirstPieces(firsts),
+            removed=frozenset(filter(self.is_removed, tensors)),
         )
+
+    def _content(self, tensor: int) -> bytes:
+        """Return a digest of the digests of all pieces; zeros if one is not known."""
+        digests = [known for known, _ in self.digests(tensor)]
+        if not all(map(any, digests)):
+            return bytes(DIGEST_BYTES)
+        return digests[0] if len(digests) == 1 else digest(b"".join(digests))
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstPieces:
+    """Answers what is asked of a tensor by its first piece."""
+
+    pieces: Sequence[tuple[StepTensors, int]]
+
+    @property
+    def marginals(self) -> Mapping[int, Mapping[int, Marginal]]:
+        """Nothing: those of each piece are asked for by `HeldTensors.marginals`."""
+        return {}
+
+    def operand(self, number: int, _: StepTensors) -> Operand:
+        side, own = self.pieces[number]
+        return side.operand(own)
+
+    def full_name(self, number: int) -> str:
+        side, own = self.pieces[number]
+        return side.operands.full_name(own)
+
+    def model_output(self, number: int) -> ModelOutput | None:
+        side, own = self.pieces[number]
+        return side.operands.model_output(own)
+
+    def attributes(self, number: int) -> dict[str, Any]:
+        side, own = self.pieces[number]
+        return side.operands.attributes(own)
 
 
 def _call(key: TensorKey, number: int = 0) -> TensorKey:
@@ -295,7 +323,6 @@ def _samples_by_call(tensors: Iterable[_Call]) -> dict[int, set[bytes]]:
 
 
 def hold_together(
-    step: int,
     ranks: Mapping[int, StepTensors],
     coordinates: Mapping[int, Coordinates],
     calls: Mapping[TensorKey, int] = MappingProxyType({}),
@@ -321,4 +348,34 @@ def hold_together(
                 order[key] = (number, 0) if rank == min(ranks) else (last, len(order))
             last = order[key][0]
     keys = sorted(order, key=order.__getitem__)
-    return HeldTensors(step, ranks, coordinates, keys, [tuple(holders[key]) for key in keys])
+    return HeldTensors(ranks, coordinates, keys, [tuple(holders[key]) for key in keys])
+
+
+def by_batch(
+    ranks: tuple[Mapping[int, StepTensors], Mapping[int, StepTensors]],
+    places: tuple[Mapping[int, Coordinates], Mapping[int, Coordinates]],
+) -> list[tuple[object, Mapping[int, StepTensors], Mapping[int, StepTensors]]]:
+    """Return the ranks of A and of B that read the same batch, for each batch; all if that is not known.
+
+    They have the same places on the axes of data parallelism that both sides have, with as many places.
+    """
+    axes = [axis for axis in sorted(REPLICATED) if _is_cut_alike(axis, ranks, places)]
+    batches: dict[object, tuple[dict[int, StepTensors], dict[int, StepTensors]]] = {}
+    for number, (side, of_side) in enumerate(zip(ranks, places, strict=True)):
+        for rank, tensors in side.items():
+            batch = tuple(of_side[rank][axis].rank for axis in axes)
+            batches.setdefault(batch, ({}, {}))[number][rank] = tensors
+    return [(batch, *sides) for batch, sides in batches.items()]
+
+
+def _is_cut_alike(
+    axis: str,
+    ranks: tuple[Mapping[int, StepTensors], Mapping[int, StepTensors]],
+    places: tuple[Mapping[int, Coordinates], Mapping[int, Coordinates]],
+) -> bool:
+    """Return whether both sides are known to have the same places, and several, on an axis."""
+    found: list[set[int | None]] = []
+    for side, of_side in zip(ranks, places, strict=True):
+        on_axis = (of_side.get(rank, {}).get(axis) for rank in side)
+        found.append({None if place is None else place.rank for place in on_axis})
+    return found[0] == found[1] and len(found[0]) > 1 and None not in found[0]

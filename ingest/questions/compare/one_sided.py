@@ -12,45 +12,7 @@ from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.flow.operator_kinds import is_input, is_parameter
 from ingest.reader.flow.step_parts import StepPart, parts_of
-from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
-
-
-def one_sided_row(
-    steps: tuple[StepKey, StepKey],
-    number: int,
-    key: TensorKey,
-    form: tuple[str, tuple[int, ...]],
-    verdict: Verdict,
-    *,
-    is_a: bool,
-) -> ComparedTensor:
-    """Return the row of a tensor that the other side does not have.
-
-    Args:
-        steps: of A and of B.
-        number: the place of the tensor in the order of execution of its side.
-        key: its name.
-        form: the type of its elements, and its shape.
-        verdict: `ONLY_A`, `ONLY_B`, or `IGNORED`.
-        is_a: whether A has it.
-    """
-    dtype, shape = form
-    return ComparedTensor(
-        key_a=steps[0],
-        key_b=steps[1],
-        number=number,
-        name_a=key.name if is_a else "",
-        name_b="" if is_a else key.name,
-        graph=key.graph,
-        op_type=key.op_type,
-        io=key.io,
-        dtype_a=dtype if is_a else "",
-        dtype_b="" if is_a else dtype,
-        shape_a=shape if is_a else None,
-        shape_b=None if is_a else shape,
-        verdict=verdict,
-    )
 
 
 def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:

@@ -1,31 +1,42 @@
-"""Compares the tensors of A and B step by step: by digests if these decide, else by reading payloads."""
+"""Compares the tensors of A and B step by step, rank by rank or over all ranks at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
-from ingest.questions.compare.layout_run import LayoutRun, are_cut_differently
+from ingest.questions.compare.held_tensors import (
+    are_cut_into_other_calls,
+    by_batch,
+    calls_of,
+    hold_together,
+    with_tied_weights,
+)
+from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.placing import Placing, SeenPlacements
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
 from ingest.questions.compare.selection import Selection, parse_selection
 from ingest.questions.compare.sources import Source, open_source
-from ingest.questions.compare.step_comparison import Choices
-from ingest.questions.compare.step_pairing import SideSteps, pair_steps
+from ingest.questions.compare.step_comparison import Choices, SeenSteps, StepComparison
+from ingest.questions.compare.step_pairing import SideSteps, StepPairing, pair_runs, pair_steps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.compare.thresholds import Thresholds
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.catalog import Catalog
+from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
+from workers.store.consolidated.blocks import TensorKey
 from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:
@@ -33,6 +44,10 @@ if TYPE_CHECKING:
 
 #: What can be compared: `run.zarr@RANK,STEP` or any part of it, a dump directory, an open store, or a step.
 Side: TypeAlias = str | PathLike[str] | Catalog | Step
+
+_MISSING = "missing, though other ranks have this step"
+_Loaded: TypeAlias = dict[int, StepTensors]
+"""The tensors of a step by rank."""
 
 
 def compare(
@@ -58,9 +73,9 @@ def compare(
     Equal digests decide without reading a payload; of what differs, each distinct pair of payloads is read
     once. Without `client`, this runs in at most four threads of this process.
 
-    Memory: the indexes of four steps, and in each thread or task about 400 MiB, whatever the size of the
-    tensors (see `workers.tasks.compare.compare_pairs`); and 100 MB for the tensors that the result
-    lists, at most `builder.MAX_LISTED`.
+    Memory: the indexes of four steps, of all ranks if they are put together; in each thread or task about
+    400 MiB, whatever the size of the tensors (see `workers.tasks.compare`); and 100 MB for the tensors that
+    the result lists, at most `builder.MAX_LISTED`.
 
     Args:
         a: what is looked at: `run.zarr`, `run.zarr@RANK`, `run.zarr@RANK,STEP`, `run.zarr@step=STEP`, a URL,
@@ -95,6 +110,7 @@ def compare(
         _open(side, include_partial=include_partial, layout=layout, storage_options=storage_options)
         for side in (a, b)
     )
+    sides = side_a, side_b
     steps_a, steps_b = SideSteps.of(side_a, selected_a), SideSteps.of(side_b, selected_b)
     choices = Choices(
         mapping or NameMapping(),
@@ -105,34 +121,74 @@ def compare(
         elements=elements,
         chosen=conditions,
     )
-    if layout_map is not None or are_cut_differently(
-        None if conditions or not elements else (side_a, side_b), steps_a, steps_b, wanted=across_layouts
-    ):
-        if conditions:
-            raise UsageError(
-                "conditions on tensors cannot be given where layouts are compared",
-                hint="Compare all tensors, or rank by rank.",
-            )
-        if not elements:
-            raise UsageError(
-                "layouts are compared by elements", hint="Leave elements in, or compare rank by rank."
-            )
-        with _runner(client) as runner:
-            run = LayoutRun(side_a, side_b, choices, layout_map or LayoutMap())
-            return run.compare(steps_a, steps_b, runner, unmatched_matter=not ignore_unmatched)
-    pairing = pair_steps(steps_a, steps_b)
-    builder = ComparisonBuilder(choices)
+    looked_at = None if conditions or not elements else sides
+    if layout_map is not None or _are_cut_differently(looked_at, steps_a, steps_b, wanted=across_layouts):
+        _check_whole(sides, choices)
+        pairing = pair_runs(steps_a, steps_b, include_partial=include_partial)
+    else:
+        pairing = pair_steps(steps_a, steps_b)
     with ExitStack() as stack:
-        runner = stack.enter_context(_runner(client))
-        loaded = stack.enter_context(closing(_load(pairing.pairs, side_a, side_b)))
-        last = {a.rank: a for a, _ in pairing.pairs}
-        for tensors_a, tensors_b in loaded:
-            if isinstance(tensors_a, LeftOut) or isinstance(tensors_b, LeftOut):
-                builder.leave_out(tensors_a, tensors_b)
+        run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
+        run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
+    return run.builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
+
+
+class _Run:
+    """Compares groups of steps, and collects what they show."""
+
+    def __init__(
+        self, sides: tuple[Source, Source], choices: Choices, runner: PairRunner, layout_map: LayoutMap
+    ) -> None:
+        self._choices, self._runner = choices, runner
+        self._places = sides[0].coordinates(), sides[1].coordinates()
+        self._numbers = LocalNumbers()
+        self._seen: defaultdict[object, SeenSteps] = defaultdict(
+            lambda: SeenSteps(SeenPlacements(layout_map))
+        )
+        self.builder = ComparisonBuilder(choices)
+
+    def compare(
+        self, pairing: StepPairing, groups: Iterator[tuple[_Loaded | list[LeftOut], _Loaded | list[LeftOut]]]
+    ) -> None:
+        """Compare groups of steps as they are loaded."""
+        last = {a[0].rank if a and not pairing.together else None: a for a, _ in pairing.groups}
+        for (keys, _), (a, b) in zip(pairing.groups, groups, strict=True):
+            if isinstance(a, list) or isinstance(b, list):
+                self.builder.leave_out(a, b)
+                continue
+            is_last = any(keys is of_rank for of_rank in last.values())
+            if pairing.together:
+                self._compare_together(a, b, is_last=is_last)
             else:
-                key = tensors_a.key
-                builder.add(tensors_a, tensors_b, runner, is_last=key == last[key.rank])
-    return builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
+                ((own,), (other,)) = a.values(), b.values()
+                self._compare(own, other, (own.key.rank, other.key.rank), is_last=is_last)
+        self.builder.notes_on_ranks = self._numbers.notes
+
+    def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
+        """Compare one step of all ranks: those that read one batch at a time."""
+        places, numbers = self._places, self._numbers
+        for batch, own_a, own_b in by_batch((a, b), places):
+            calls_a, calls_b = calls_of(own_a.values()), calls_of(own_b.values())
+            has_other_calls = are_cut_into_other_calls(own_a, own_b)
+            renamed = with_tied_weights(own_b, own_a)
+            held_b = hold_together(renamed, places[1], calls_a, without_activations=has_other_calls)
+            numbers.learn(own_a, held_b)
+            renamed = with_tied_weights(numbers.apply(own_a), own_b)
+            held_a = hold_together(renamed, places[0], calls_b, without_activations=has_other_calls)
+            placing = Placing(held_a, held_b, self._seen[batch].placements, self._runner)
+            self.builder.other_calls += has_other_calls
+            self._compare(
+                held_a.as_step(),
+                held_b.as_step(),
+                batch,
+                placing=placing,
+                is_last=is_last,
+                has_other_calls=has_other_calls,
+            )
+
+    def _compare(self, a: StepTensors, b: StepTensors, group: object, **known: Any) -> None:
+        comparison = StepComparison(a, b, self._choices, self._seen[group], self._runner, **known)
+        self.builder.add(comparison, a, b, comparison.compare())
 
 
 @contextmanager
@@ -146,24 +202,89 @@ def _runner(client: TaskClient | Callable[[], TaskClient] | None) -> Iterator[Pa
 
 
 def _load(
-    pairs: Iterable[tuple[StepKey, StepKey]], a: Source, b: Source
-) -> Generator[tuple[StepTensors | LeftOut, StepTensors | LeftOut], None, None]:
-    """Yield the tensors of each pair of steps. The next pair is read while one is looked at.
+    pairing: StepPairing, sides: tuple[Source, Source], choices: Choices
+) -> Generator[tuple[_Loaded | list[LeftOut], _Loaded | list[LeftOut]], None, None]:
+    """Yield the tensors of each group of steps by rank, or what is wrong. The next are read meanwhile."""
+    there = [frozenset(side.keys) for side in sides]
+    steps = ((n, key) for group in pairing.groups for n, keys in enumerate(group) for key in keys)
 
-    A step whose index is damaged is left out.
+    def load(step: tuple[int, StepKey]) -> StepTensors | LeftOut:
+        n, key = step
+        if key not in there[n]:
+            return LeftOut(key, _MISSING)
+        try:
+            loaded = sides[n].load(key)
+        except DamagedStore as exc:
+            return LeftOut.damaged(key, exc.message)
+        return LeftOut(key, loaded.partial) if loaded.partial and not choices.include_partial else loaded
+
+    def take(keys: Sequence[StepKey]) -> _Loaded | list[LeftOut]:
+        found = [next(loaded) for _ in keys]
+        problems = [step for step in found if isinstance(step, LeftOut)]
+        if problems or not keys:
+            return problems
+        return {step.key.rank: step for step in found if isinstance(step, StepTensors)}
+
+    with closing(prefetch(steps, load, ahead=2, threads=2, name="dump-ingest-load")) as loaded:
+        for keys_a, keys_b in pairing.groups:
+            yield take(keys_a), take(keys_b)
+
+
+def _check_whole(sides: tuple[Source, Source], choices: Choices) -> None:
+    """Refuse what cannot be done with tensors that are put together from all ranks.
+
+    Raises:
+        UsageError: conditions are given, elements are not to be read, or only ends of tensors were dumped.
     """
-    steps = (side for key_a, key_b in pairs for side in ((a, key_a), (b, key_b)))
-    loaded = prefetch(steps, lambda step: _load_step(*step), ahead=2, threads=2, name="dump-ingest-load")
-    with closing(loaded):
-        for tensors_a in loaded:
-            yield tensors_a, next(loaded)
+    if choices.chosen:
+        raise UsageError(
+            "conditions on tensors cannot be given where layouts are compared",
+            hint="Compare all tensors, or rank by rank.",
+        )
+    if not choices.elements:
+        raise UsageError(
+            "layouts are compared by elements", hint="Leave elements in, or compare rank by rank."
+        )
+    for source in (source for source in sides if source.sample):
+        raise UsageError(
+            f"{source.label}: tensors of which only both ends were dumped cannot be put together",
+            hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
+        )
 
 
-def _load_step(source: Source, key: StepKey) -> StepTensors | LeftOut:
+def _are_cut_differently(
+    sources: tuple[Source, Source] | None, a: SideSteps, b: SideSteps, *, wanted: bool | None
+) -> bool:
+    """Return whether tensors have to be put together before they are compared.
+
+    That is so if the user wants it; or, without a rank named, if one side has several times as many ranks, or
+    parameters of other shapes in `sources`, if that is to be looked for.
+    """
+    if wanted is not None:
+        return wanted
+    few, many = sorted((len(a.ranks), len(b.ranks)))
+    if a.selection.rank is not None or b.selection.rank is not None or not few:
+        return False
+    if few < many:
+        return many % few == 0
+    return sources is not None and many > 1 and _have_other_shards(sources, a, b)
+
+
+def _have_other_shards(sources: tuple[Source, Source], a: SideSteps, b: SideSteps) -> bool:
+    """Return whether a rank has parameters of other shapes on both sides, in the first step of both."""
+    key = next((key for key in a.keys if key in set(b.keys)), None)
+    if key is None or any(source.sample for source in sources):
+        return False
     try:
-        return source.load(key)
-    except DamagedStore as exc:
-        return LeftOut.damaged(key, exc.message)
+        first, second = (_parameter_shapes(source.load(key)) for source in sources)
+    except DamagedStore:
+        return False
+    return any(second.get(own, shape) != shape for own, shape in first.items())
+
+
+def _parameter_shapes(side: StepTensors) -> dict[TensorKey, tuple[int, ...]]:
+    shapes = zip(side.keys, side.shapes, strict=True)
+    return {own: shape for own, shape in shapes if is_parameter(own.op_type)}
 
 
 def _open(

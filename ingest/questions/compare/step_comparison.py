@@ -1,4 +1,8 @@
-"""One step of a rank of A against one of B: which pairs digests decide, and what becomes of the others."""
+"""One step of A against one of B: which pairs digests decide, how far the others are apart, and the verdicts.
+
+A step is that of one rank, or of all ranks, whose pieces `placing` puts together. Digests come first; then
+statistics, where elements were not dumped or are not to be read; then elements. One judge gives the verdicts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ import numpy.typing as npt
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import Dataflow
-from ingest.questions.compare.first_difference import first_difference
+from ingest.questions.compare.first_difference import ComparedTensors, first_difference
 from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors, only_chosen
@@ -23,20 +27,22 @@ from ingest.questions.compare.one_sided import (
     NUMBERED,
     counterparts,
     ignoring_updates,
-    one_sided_row,
     with_last_gradients,
     without_effect,
 )
+from ingest.questions.compare.placing import PlacedTensor, Placing, SeenPlacements
 from ingest.questions.compare.result import FirstDifference, Limits
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
+from ingest.reader.flow.step_parts import StepPart
+from ingest.reader.ranges import named_ranges
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
-from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore
+from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair, PairComparison, compare_pairs
 from workers.tasks.operands import read_whole
@@ -44,7 +50,7 @@ from workers.tasks.operands import read_whole
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user asked for, and what follows from it for all steps."""
+    """What the user asked for."""
 
     mapping: NameMapping
     thresholds: Thresholds
@@ -56,8 +62,6 @@ class Choices:
     """Whether elements are read where digests differ; else, statistics decide."""
     chosen: FilterFields = field(default_factory=FilterFields)
     """Which tensors are compared; all without conditions."""
-    judges: dict[tuple[int, int], Judge] = field(default_factory=dict)
-    """By ranks of A and B: what their steps have shown of rounding."""
 
     @property
     def limits(self) -> Limits:
@@ -67,13 +71,25 @@ class Choices:
         return Limits.FIXED if self.fixed_limits else Limits.DERIVED
 
 
+@dataclass(slots=True)
+class SeenSteps:
+    """What the steps of a rank, or of ranks that read one batch, have shown so far."""
+
+    placements: SeenPlacements
+    judge: Judge = field(default_factory=Judge)
+    scaled: ComparedTensor | None = None
+    """The first gradient of the last step, if all of them were B's times one factor."""
+    parts: Mapping[str, ComparedTensor] = field(default_factory=dict)
+    """The gradients of parameters of the last step of which each rank held its part of a sum."""
+
+
 class _MeasuredPair(NamedTuple):
-    """A pair of tensors whose elements were to be compared."""
+    """A pair of tensors, and how far they are apart."""
 
     pair: TensorPair
-    limits: ThresholdLimits
-    """The fixed ones, or those of the user."""
     outcome: PairComparison
+    placed: PlacedTensor | None = None
+    """How ranks hold it, if it was put together."""
 
 
 def _know_names(a: StepTensors, b: StepTensors) -> bool:
@@ -83,42 +99,66 @@ def _know_names(a: StepTensors, b: StepTensors) -> bool:
 
 
 class StepComparison:
-    """Compares one step of one rank of A with one of B."""
+    """Compares one step of A with one of B."""
 
     def __init__(
-        self, a: StepTensors, b: StepTensors, choices: Choices, runner: PairRunner, *, is_last: bool = False
+        self,
+        a: StepTensors,
+        b: StepTensors,
+        choices: Choices,
+        seen: SeenSteps,
+        runner: PairRunner,
+        *,
+        placing: Placing | None = None,
+        is_last: bool = False,
+        has_other_calls: bool = False,
     ) -> None:
-        """Match the tensors of both; `is_last` if no step of the rank is compared after this one.
+        """Match the tensors of both.
+
+        Args:
+            a: the tensors of A: of one rank, or each as one of all ranks.
+            b: those of B.
+            choices: what the user wants.
+            seen: what earlier steps have shown.
+            runner: where tensors are read.
+            placing: puts pieces of ranks together, if each tensor is one of all ranks.
+            is_last: no step is compared after this one.
+            has_other_calls: calls hold other samples on both sides; see `are_cut_into_other_calls`.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        self._a, self._b, self._choices, self._runner, self._is_last = a, b, choices, runner, is_last
-        self.judge = choices.judges.setdefault((a.key.rank, b.key.rank), Judge())
+        self._a, self._b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
+        self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
+        self._before = seen.scaled, seen.parts
+        self._placed: Mapping[int, PlacedTensor] = {}
         matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
-        if matching.only_a and matching.only_b:
-            aligned = align_programs(
-                a, b, matching, runner, names_tell=_know_names(a, b) or bool(choices.mapping.rules)
-            )
+        if placing is not None:
+            aligned = AlignedPrograms(placing.paired(matching))
+        elif matching.only_a and matching.only_b:
+            names_tell = _know_names(a, b) or bool(choices.mapping.rules)
+            aligned = align_programs(a, b, matching, runner, names_tell=names_tell)
         self.gaps = aligned.gaps
         """The operators that only one side has, if the two ran different ones."""
         self.operators = aligned.operators
         """How many operators A and B have, and in common; zeros if names tell all."""
         self._contents = aligned.contents
-        matching = aligned.matching
-        self.guesses = guessed_names(a, b, matching.pairs)
+        self._all_pairs = aligned.matching.pairs
+        self.guesses = {} if placing else guessed_names(a, b, self._all_pairs)
         """What was guessed of two versions, by pattern over the names of A."""
-        self._all_pairs = matching.pairs
-        matching = only_chosen(matching, a, b, choices.chosen)
+        matching = only_chosen(aligned.matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
         ways = Counter(pair.matched_by for pair in matching.pairs)
         self.guessed = Counter({how.value: count for how, count in ways.items() if how.is_guess})
         """The numbers of pairs that were guessed, by how."""
-        self._are_of_versions = 2 * sum(ways[how] for how in ways if how.is_of_versions) > self.matched
+        of_versions = sum(ways[how] for how in ways if how.is_of_versions)
+        self._are_of_versions = placing is None and 2 * of_versions > self.matched
         self.counts: Counter[Verdict] = Counter()
-        """By verdict; filled by `compare`."""
+        """By verdict; filled by `compare`, like `layout`."""
+        self.layout: Counter[tuple[str, str]] = Counter()
+        """By placement and certainty, if tensors were put together."""
 
     @property
     def underived(self) -> str:
@@ -129,61 +169,82 @@ class StepComparison:
             return "what was executed before the chosen tensors is not compared"
         return ""
 
+    @property
+    def unreduced(self) -> list[str]:
+        """The gradients of parameters of which each rank of A holds a part, if those of others are whole."""
+        return self._placing.unreduced(self._flow.parts) if self._placing else []
+
     @cached_property
     def _number_in_b(self) -> dict[int, int]:
         """The number in B of each matched tensor of A."""
         return {pair.a: pair.b for pair in self._pairs}
 
     @cached_property
+    def _flow(self) -> Dataflow:
+        """What the operators of A read."""
+        a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self._a, self._b))
+        is_same_rank = self._placing is not None or self._a.key.rank == self._b.key.rank
+        return Dataflow(self._a.keys, (a, b), self._number_in_b, is_same_rank=is_same_rank)
+
+    @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
         """The counterpart of each operator, by side."""
         return counterparts(self._a, self._b, self._all_pairs)
 
-    def compare(self) -> Iterator[ComparedTensor]:
-        """Yield the comparison of each tensor; equal ones only if these are kept.
+    def compare(self) -> list[ComparedTensor]:
+        """Compare all tensors; return them in order of execution. Of equal ones, some may be missing.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
         same = self._have_same_digests()
-        self.counts[Verdict.EQUAL] += int(np.count_nonzero(same))
-        if self._choices.keep_equal:
-            for number in np.flatnonzero(same).tolist():
-                yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
-        rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
-        decided, measured = self._measure(rest)
-        judgements: Mapping[int, Judgement] = {}
-        if self._choices.thresholds.are_empty and not self.underived:
-            sure = [known for known in measured if self._is_sure(known.pair)]
-            judgements = self._judgements(sure, np.flatnonzero(same).tolist())
-        compared = [*decided, *(self._judge(known, judgements.get(known.pair.a)) for known in measured)]
+        equal = [self._pairs[number] for number in np.flatnonzero(same).tolist()]
+        rows: list[ComparedTensor] = []
+        if self._placing is not None:
+            measured = [_MeasuredPair(*known) for known in self._placing.measure(self._flow.parts)]
+        else:
+            rows, measured = self._measure([self._pairs[number] for number in np.flatnonzero(~same).tolist()])
+        judgements = self._judgements(measured, equal)
+        judged = {known.pair.a: self._judge(known, judgements.get(known.pair.a)) for known in measured}
+        self._remember(measured, judged)
+        rows += judged.values()
         if self.gaps:
-            compared = ignoring_updates(compared, self._pairs, self._a.keys, self._contents)
-        rows = [*compared, *self._unmatched()]
+            rows = ignoring_updates(rows, self._pairs, self._a.keys, self._contents)
+        rows += self._unmatched()
         if self._choices.thresholds.are_empty and not (self._choices.mapping.rules or self._are_of_versions):
             rows = without_effect(rows, self.matched, (self._a.keys, self._b.keys))
-        for row in rows:
-            self.counts[row.verdict] += 1
-            yield row
+        self.counts.update(row.verdict for row in rows)
+        self.counts[Verdict.EQUAL] += len(equal)
+        self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)
+        if self._choices.keep_equal:
+            rows += [self._row(pair, Verdict.EQUAL, basis="digest") for pair in equal]
+        return sorted(rows, key=lambda row: (not row.name_a, row.number))
 
-    def _is_sure(self, pair: TensorPair) -> bool:
-        """Return whether a pair is of the same tensors, if the two sides ran different operators."""
-        is_numbered = self._a.keys[pair.a].op_type.startswith(NUMBERED)
-        return not (pair.matched_by.is_of_versions or (self.gaps and is_numbered))
-
-    def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
+    def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
         """Return the first of these tensors that differs, and what is known of the inputs of its operator.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        return first_difference(self._a, self._b, tensors, self._number_in_b)
+        scaled, parts = self._before
+        blamed = scaled if self._seen.judge.blames_scale else None
+        known = ComparedTensors(self._a, self._b, rows, self._flow, self._placed)
+        found = first_difference(known, scaled=blamed, parts=parts)
+        if found is None or self._placing is None or not (ranks := self._placing.ranks_apart(found.tensor)):
+            return found
+        why = f"{found.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"
+        return replace(found, tensor=replace(found.tensor, reason=why), ranks=ranks)
+
+    def _is_sure(self, pair: TensorPair) -> bool:
+        """Return whether a pair is of the same tensors, if the two sides ran different operators."""
+        is_numbered = self.gaps and self._a.keys[pair.a].op_type.startswith(NUMBERED)
+        return self._placing is not None or not (pair.matched_by.is_of_versions or is_numbered)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return whether digests show that a pair is equal, (pair,)."""
         a, b, pairs = self._a, self._b, self._pairs
-        if not pairs:
-            return np.zeros(0, bool)
+        if not pairs or self._placing is not None:
+            return np.zeros(len(pairs), bool)
         numbers_a = np.array([pair.a for pair in pairs], int)
         numbers_b = np.array([pair.b for pair in pairs], int)
         digests = a.digests[numbers_a]
@@ -208,50 +269,70 @@ class StepComparison:
     def _measure(self, pairs: Sequence[TensorPair]) -> tuple[list[ComparedTensor], list[_MeasuredPair]]:
         """Compare pairs without elements by statistics; return these, and the pairs that have elements."""
         rows: list[ComparedTensor] = []
-        by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
+        by_content: dict[object, list[TensorPair]] = {}
         by_limits: dict[int, tuple[ThresholdLimits, list[TensorPair]]] = {}
         for pair in pairs:
             limits = self._limits(pair)
             if row := self._undecidable(pair, limits):
                 rows.append(row)
             elif self._have_elements(pair):
-                by_content.setdefault(self._content(pair), []).append((pair, limits))
+                by_content.setdefault(self._content(pair), []).append(pair)
             else:
                 by_limits.setdefault(id(limits), (limits, []))[1].append(pair)
         for limits, members in by_limits.values():
             rows += self._judge_statistics(members, limits)
         # In the order in which A is stored, so that its chunks are read once.
         dtypes, places = self._a.dtypes, self._a.places
-        groups = sorted(by_content.values(), key=lambda group: (dtypes[at := group[0][0].a], int(places[at])))
-        firsts = [group[0][0] for group in groups]
+        groups = sorted(by_content.values(), key=lambda group: (dtypes[at := group[0].a], int(places[at])))
+        firsts = [group[0] for group in groups]
         nbytes = self._a.nbytes[[pair.a for pair in firsts]] + self._b.nbytes[[pair.b for pair in firsts]]
         batches = batched(map(self._operands, firsts), self._runner.parts, int(nbytes.sum()))
         outcomes = chain.from_iterable(self._runner.map(compare_pairs, batches))
         measured = [
-            _MeasuredPair(pair, limits, outcome)
+            _MeasuredPair(pair, outcome)
             for group, outcome in zip(groups, outcomes, strict=True)
-            for pair, limits in group
+            for pair in group
         ]
         return rows, measured
 
-    def _judgements(self, measured: Sequence[_MeasuredPair], equal: Sequence[int]) -> dict[int, Judgement]:
-        """Return the judgements of differing tensors, by the numbers of the measured tensors of A."""
+    def _judgements(
+        self, measured: Sequence[_MeasuredPair], equal: Sequence[TensorPair]
+    ) -> Mapping[int, Judgement]:
+        """Return the judgements of differing tensors, by their numbers; none if limits are not derived."""
+        if not self._choices.thresholds.are_empty or self.underived:
+            return {}
+        known = [self._measured(_MeasuredPair(pair, PairComparison(None))) for pair in equal]
+        known += [self._measured(each) for each in measured if self._is_sure(each.pair)]
+        tensors = sorted((each for each in known if each is not None), key=lambda each: each.number)
+        return self._seen.judge.judge(
+            tensors, self._flow, self._elements, is_last=self._is_last, has_other_calls=self._has_other_calls
+        )
+
+    def _measured(self, known: _MeasuredPair) -> Measured | None:
+        """Return how far a pair is apart; None if that is not known."""
+        (n, of_b, *_), outcome, placed = known
         a, b = self._a, self._b
-        known: list[tuple[TensorPair, Metrics | None]] = [(self._pairs[place], None) for place in equal]
-        known += [(pair, outcome.metrics) for pair, _, outcome in measured if outcome.metrics is not None]
-        known.sort(key=lambda each: each[0].a)
-        tensors = [
-            Measured(n, (a.dtypes[n], b.dtypes[pair.b]), a.shapes[n], metrics, zeros=a.zeros[n])
-            for pair, metrics in known
-            for n in (pair.a,)
-        ]
-        contents = [[b"" if each == _UNKNOWN else each for each in side.contents] for side in (a, b)]
-        is_same_rank = a.key.rank == b.key.rank
-        flow = Dataflow(a.keys, (contents[0], contents[1]), self._number_in_b, is_same_rank=is_same_rank)
-        return self.judge.judge(tensors, flow, self._elements, is_last=self._is_last)
+        dtypes = a.dtypes[n], b.dtypes[of_b]
+        measured = Measured(n, dtypes, a.shapes[n], outcome.metrics, zeros=a.zeros[n])
+        if placed is not None:
+            return placed.measured(measured, outcome.problem)
+        return None if outcome.problem else measured
+
+    def _remember(self, measured: Sequence[_MeasuredPair], rows: Mapping[int, ComparedTensor]) -> None:
+        """Keep what the next step may be explained by."""
+        seen = self._seen
+        self._placed = {known.pair.a: known.placed for known in measured if known.placed}
+        seen.scaled = rows.get(-1 if seen.judge.scaled is None else seen.judge.scaled)
+        seen.parts = {
+            rows[number].name_a: rows[number]
+            for number, placed in self._placed.items()
+            if self._flow.parts[number] is StepPart.PARAMETER_GRADIENT and placed.is_certain_sum
+        }
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""
+        if self._placing is not None:
+            return self._placing.elements(number)
         pair = next((pair for pair in self._pairs if pair.a == number), None)
         if pair is None or not self._have_elements(pair):
             return None
@@ -307,20 +388,31 @@ class StepComparison:
         return *contents, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
     def _judge(self, known: _MeasuredPair, judgement: Judgement | None) -> ComparedTensor:
-        """Return the verdict by what was derived, if that is wanted, or else by fixed limits."""
-        pair, limits, outcome = known
-        metrics = outcome.metrics
-        if metrics is None:
-            return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
+        """Return the verdict by what was derived, if that is wanted, or else by given or fixed limits."""
+        pair, outcome, placed = known
+        limits, metrics = self._limits(pair), outcome.metrics
+        if is_ignored(limits):
+            return self._row(pair, Verdict.IGNORED, placed=placed)
         bound = judgement.bound if judgement else None
-        verdict, reason, level = Verdict.EQUAL, "", ""
-        if judgement is not None and not self._choices.fixed_limits:
-            verdict, reason, level = judgement.verdict, judgement.reason, judgement.level
+        derived = None if self._choices.fixed_limits else judgement
+        basis = outcome.basis if metrics else ""
+        row = self._row(
+            pair,
+            Verdict.EQUAL,
+            basis=basis,
+            metrics=metrics,
+            bound=bound,
+            placed=placed,
+            damaged=outcome.damaged,
+        )
+        if derived and (metrics or derived.verdict is Verdict.NOT_READ):
+            row = replace(row, verdict=derived.verdict, reason=derived.reason, level=derived.level)
+        elif metrics is None:
+            row = replace(row, verdict=Verdict.UNKNOWN, reason=outcome.problem)
         elif not metrics.bit_equal:
             reason = limits.broken(metrics)
-            verdict = Verdict.DIFFERENT if reason else Verdict.CLOSE
-        row = self._row(pair, verdict, reason, basis=outcome.basis, metrics=metrics)
-        return replace(row, bound=bound, level=level)
+            row = replace(row, verdict=Verdict.DIFFERENT if reason else Verdict.CLOSE, reason=reason)
+        return row if placed is None or row.verdict is Verdict.NOT_READ else placed.explained(row)
 
     def _judge_statistics(
         self, pairs: Sequence[TensorPair], limits: ThresholdLimits
@@ -356,22 +448,36 @@ class StepComparison:
         return f"both dumps say {told_a or 'nothing of it'}" if told_a == told_b else ""
 
     def _unmatched(self) -> Iterator[ComparedTensor]:
+        """Yield the rows of the tensors that one side alone has."""
         for verdict, side, numbers in (
             (Verdict.ONLY_A, self._a, self._only_a),
             (Verdict.ONLY_B, self._b, self._only_b),
         ):
-            why = {gap.name: str(gap) for gap in self.gaps if gap.side == ("A" if side is self._a else "B")}
+            is_a = side is self._a
+            why = {gap.name: str(gap) for gap in self.gaps if gap.side == ("A" if is_a else "B")}
             for number in numbers:
-                name, dtype = side.names[number], side.dtypes[number]
+                name, dtype, key = side.names[number], side.dtypes[number], side.keys[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-                row = self._unmatched_row(side, number, Verdict.IGNORED if is_ignored(limits) else verdict)
-                operator = side.keys[number].operator
-                reason = why.get(operator_name(operator)) or self._not_in_partner(operator, row)
-                yield replace(row, reason=reason)
+                ranks = self._placing.holders(number, is_a=is_a) if self._placing else ()
+                own, other = ("a", "b") if is_a else ("b", "a")
+                sides: dict[str, Any] = {f"name_{other}": "", f"dtype_{other}": "", f"shape_{other}": None}
+                sides |= {f"name_{own}": name, f"dtype_{own}": dtype, f"shape_{own}": side.shapes[number]}
+                yield ComparedTensor(
+                    key_a=StepKey(ranks[0], self._a.key.step) if ranks else self._a.key,
+                    key_b=StepKey(ranks[0], self._b.key.step) if ranks else self._b.key,
+                    number=number,
+                    graph=key.graph,
+                    op_type=key.op_type,
+                    io=key.io,
+                    verdict=Verdict.IGNORED if is_ignored(limits) else verdict,
+                    reason=why.get(operator_name(key.operator))
+                    or self._not_in_partner(key.operator, is_a=is_a),
+                    **sides,
+                )
 
-    def _not_in_partner(self, operator: OperatorKey, row: ComparedTensor) -> str:
+    def _not_in_partner(self, operator: OperatorKey, *, is_a: bool) -> str:
         """Return that the operator's counterpart does not have such a tensor; "" if it has no counterpart."""
-        side, other = ("A", "B") if row.name_a else ("B", "A")
+        side, other = ("A", "B") if is_a else ("B", "A")
         if (partner := self._partners.get((side, operator))) is None:
             return ""
         return f"{operator_name(partner)} of {other}, its counterpart, does not have it"
@@ -382,15 +488,15 @@ class StepComparison:
         verdict: Verdict,
         reason: str = "",
         *,
-        basis: str = "",
-        damaged: bool = False,
-        metrics: Metrics | None = None,
+        placed: PlacedTensor | None = None,
+        **known: Any,
     ) -> ComparedTensor:
+        """Return the row of a pair; `known` are further fields of it."""
         a, b = self._a, self._b
-        key, name = a.keys[pair.a], a.names[pair.a]
+        key, name, held = a.keys[pair.a], a.names[pair.a], placed and placed.held
         return ComparedTensor(
-            key_a=a.key,
-            key_b=b.key,
+            key_a=StepKey(held.ranks_a[0], a.key.step) if held else a.key,
+            key_b=StepKey(held.ranks_b[0], b.key.step) if held else b.key,
             number=pair.a,
             name_a=name,
             name_b=name if pair.matched_by is MatchedBy.EXACT else b.names[pair.b],
@@ -399,22 +505,17 @@ class StepComparison:
             io=key.io,
             dtype_a=a.dtypes[pair.a],
             dtype_b=b.dtypes[pair.b],
-            shape_a=a.shapes[pair.a],
-            shape_b=b.shapes[pair.b],
+            shape_a=placed.shapes[0] if placed else a.shapes[pair.a],
+            shape_b=placed.shapes[1] if placed else b.shapes[pair.b],
             verdict=verdict,
             reason=reason,
             matched=pair.matched_by.value,
             guessed=pair.matched_by.is_guess,
             ambiguous=pair.ambiguous,
             form=pair.form.value,
-            basis=basis,
-            metrics=metrics,
-            damaged=damaged,
+            held=held,
+            **known,
         )
-
-    def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:
-        steps, form = (self._a.key, self._b.key), (side.dtypes[number], side.shapes[number])
-        return one_sided_row(steps, number, side.keys[number], form, verdict, is_a=side is self._a)
 
 
 #: The digest of a payload that is not known.

@@ -44,26 +44,30 @@ class SideSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepPairing:
-    """Which step is compared with which, and what only one side has. All in order of step, then rank."""
+    """Which steps are compared with which, and what only one side has. All in order of step, then rank."""
 
-    pairs: tuple[tuple[StepKey, StepKey], ...]
-    """A step of A, and the step of B that it is compared with."""
+    groups: tuple[tuple[tuple[StepKey, ...], tuple[StepKey, ...]], ...]
+    """Steps of A, and those of B that they are compared with: one of a rank, or that of all ranks."""
     only_a: tuple[StepKey, ...] = ()
     """Steps of A that B does not have at all."""
     only_b: tuple[StepKey, ...] = ()
     """Steps of B that A does not have at all."""
     half_complete: tuple[StepKey, ...] = ()
     """Steps that both have, and that are complete on one side alone; named by that side."""
+    together: str = ""
+    """Of which ranks tensors are put together; "" if ranks are compared one by one."""
 
     @property
     def notes(self) -> list[str]:
-        """A note for each rank of A that is compared with a rank of B that has another number."""
-        ranks = dict.fromkeys((a.rank, b.rank) for a, b in self.pairs if a.rank != b.rank)
+        """What ranks were put together; or which ranks of other numbers are compared with each other."""
+        if self.together:
+            return [f"tensors were put together from {self.together} (see --rank-by-rank)"]
+        ranks = dict.fromkeys((a.rank, b.rank) for (a,), (b,) in self.groups if a.rank != b.rank)
         return [f"rank {a} of A is compared with rank {b} of B" for a, b in ranks]
 
 
 def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
-    """Pair the steps of A with those of B.
+    """Pair the steps of each rank of A with those of a rank of B.
 
     A single rank on either side is compared whatever the numbers of the two; several ranks are compared by
     number. Steps are compared by number, unless one step is named on either side.
@@ -83,11 +87,58 @@ def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
     half_a = _also_in(b.left_out, missed_a, rank_of_b)
     half_b = _also_in(a.left_out, missed_b, {rank_b: rank_a for rank_a, rank_b in rank_of_b.items()})
     return StepPairing(
-        tuple(pairs),
+        tuple(((key,), (other,)) for key, other in pairs),
         tuple(key for key in missed_a if key not in half_a),
         tuple(key for key in missed_b if key not in half_b),
         (*half_a, *half_b),
     )
+
+
+def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairing:
+    """Pair the steps of all ranks of A with those of all ranks of B, by number unless one is named.
+
+    A step that was left out of a rank when its side was opened has no keys on that side.
+
+    Raises:
+        UsageError: A and B have no step in common.
+    """
+    steps_a, steps_b = (
+        {key.step for key in (*side.keys, *side.left_out) if key.step is not None} for side in (a, b)
+    )
+    named = a.selection.step, b.selection.step
+    pairs = [(step, step) for step in sorted(steps_a & steps_b)]
+    if named[0] is not None and named[1] is not None:
+        pairs = [(named[0], named[1])]
+    if not pairs:
+        raise UsageError(
+            f"{a.label} and {b.label} have no step in common",
+            hint=f"A has {a}, B has {b}. Name what to compare: STORE@step=STEP.",
+        )
+    return StepPairing(
+        tuple(
+            (_of_all_ranks(a, step_a, include_partial), _of_all_ranks(b, step_b, include_partial))
+            for step_a, step_b in pairs
+        ),
+        _missed_by_all(a, {step for step, _ in pairs}, b.selection),
+        _missed_by_all(b, {step for _, step in pairs}, a.selection),
+        together=f"{named_ranges('rank', a.ranks)} of A and {named_ranges('rank', b.ranks)} of B",
+    )
+
+
+def _of_all_ranks(side: SideSteps, step: int, include_partial: bool) -> tuple[StepKey, ...]:  # noqa: FBT001
+    keys = tuple(StepKey(rank, step) for rank in side.ranks)
+    if any(key.step == step for key in side.left_out):
+        return ()  # what is missing of it was named when the side was opened
+    there = set(side.keys)
+    return tuple(key for key in keys if key in there) if include_partial else keys
+
+
+def _missed_by_all(side: SideSteps, compared: AbstractSet[int], other: Selection) -> tuple[StepKey, ...]:
+    """Return the steps that the other side lacks, once for each; none if a step was named there."""
+    if other.step is not None:
+        return ()
+    lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
+    return tuple(StepKey(min(side.ranks), step) for step in lacking)
 
 
 def _rank_of_b(a: SideSteps, b: SideSteps) -> dict[int, int]:

@@ -82,7 +82,7 @@ def _layout_of(snapshot: Snapshot) -> RunLayout:
             number = int(np.argmax(has.sum(axis=1)))
             opened = shared.of_step(shared.steps[number])
             loaded = {rank: load_step(shared.store, one) for rank, one in opened.items()}
-            held = hold_together(shared.steps[number], loaded, shared.store.coordinates(ranks))
+            held = hold_together(loaded, shared.store.coordinates(ranks))
             places = [statistics.axis.place(key) or 0 for key in held.keys]
             table.add(held, places, find_collective_results(held, seen, number, places, runner), missing)
             # Also what the step has and `held` leaves out, such as passes that train nothing.

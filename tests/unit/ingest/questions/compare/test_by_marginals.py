@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Comparison, Verdict, compare, layout_comparison
+from ingest.questions.compare import Comparison, Verdict, compare, placing
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
 from workers.model import StepKey
@@ -57,7 +57,7 @@ def placements(answer: Comparison) -> dict[str, tuple[str, str]]:
 
 
 def test_only_what_marginals_leave_open_is_searched_by_elements(stores: tuple[Path, Path]) -> None:
-    with patch.object(layout_comparison, "search_placements", wraps=search_placements) as searching:
+    with patch.object(placing, "search_placements", wraps=search_placements) as searching:
         answer = compare(*stores, keep_equal=True, ignore_unmatched=True)
     assert placements(answer) == {name: (how, "certain") for name, how in HELD.items()}
     assert answer.is_within

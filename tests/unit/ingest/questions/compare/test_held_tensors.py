@@ -27,7 +27,7 @@ ONES, ZEROS = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
 def held(root: Path, *ranks: Dump, mesh: str = "") -> HeldTensors:
     source = open_source(Selection(str(write(root, [list(ranks)]))), layout=LAYOUT)
     places = {rank: Mesh.parse(mesh).coordinates(rank) for rank in range(len(ranks))} if mesh else {}
-    return hold_together(0, {key.rank: source.load(key) for key in source.keys}, places)
+    return hold_together({key.rank: source.load(key) for key in source.keys}, places)
 
 
 def in_step(root: Path, *ranks: Dump) -> dict[int, StepTensors]:
@@ -107,7 +107,7 @@ def test_without_activations_parameters_and_gradients_are_left(tmp_path: Path) -
     ranks = in_step(
         tmp_path, {"Parameter a": ONES, "Linear a": ONES, "Gradient a": ONES, "Gradient a.output": ONES}
     )
-    kept = hold_together(0, ranks, {}, without_activations=True)
+    kept = hold_together(ranks, {}, without_activations=True)
     assert [(key.op_type, key.op_name) for key in kept.keys] == [("Parameter", "a"), ("Gradient", "a")]
 
 
@@ -132,7 +132,7 @@ def test_places_on_the_mesh_make_a_grid(tmp_path: Path) -> None:
 def test_a_reduction_that_was_not_awaited_is_told_by_the_file(tmp_path: Path) -> None:
     unpack("pt/parallel-layouts", tmp_path)
     source = open_source(Selection(str(tmp_path / "parallel-layouts/sglang-tp2")))
-    both = hold_together(0, {key.rank: source.load(key) for key in source.keys if key.step == 0}, {})
+    both = hold_together({key.rank: source.load(key) for key in source.keys if key.step == 0}, {})
     awaited = {both.keys[number].op_name for number in range(len(both.keys)) if both.is_awaited(number)}
     assert {"embed_output", "mlp_output.layer_id=0"} <= awaited
     assert "attn_q.layer_id=0" not in awaited

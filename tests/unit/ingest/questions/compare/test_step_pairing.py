@@ -28,7 +28,7 @@ def side(
 
 def test_several_ranks_and_steps_are_compared_by_number() -> None:
     pairing = pair_steps(side([0, 1], [3, 4]), side([1, 2], [4, 5]))
-    assert pairing.pairs == ((StepKey(1, 4), StepKey(1, 4)),)
+    assert pairing.groups == (((StepKey(1, 4),), (StepKey(1, 4),)),)
     assert pairing.only_a == (StepKey(0, 3), StepKey(1, 3), StepKey(0, 4))
     assert pairing.only_b == (StepKey(2, 4), StepKey(1, 5), StepKey(2, 5))
     assert pairing.half_complete == ()
@@ -37,21 +37,21 @@ def test_several_ranks_and_steps_are_compared_by_number() -> None:
 
 def test_a_single_rank_on_either_side_is_compared_whatever_the_numbers() -> None:
     pairing = pair_steps(side([3], [1, 2]), side([7], [2, 3]))
-    assert pairing.pairs == ((StepKey(3, 2), StepKey(7, 2)),)
+    assert pairing.groups == (((StepKey(3, 2),), (StepKey(7, 2),)),)
     assert (pairing.only_a, pairing.only_b) == ((StepKey(3, 1),), (StepKey(7, 3),))
     assert pairing.notes == ["rank 3 of A is compared with rank 7 of B"]
 
 
 def test_one_step_is_compared_with_another_only_if_both_are_named() -> None:
     both = pair_steps(side([0], [1], rank=0, step=1), side([0], [5], rank=0, step=5))
-    assert both.pairs == ((StepKey(0, 1), StepKey(0, 5)),)
+    assert both.groups == (((StepKey(0, 1),), (StepKey(0, 5),)),)
     with pytest.raises(UsageError, match="no rank and step in common"):
         pair_steps(side([0], [1], rank=0, step=1), side([0], [5]))
 
 
 def test_who_names_one_step_does_not_miss_the_others() -> None:
     pairing = pair_steps(side([0, 1], [2], step=2), side([0, 1], range(5)))
-    assert len(pairing.pairs) == 2
+    assert len(pairing.groups) == 2
     assert (pairing.only_a, pairing.only_b) == ((), ())
     # Another rank of the same step is missed.
     assert pair_steps(side([0, 1], [2]), side([0], [2], step=2)).only_a == ()
@@ -60,7 +60,7 @@ def test_who_names_one_step_does_not_miss_the_others() -> None:
 
 def test_who_names_one_rank_does_not_miss_the_others() -> None:
     pairing = pair_steps(side([1], [2, 3], rank=1), side([0, 1], [3, 4]))
-    assert pairing.pairs == ((StepKey(1, 3), StepKey(1, 3)),)
+    assert pairing.groups == (((StepKey(1, 3),), (StepKey(1, 3),)),)
     assert pairing.only_a == (StepKey(1, 2),)
     assert pairing.only_b == (StepKey(1, 4),)
 
@@ -96,11 +96,11 @@ def test_without_a_selection_every_step_is_compared_or_named_once(
     except UsageError:
         assert not a & b
         return
-    compared_a, compared_b = ([pair[n] for pair in pairing.pairs] for n in (0, 1))
+    compared_a, compared_b = ([group[n][0] for group in pairing.groups] for n in (0, 1))
     assert sorted([*compared_a, *pairing.only_a, *pairing.half_complete], key=lambda key: key.order) == list(
         ours.keys
     )
     assert sorted([*compared_b, *pairing.only_b], key=lambda key: key.order) == list(theirs.keys)
-    assert pair_steps(theirs, replace(ours, left_out=frozenset())).pairs == tuple(
-        sorted(((y, x) for x, y in pairing.pairs), key=lambda pair: pair[0].order)
+    assert pair_steps(theirs, replace(ours, left_out=frozenset())).groups == tuple(
+        sorted(((y, x) for x, y in pairing.groups), key=lambda group: group[0][0].order)
     )

@@ -1,0 +1,456 @@
+"""How ranks hold the tensors of a step: each pair is put together from the pieces of all ranks, and measured.
+
+Digests decide first, then marginals with one pass over the elements, then a search among all known ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.compare.by_marginals import confirmed, propose, same_content
+from ingest.questions.compare.compared_tensor import ComparedTensor, HeldBy, Verdict
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.judge import Measured, but_for_factor
+from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
+from ingest.questions.compare.runner import PairRunner, answer_each
+from ingest.questions.compare.thresholds import default_limit
+from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of, placement_text
+from ingest.questions.placement.decide import (
+    Certainty,
+    Decision,
+    contradicts,
+    decide,
+    explain_difference,
+    settled_by,
+)
+from ingest.questions.placement.layout_map import LayoutMap
+from ingest.reader.flow.step_parts import StepPart
+from ingest.reader.parallel.told_placement import told_text
+from workers.arrays.comparison import no_difference
+from workers.arrays.sharded.assembly import replicas
+from workers.arrays.sharded.placement import Held, Placement
+from workers.arrays.sharded.placement_search import is_sum, trimmed
+from workers.tasks.compare import (
+    PairComparison,
+    PlacedPair,
+    PlacementAnswer,
+    PlacementQuestion,
+    compare_placed,
+    read_placed,
+    search_placements,
+)
+
+#: Of how many tensors of a kind the values are searched for blocks in any order, if none has any.
+_OF_A_KIND = 8
+#: How many tensors of B are tried for one whose name only A has.
+_NEIGHBOURS = 4
+#: The most elements of a tensor that are read to see which ranks differ.
+_MOST_ELEMENTS = 1 << 26
+#: How close the ratio of a gradient must be to the number of data-parallel ranks.
+_FACTOR = 1e-3
+#: How tensors are paired whose values need not agree: their names say that they are the same.
+_BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
+#: With which certainty ranks hold parts of a sum.
+_SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """How the ranks of both sides hold a tensor."""
+
+    decision: Decision | None
+    held: HeldBy
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    """Put together, of A and of B."""
+    odd: str
+    """What the dump tells of how its ranks hold it, if values show otherwise; else ""."""
+    usual: str
+    """How ranks hold others of its kind, if most are held in another way; else ""."""
+    is_same_everywhere: bool
+    """Whether all ranks of A hold the same bytes."""
+    note: str = ""
+    """What was allowed for."""
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether ranks hold it whole, or cut alike on both sides, so that operators on it do the same."""
+        way = self.decision.way if self.decision else None
+        if way is None:
+            return False
+        held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
+        return way.same_on_both or held <= {Held.REPLICATED}
+
+    @property
+    def cuts(self) -> frozenset[Held]:
+        """The ways in which it is cut, along whatever axis."""
+        way = self.decision.way if self.decision else None
+        return frozenset(dimension.held for dimension in way.a.dimensions) if way else frozenset()
+
+    @property
+    def is_certain_sum(self) -> bool:
+        """Whether ranks are known to hold parts of what is whole in B."""
+        decision = self.decision
+        way = decision.way if decision and decision.certainty in _SHOWN else None
+        return way is not None and is_sum(way.a) and not way.same_on_both
+
+    def measured(self, known: Measured, problem: str) -> Measured | None:
+        """Return how far both sides are apart, with how they are held; None if nothing could be read."""
+        way = self.decision.way if self.decision else None
+        if known.metrics is None and (problem or self.decision is None or way is not None):
+            return None
+        return known._replace(
+            shape=self.shapes[1],
+            fits=known.metrics is not None,
+            spread=way.spread if way else 0.0,
+            is_alike=self.is_alike,
+            averaged=_ranks_of_mean(way.a) / _ranks_of_mean(way.b) if way else 1.0,
+        )
+
+    def explained(self, row: ComparedTensor) -> ComparedTensor:
+        """Return a judged row with what the way in which ranks hold the tensor adds to its verdict."""
+        decision, bound = self.decision, row.bound
+        if decision and decision.way and decision.certainty is Certainty.BY_MARGINALS:
+            limit = max(default_limit(row.dtype_a), default_limit(row.dtype_b))
+            verdict = Verdict.CLOSE if decision.way.error <= limit else Verdict.UNKNOWN
+            reason = f"elements were removed from the store; {decision.explanation}"
+            return replace(row, verdict=verdict, reason=reason, basis="marginals")
+        if row.metrics is None:
+            return replace(row, reason=row.reason or (decision.explanation if decision else ""))
+        if self.odd:
+            reason = f"its ranks hold it as {self.held.placement}, and {self.odd}"
+            bound = bound and replace(bound, explained=False)
+            return replace(row, verdict=Verdict.DIFFERENT, reason=reason, bound=bound)
+        if row.verdict is Verdict.DIFFERENT and decision is not None:
+            return replace(row, reason="; ".join(filter(None, (row.reason, explain_difference(decision)))))
+        if row.verdict is Verdict.CLOSE and decision is not None:
+            is_likely = decision.certainty is Certainty.LIKELY
+            return (
+                replace(row, verdict=Verdict.UNKNOWN)
+                if is_likely
+                else replace(row, reason=self.note or row.reason)
+            )
+        return row
+
+
+def _ranks_of_mean(held: Placement) -> int:
+    return math.prod(cut.size for cut in held.dimensions if cut.held is Held.MEAN)
+
+
+@dataclass(slots=True)
+class SeenPlacements:
+    """What is kept from step to step."""
+
+    layout_map: LayoutMap
+    agreements: Agreements = field(default_factory=Agreements)
+    in_vain: defaultdict[Kind, float] = field(default_factory=lambda: defaultdict(float))
+    """By kind, how many tensors no way fits; below zero if the values showed that of any."""
+
+
+class Placing:
+    """Puts the tensors of one step of all ranks of A and of B together."""
+
+    def __init__(self, a: HeldTensors, b: HeldTensors, seen: SeenPlacements, runner: PairRunner) -> None:
+        """Begin with the tensors of both sides, and what earlier steps have shown."""
+        self._a, self._b, self._seen, self._runner = a, b, seen, runner
+        self._pairs: dict[int, TensorPair] = {}
+        self._decisions: dict[int, Decision] = {}
+        self._outcomes: dict[int, PairComparison] = {}
+        """By tensor: how far the two sides are apart, where that was measured to decide."""
+        self._problems: dict[int, PlacementAnswer] = {}
+        self._odd: dict[int, str] = {}
+        """By tensor: what shows that its ranks should hold it in another way."""
+
+    def paired(self, matching: Matching) -> Matching:
+        """Return the pairs that names tell, and those of which values agree in some way; decide about all.
+
+        So the output of a row-parallel layer before its reduction is found to be a partial sum of the output.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
+        guesses = [pair for pair in matching.pairs if pair.matched_by not in _BY_NAME]
+        self._search([pair for pair in self._pairs.values() if self.can_be_read(pair)])
+        self._decide_removed([pair for pair in self._pairs.values() if self._is_removed(pair)])
+        taken = self._match_by_content([*guesses, *self._neighbours(matching.only_a)])
+        only_a = {*matching.only_a, *(pair.a for pair in guesses)} - self._pairs.keys()
+        only_b = {*matching.only_b, *(pair.b for pair in guesses)} - taken
+        self._settle()
+        return Matching([pair for _, pair in sorted(self._pairs.items())], sorted(only_a), sorted(only_b))
+
+    def measure(self, parts: Sequence[StepPart]) -> Iterator[tuple[TensorPair, PairComparison, PlacedTensor]]:
+        """Yield how far the two sides of each pair are apart, put together as decided.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        wanted = [
+            (number, self._placed(pair, decision))
+            for number, decision in self._decisions.items()
+            if (pair := self._pairs[number])
+            and decision.way is not None
+            and number not in self._outcomes
+            and not self._is_removed(pair)
+        ]
+        answers = answer_each(self._runner, compare_placed, [job for _, job in wanted])
+        outcomes = self._outcomes | dict(zip([number for number, _ in wanted], answers, strict=True))
+        batches = self._cuts_of_batches(parts)
+        for number, pair in sorted(self._pairs.items()):
+            outcome = outcomes.get(number) or self._unread(pair)
+            placed = self._held(pair)
+            if parts[number] is StepPart.GRADIENT:
+                outcome, placed = _rescaled(outcome, placed, batches)
+            yield pair, outcome, placed
+
+    def elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return the elements of both sides, put together as decided; None if they cannot be read."""
+        pair, decision = self._pairs.get(number), self._decisions.get(number)
+        if pair is None or decision is None or decision.way is None or not self.can_be_read(pair):
+            return None
+        return read_placed(self._placed(pair, decision))
+
+    def ranks_apart(self, row: ComparedTensor) -> tuple[int, ...]:
+        """Return the ranks whose part or replica of a tensor differs, if others have theirs as B has it."""
+        pair, decision = self._pairs.get(row.number), self._decisions.get(row.number)
+        if row.key_a.step != self._a.step or pair is None or decision is None or not self.can_be_read(pair):
+            return ()
+        way, size = decision.way, math.prod(row.shape_a or ())
+        if way is None or way.same_on_both or is_sum(way.a) or size > _MOST_ELEMENTS:
+            return ()
+        limit = row.bound.limit if row.bound else 0.0
+        holders, apart = self._a.holders[pair.a], set()
+        for choice in replicas(way.a.assembly):
+            placed = PlacedPair(self._a.operands(pair.a), self._b.operands(pair.b), choice, way.b.assembly)
+            if (read := read_placed(placed)) is None:
+                return ()
+            a, b = (np.asarray(side, np.float64) for side in read)
+            owners = trimmed(choice, way.b.assembly).read(list(map(_Number, range(len(holders)))), 0, a.size)
+            apart |= {
+                holders[own].rank
+                for own in np.unique(owners).tolist()
+                if not np.linalg.norm((a - b)[owners == own]) <= limit * np.linalg.norm(b[owners == own])
+            }
+        return tuple(sorted(apart)) if len(apart) < len(holders) else ()
+
+    def unreduced(self, parts: Sequence[StepPart]) -> list[str]:
+        """Return the gradients of parameters of which ranks of A hold parts, if those of others are whole."""
+        sums, whole = [], 0
+        for number, decision in self._decisions.items():
+            is_gradient = parts[number] is StepPart.PARAMETER_GRADIENT
+            if decision.way is None or not is_gradient or decision.certainty is not Certainty.CERTAIN:
+                continue
+            is_part = is_sum(decision.way.a) and not decision.way.same_on_both
+            sums += [self._a.keys[number].name] * is_part
+            whole += not is_part
+        return sums if whole else []
+
+    def holders(self, number: int, *, is_a: bool) -> tuple[int, ...]:
+        """Return the ranks of a side that hold a tensor of it."""
+        return tuple(holder.rank for holder in (self._a if is_a else self._b).holders[number])
+
+    def can_be_read(self, pair: TensorPair) -> bool:
+        """Return whether the elements of all pieces are there."""
+        is_dumped = self._a.is_dumped(pair.a) and self._b.is_dumped(pair.b)
+        return is_dumped and not self._is_removed(pair)
+
+    def _is_removed(self, pair: TensorPair) -> bool:
+        return self._a.is_removed(pair.a) or self._b.is_removed(pair.b)
+
+    def _search(self, pairs: Iterable[TensorPair]) -> None:
+        """Decide how the ranks of both sides hold each of these tensors, each by itself."""
+        open_pairs = [pair for pair in pairs if not self._have_same_content(pair)]
+        if not self._seen.layout_map.placements:
+            open_pairs = self._without_confirmed(open_pairs)
+        of_kind: defaultdict[Kind, list[TensorPair]] = defaultdict(list)
+        for pair in open_pairs:
+            of_kind[self._kind(pair.a)].append(pair)
+        first = [pair for pairs in of_kind.values() for pair in pairs[:_OF_A_KIND]]
+        other = [pair for pairs in of_kind.values() for pair in pairs[_OF_A_KIND:]]
+        for asked in (first, other):
+            questions = [
+                replace(self._question(pair), by_content=self._seen.in_vain[self._kind(pair.a)] < _OF_A_KIND)
+                for pair in asked
+            ]
+            answers = answer_each(self._runner, search_placements, questions)
+            for pair, answer in zip(asked, answers, strict=True):
+                self._take(pair, answer)
+
+    def _kind(self, tensor: int) -> Kind:
+        return kind_of(self._a.keys[tensor], len(self._a.shapes(tensor)[0]))
+
+    def _without_confirmed(self, pairs: Sequence[TensorPair]) -> list[TensorPair]:
+        """Decide what marginals propose and elements confirm, in one pass over these; return the rest."""
+        proposals = {pair: propose(self._a, pair.a, self._b, pair.b) for pair in pairs}
+        proposed = [(pair, proposal) for pair, proposal in proposals.items() if proposal is not None]
+        jobs = [self._placed(pair, proposal.decision) for pair, proposal in proposed]
+        answers = answer_each(self._runner, compare_placed, jobs)
+        for (pair, proposal), outcome in zip(proposed, answers, strict=True):
+            decision = confirmed(proposal, outcome.metrics, self._dtypes(pair)) if outcome.metrics else None
+            if decision is not None:
+                self._decisions[pair.a], self._outcomes[pair.a] = decision, outcome
+        return [pair for pair in pairs if pair.a not in self._decisions]
+
+    def _decide_removed(self, pairs: Iterable[TensorPair]) -> None:
+        """Decide about tensors that were removed from a store: by digests, or by marginals alone."""
+        for pair in pairs:
+            if self._have_same_content(pair):
+                continue
+            proposal = propose(self._a, pair.a, self._b, pair.b)
+            if proposal is not None and proposal.is_shown:
+                self._decisions[pair.a] = proposal.decision
+
+    def _have_same_content(self, pair: TensorPair) -> bool:
+        """Return whether digests show that all pieces of both sides are equal, and decide that they are."""
+        decision = same_content(self._a, pair.a, self._b, pair.b)
+        if decision is None:
+            return False
+        size = math.prod(self._b.shapes(pair.b)[0])
+        self._decisions[pair.a] = decision
+        self._outcomes[pair.a] = PairComparison(no_difference(size), "digest")
+        return True
+
+    def _dtypes(self, pair: TensorPair) -> tuple[str, str]:
+        return self._a.dtype(pair.a), self._b.dtype(pair.b)
+
+    def _placed(self, pair: TensorPair, decision: Decision) -> PlacedPair:
+        way = decision.way
+        assert way is not None  # noqa: S101  (for mypy)
+        operands = self._a.operands(pair.a), self._b.operands(pair.b)
+        return PlacedPair(*operands, *(way.worst or (way.a.assembly, way.b.assembly)))
+
+    def _take(self, pair: TensorPair, answer: PlacementAnswer) -> None:
+        if answer.problem:
+            self._problems[pair.a] = answer
+        else:
+            decision = self._decisions[pair.a] = decide(answer.search, self._dtypes(pair))
+            fits_by_content = decision.fits and answer.search.order is not None
+            self._seen.in_vain[self._kind(pair.a)] += -math.inf if fits_by_content else not decision.fits
+
+    def _question(self, pair: TensorPair) -> PlacementQuestion:
+        a, b = self._a, self._b
+        return PlacementQuestion(a.operands(pair.a), b.operands(pair.b), a.pieces(pair.a), b.pieces(pair.b))
+
+    def _match_by_content(self, candidates: Iterable[TensorPair]) -> set[int]:
+        """Pair tensors whose values agree in some way; return those of B."""
+        candidates = [pair for pair in candidates if self.can_be_read(pair)]
+        answers = answer_each(self._runner, search_placements, list(map(self._question, candidates)))
+        taken: set[int] = set()
+        for pair, answer in zip(candidates, answers, strict=True):
+            decision = decide(answer.search, self._dtypes(pair))
+            if pair.a in self._pairs or decision.certainty is not Certainty.CERTAIN:
+                continue
+            self._pairs[pair.a], self._decisions[pair.a] = pair, decision
+            taken.add(pair.b)
+        return taken
+
+    def _neighbours(self, only_a: Iterable[int]) -> Iterator[TensorPair]:
+        """Yield pairs of a tensor that only A has and one of B that was executed soon after it."""
+        place_in_b = {pair.a: pair.b for pair in self._pairs.values()}
+        for a in only_a:
+            later = next(
+                (place_in_b[after] for after in range(a, len(self._a.keys)) if after in place_in_b), None
+            )
+            if later is None or len(self._a.holders[a]) < 2:
+                continue
+            for b in range(later, min(later + _NEIGHBOURS, len(self._b.keys))):
+                if len(self._a.shapes(a)[0]) == len(self._b.shapes(b)[0]) > 0:
+                    yield TensorPair(a, b, MatchedBy.CONTENT)
+
+    def _settle(self) -> None:
+        """Settle what is open by what the dump tells, others of the same kind, and the user's map."""
+        agreements = self._seen.agreements
+        kinds = {n: kinds_of(self._a.keys[n], len(self._a.shapes(n)[0])) for n in self._decisions}
+        for number, decision in self._decisions.items():
+            told = self._a.told(number) if len(self._a.holders[number]) > 1 else {}
+            checked = self._decisions[number] = settled_by(told, decision)
+            if contradicts(told, checked):
+                self._odd[number] = f"the dump tells {told_text(told)}"
+            elif not (checked.way is not None and is_sum(checked.way.a) and self._a.is_awaited(number)):
+                # Else, ranks may hold a sum only because nobody waited for its reduction yet.
+                agreements.learn([kinds[number][0]], checked)
+        for number, decision in self._decisions.items():
+            agreed = agreements.settle(kinds[number], decision)
+            mapped = self._decisions[number] = self._seen.layout_map.apply(self._a.keys[number].name, agreed)
+            if mapped.way is not decision.way:
+                self._outcomes.pop(number, None)  # it was measured in another way
+
+    def _unread(self, pair: TensorPair) -> PairComparison:
+        """Return why a pair was not measured; without a problem if it is open how it is held."""
+        if answer := self._problems.get(pair.a):
+            return PairComparison(None, problem=answer.problem, damaged=answer.damaged)
+        if self._is_removed(pair):
+            return PairComparison(None, problem="elements were removed from the store")
+        return PairComparison(None, problem="" if self.can_be_read(pair) else "elements were not dumped")
+
+    def _held(self, pair: TensorPair) -> PlacedTensor:
+        a, b, decision = self._a, self._b, self._decisions.get(pair.a)
+        way = decision.way if decision else None
+        return PlacedTensor(
+            decision,
+            HeldBy(
+                self.holders(pair.a, is_a=True),
+                self.holders(pair.b, is_a=False),
+                placement_text(decision) if decision else "?",
+                decision.certainty.value if decision else Certainty.OPEN.value,
+                decision.explanation if decision else "",
+            ),
+            (way.a.assembly.shape, way.b.assembly.shape)
+            if way
+            else (a.shapes(pair.a)[0], b.shapes(pair.b)[0]),
+            self._odd.get(pair.a, ""),
+            self._seen.agreements.odd(self._kind(pair.a), decision) if decision else "",
+            a.pieces(pair.a).identical,
+        )
+
+    def _cuts_of_batches(self, parts: Sequence[StepPart]) -> frozenset[tuple[int, int]]:
+        """Return along which axis, over how many ranks, batches are cut: as tokens and what comes first."""
+        cuts = set()
+        numbers = sorted(self._pairs)
+        first = next((number for number in numbers if not parts[number].is_of_parameter), None)
+        for number in numbers:
+            decision = self._decisions.get(number)
+            if decision is not None and decision.way and (number == first or "int" in self._a.dtype(number)):
+                dimensions = decision.way.a.dimensions
+                cuts |= {(cut.axis, cut.size) for cut in dimensions if cut.axis is not None}
+        return frozenset(cuts)
+
+
+def _rescaled(
+    outcome: PairComparison, placed: PlacedTensor, batches: frozenset[tuple[int, int]]
+) -> tuple[PairComparison, PlacedTensor]:
+    """Return a gradient of activations without the factor that data parallelism gives it.
+
+    Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients
+    that are as many times larger. Gradients of parameters are averaged afterwards, and must not have that.
+    """
+    way = placed.decision and placed.decision.way
+    if not way or outcome.metrics is None:
+        return outcome, placed
+    sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
+    if any(cut.held is Held.MEAN and cut.size in sizes for cut in way.a.dimensions):
+        # Parts of a sum that is as many times larger look like a mean.
+        return outcome, replace(placed, odd="")
+    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
+        return outcome, placed
+    size = round(way.factor)
+    note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
+    metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
+    return replace(outcome, metrics=metrics), replace(placed, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A piece whose elements are its number: put together, pieces show where each of them lies."""
+
+    number: int
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the elements of a range."""
+        return np.full(stop - start, self.number)
