@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT, report_left_out
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT, EXIT_PARTLY, report_left_out
 from ingest.cli.opening import load_settings
 from ingest.cli.options import (
     Conditions,
@@ -144,7 +144,8 @@ def command(
 ) -> None:
     """Compare two steps, ranks, runs or dumps, tensor by tensor.
 
-    B is the reference. Exits with 0 if every tensor is within its limits, and with 5 if not.
+    B is the reference. Exits with 0 if every tensor is within its limits, with 5 if not, and with 4 if nothing
+    differs, but not all could be compared.
 
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
@@ -250,4 +251,6 @@ def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | 
 def _exit_code(comparison: Comparison) -> int:
     if comparison.damaged or any(left.is_damaged for _, left in comparison.left_out):
         return EXIT_DAMAGE
+    if comparison.is_undecided:
+        return EXIT_PARTLY
     return 0 if comparison.is_within else EXIT_DIFFERENT

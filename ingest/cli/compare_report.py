@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import print_json, print_line, print_table, say
+from ingest.cli.printing import Style, print_json, print_line, print_table, say
 from ingest.cli.question import print_answer
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
@@ -144,7 +144,8 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     if (first := comparison.first) is not None:
         _say_first(first)
     verdict = comparison.verdict + _of_both_sides(comparison)
-    say(verdict, label="verdict", style="bold green" if comparison.is_within else "bold red")
+    style: Style = "bold green" if comparison.is_within else "yellow" if comparison.is_undecided else "bold red"
+    say(verdict, label="verdict", style=style)
 
 
 def _of_both_sides(comparison: Comparison) -> str:

@@ -210,9 +210,20 @@ class Comparison:
     @property
     def is_within(self) -> bool:
         """Whether no difference was found: all tensors are within their limits, and none is missing."""
-        good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
-        missing = self.unmatched_matter and (self._are_steps_missing or self.incomplete)
-        return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
+        return not self._bad and not self._is_missing
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing differs or is missing, but some tensors could not be compared."""
+        return self._bad == {Verdict.UNKNOWN} and not self._is_missing
+
+    @property
+    def _bad(self) -> set[Verdict]:
+        return self.counts.keys() - (GOOD if self.unmatched_matter else GOOD | UNMATCHED)
+
+    @property
+    def _is_missing(self) -> bool:
+        return self.unmatched_matter and bool(self._are_steps_missing or self.incomplete)
 
     @property
     def _are_steps_missing(self) -> bool:
@@ -229,9 +240,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict on everything: `equal`, `close` or `different`."""
+        """The verdict on everything: `equal`, `close`, `different` or `not decided`."""
         if not self.is_within:
-            return Verdict.DIFFERENT.value
+            return "not decided" if self.is_undecided else Verdict.DIFFERENT.value
         is_equal = self.counts.keys() <= {Verdict.EQUAL, Verdict.IGNORED, *UNMATCHED}
         return Verdict.EQUAL.value if is_equal else Verdict.CLOSE.value
 
