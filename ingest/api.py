@@ -19,9 +19,9 @@ from ingest.page.watchers import watchers
 from ingest.questions.audit import AuditAnswer, audit
 from ingest.questions.audit_budget import audit_budget
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
-from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.find import find
+from ingest.questions.growth import ErrorGrowth, error_growth
 from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
 from ingest.questions.matrix import Matrix, matrix, rank_values

@@ -144,7 +144,7 @@ def command(
 ) -> None:
     """Compare two steps, ranks, runs or dumps, tensor by tensor.
 
-    B is the reference. Exits with 0 if every tensor is within its limits, with 5 if not, and with 4 if nothing
+    B is the reference. Exits with 0 if every tensor is within its limits, with 5 if not, and with 4 if none
     differs, but not all could be compared.
 
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
@@ -240,7 +240,7 @@ def _by_token(
 def _write_files(comparison: Comparison, html: Path | None, suggest_map: Path | None) -> None:
     # deferred: numba, numpy and zarr take 0.6 s to import
     from ingest.questions.compare.html import to_html
-    from ingest.questions.compare.suggested_map import mapping_text
+    from ingest.questions.compare.matching import mapping_text
 
     if html is not None:
         write_file(html, to_html(comparison))

@@ -10,8 +10,7 @@ import ingest
 from ingest.cli.printing import Style, print_json, print_line, print_table, say
 from ingest.cli.question import print_answer
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
-from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED
-from ingest.questions.compare.result import FirstDifference
+from ingest.questions.compare.result import GOOD, UNMATCHED, FirstDifference
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.question import Rows
 from ingest.reader.ranges import format_ranges
@@ -20,7 +19,7 @@ from workers.errors import UsageError
 from workers.model import StepKey
 
 if TYPE_CHECKING:
-    from ingest.questions.compare.growth import ErrorGrowth
+    from ingest.questions.growth import ErrorGrowth
 
 #: How many steps the summary lists.
 _MAX_STEPS = 24
@@ -144,7 +143,9 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     if (first := comparison.first) is not None:
         _say_first(first)
     verdict = comparison.verdict + _of_both_sides(comparison)
-    style: Style = "bold green" if comparison.is_within else "yellow" if comparison.is_undecided else "bold red"
+    style: Style = (
+        "bold green" if comparison.is_within else "yellow" if comparison.is_undecided else "bold red"
+    )
     say(verdict, label="verdict", style=style)
 
 
@@ -227,8 +228,8 @@ def growth_between(
         UsageError: a side is not a rank of a store, or there are other conditions.
     """
     # deferred: numpy takes 0.1 s to import
-    from ingest.questions.compare.growth import error_growth
     from ingest.questions.compare.selection import parse_selection
+    from ingest.questions.growth import error_growth
 
     of_a, of_b = parse_selection(a), parse_selection(b)
     if (of_a.step, of_b.step) != (None, None):

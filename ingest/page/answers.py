@@ -10,7 +10,7 @@ from ingest.page.questions import ASKED, RANK, STEP, question_endpoint
 from ingest.page.sheet import window
 from ingest.questions.choosing import statistic_named
 from ingest.questions.compare import compare
-from ingest.questions.compare.growth import error_growth
+from ingest.questions.growth import error_growth
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, parse_cells, value_rows
 from ingest.reader.rows import step_row
 from ingest.reader.shown import shown_tensor

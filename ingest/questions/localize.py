@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.compare.selection import parse_selection
-from ingest.questions.compare.stored_forms import StoredForms
+from ingest.questions.compare.stored_steps import StoredForms
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.reader.catalog import open_catalog
 from ingest.reader.plain import Plain

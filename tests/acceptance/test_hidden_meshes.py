@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.compare.compared_tensor import Verdict
-from ingest.questions.compare.result import Comparison
+from ingest.questions.compare.result import Comparison, Verdict
 from ingest.reader.dump_store import DumpStore
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError

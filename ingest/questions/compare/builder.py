@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.matching import COLUMNS, MatchedBy
-from ingest.questions.compare.programs import OperatorGap, Programs
 from ingest.questions.compare.result import (
     ComparedStep,
+    ComparedTensor,
     Comparison,
     FirstDifference,
     GuessedName,
     Limits,
     NameCounts,
+    OperatorGap,
+    Programs,
+    Verdict,
 )
+from ingest.questions.compare.selection import StepPairing
 from ingest.questions.compare.sources import Source, steps_run
 from ingest.questions.compare.step_comparison import Choices, StepComparison
-from ingest.questions.compare.step_pairing import StepPairing
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.snapshot import LeftOut

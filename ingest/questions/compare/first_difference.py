@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 
-from ingest.questions.compare.compared_tensor import UNMATCHED, ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import Dataflow, gradient_name
 from ingest.questions.compare.placing import PlacedTensor
-from ingest.questions.compare.result import ComparedInput, FirstDifference
+from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
 from ingest.reader.flow.step_parts import StepPart

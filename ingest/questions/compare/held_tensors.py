@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,14 +14,20 @@ import numpy as np
 
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.thresholds import relative_difference
+from ingest.questions.placement.decide import Certainty, Decision, fit_limit
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.flow.operator_kinds import is_parameter
 from ingest.reader.flow.step_parts import parts_of
 from ingest.reader.parallel.mesh import REPLICATED, Coordinates
 from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
+from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES, digest
-from workers.arrays.sharded.placement import MeshGrid
-from workers.arrays.sharded.placement_search import Pieces
+from workers.arrays.sharded.agreement import part_error
+from workers.arrays.sharded.assembly import Assembly, Piece, Same
+from workers.arrays.sharded.marginal_placement import MarginalWay, held_as, ways_held
+from workers.arrays.sharded.placement import Dimension, Held, MeshGrid, Placement, placements
+from workers.arrays.sharded.placement_search import Pieces, ScoredWay, Search
 from workers.arrays.sketches.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -379,3 +386,243 @@ def _is_cut_alike(
         on_axis = (of_side.get(rank, {}).get(axis) for rank in side)
         found.append({None if place is None else place.rank for place in on_axis})
     return found[0] == found[1] and len(found[0]) > 1 and None not in found[0]
+
+
+def same_content(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Decision | None:
+    """Return that a tensor is replicated on both sides, if all pieces have equal digests; else None."""
+    digests = {*a.digests(tensor_a), *b.digests(tensor_b)}
+    if len(digests) != 1 or not any(next(iter(digests))[0]):
+        return None
+    way = ScoredWay(replicated_on(a, tensor_a), replicated_on(b, tensor_b), 0.0, 1.0, 0.0)
+    return Decision(way, Certainty.CERTAIN, "all pieces have the same digest", search=Search((way,)))
+
+
+def replicated_on(side: HeldTensors, tensor: int) -> Placement:
+    """Return the placement of a tensor of which all ranks of a side hold the same."""
+    shapes = side.shapes(tensor)
+    if len(shapes) == 1:
+        return Placement((), Piece(0, shapes[0]))
+    parts: tuple[Assembly, ...] = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
+    grid = side.pieces(tensor).grid
+    names = grid.names if grid is not None and len(grid.names) == 1 else ("",)
+    return Placement((Dimension(Held.REPLICATED, len(shapes), None, names[0]),), Same(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalProposal:
+    """The only plain way that marginals leave."""
+
+    decision: Decision
+    others: float
+    """By how much the marginals of the next best way are off; infinite if there is none."""
+    is_shown: bool
+    """Whether the marginals also tell the order of what is cut."""
+
+
+def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> MarginalProposal | None:
+    """Return the way that marginals leave; None if they are not known, leave several or none.
+
+    Of replicas that differ, the worst has to be found by elements; and a mesh of several dimensions has more
+    ways than marginals are compared for.
+    """
+    pieces, whole = a.pieces(tensor_a), b.pieces(tensor_b)
+    name = _dimension(pieces.grid, len(pieces.shapes))
+    if name is None or (len(whole.shapes) > 1 and not whole.identical):
+        return None
+    of_whole = b.marginals(tensor_b, 0)
+    of_pieces = [a.marginals(tensor_a, place) for place in range(len(pieces.shapes))]
+    if not of_whole or not all(of_pieces):
+        return None
+    ways = ways_held(of_pieces, pieces.shapes, of_whole, whole.shapes[0])
+    best = held_as(ways)
+    if best is None or (best.held is Held.REPLICATED and not pieces.identical):
+        return None
+    placement = _placement(best, name, pieces.shapes, whole.shapes[0])
+    if placement is None:
+        return None
+    others = min((way.error for way in ways[1:]), default=math.inf)
+    scored = ScoredWay(placement, replicated_on(b, tensor_b), best.error)
+    text = f"the marginals agree within {best.error:.1e}; {_beyond(others)}"
+    decision = Decision(scored, Certainty.BY_MARGINALS, text, search=Search((scored,)))
+    return MarginalProposal(decision, others, is_shown=best.axis is None or best.axis in of_whole)
+
+
+def confirmed(proposal: MarginalProposal, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
+    """Return the decision that elements confirm; None if they do not agree in the proposed way."""
+    error = relative_difference(metrics)
+    way = proposal.decision.way
+    if way is None or error > fit_limit(dtypes):
+        return None
+    factor = metrics.cosine * metrics.norm_ratio
+    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
+    scored = replace(way, error=error, factor=factor, error_besides_factor=rest)
+    text = f"relative error {error:.1e}; by marginals, {_beyond(proposal.others)}"
+    return Decision(scored, Certainty.CERTAIN, text, search=Search((scored,)))
+
+
+def _beyond(others: float) -> str:
+    if math.isinf(others):
+        return "the shapes allow no other plain way"
+    return f"every other plain way is off by {others:.1e} or more"
+
+
+def _dimension(grid: MeshGrid | None, count: int) -> str | None:
+    """Return the name of the only dimension along which pieces lie in order; None if there are several."""
+    if grid is None:
+        return ""
+    is_plain = len(grid.names) == 1 and np.array_equal(grid.numbers, np.arange(count))
+    return grid.names[0] if is_plain else None
+
+
+def _placement(
+    way: MarginalWay, name: str, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]
+) -> Placement | None:
+    if len(shapes) == 1:
+        return None
+    grid = MeshGrid((name,), np.arange(len(shapes)))
+    fitting = (
+        placement
+        for placement in placements(grid, shapes, whole)
+        if (placement.dimensions[0].held, placement.dimensions[0].axis) == (way.held, way.axis)
+    )
+    return next(fitting, None)
+
+
+#: The word before a number in a name, such as `layers.` or `layer_id=`.
+Family: TypeAlias = str
+
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+_WORD = re.compile(r"\w*\W*$")
+#: How many tensors of a rank must be found under one number, and how many are tried.
+_FITTING, _TRIED = 3, 12
+
+
+@dataclass(slots=True)
+class LocalNumbers:
+    """By rank and family, by how much its numbers are less than those of the reference."""
+
+    shifts: dict[int, dict[Family, int]] = field(default_factory=dict)
+    is_known: bool = False
+    """Whether they have been looked for: they are the same in all steps."""
+
+    def learn(self, ranks: Mapping[int, StepTensors], b: HeldTensors) -> None:
+        """Find the shifts by the values of one step, once.
+
+        Raises:
+            StoreError: a store cannot be reached.
+            DumpError: a file of a dump changed, or cannot be read.
+        """
+        if self.is_known or len(ranks) < 2:
+            return
+        self.is_known = True
+        numbers_b = _numbers(b.keys)
+        of_ranks = {rank: _numbers(side.keys) for rank, side in ranks.items()}
+        for family in _counted_locally(of_ranks, numbers_b):
+            for rank, side in ranks.items():
+                own = of_ranks[rank].get(family, set())
+                shift = _shift(side, b, family, max(numbers_b[family]) - len(own) + 1) if own else 0
+                if shift:
+                    self.shifts.setdefault(rank, {})[family] = shift
+
+    def apply(self, ranks: Mapping[int, StepTensors]) -> dict[int, StepTensors]:
+        """Return the steps of all ranks with the numbers of the reference in their names."""
+        return {
+            rank: replace(side, keys=[renumbered(key, self.shifts[rank]) for key in side.keys])
+            if rank in self.shifts
+            else side
+            for rank, side in ranks.items()
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each family that was renumbered."""
+        families = sorted({family for shifts in self.shifts.values() for family in shifts})
+        return [
+            f"ranks of A number {family}* from 0 each: "
+            + ", ".join(
+                f"rank {rank} has {family}{shifts[family]} and following"
+                for rank, shifts in self.shifts.items()
+                if family in shifts
+            )
+            for family in families
+        ]
+
+
+def renumbered(key: TensorKey, shifts: Mapping[Family, int]) -> TensorKey:
+    """Return a key with the numbers of the reference."""
+    parts, end = [], 0
+    for match, family in _families(key.op_name):
+        parts += [key.op_name[end : match.start()], str(int(match[0]) + shifts.get(family, 0))]
+        end = match.end()
+    return key._replace(op_name="".join([*parts, key.op_name[end:]]))
+
+
+def _families(name: str) -> Iterator[tuple[re.Match[str], Family]]:
+    for match in _NUMBER.finditer(name):
+        word = _WORD.search(name, 0, match.start())
+        yield match, word[0] if word else ""
+
+
+def _numbers(keys: list[TensorKey]) -> dict[Family, set[int]]:
+    """Return by family the numbers that names have."""
+    numbers: dict[Family, set[int]] = {}
+    for key in keys:
+        for match, family in _families(key.op_name):
+            numbers.setdefault(family, set()).add(int(match[0]))
+    return numbers
+
+
+def _counted_locally(
+    of_ranks: Mapping[int, Mapping[Family, set[int]]], numbers_b: Mapping[Family, set[int]]
+) -> list[Family]:
+    """Return the families of which B has numbers that A lacks, and whose ranks count from 0 each."""
+    families = []
+    for family, all_numbers in numbers_b.items():
+        own = [numbers[family] for numbers in of_ranks.values() if family in numbers]
+        from_zero = all(numbers == set(range(len(numbers))) for numbers in own)
+        if len(own) > 1 and from_zero and set().union(*own) < all_numbers:
+            families.append(family)
+    return families
+
+
+def _shift(side: StepTensors, b: HeldTensors, family: Family, highest: int) -> int:
+    """Return the only shift with which tensors of a rank are parts of those of B; 0 if there is none."""
+    places = {key: number for number, key in enumerate(b.keys)}
+    fitting: list[set[int]] = []
+    for number in _telling(side, family):
+        key = side.keys[number]
+        others = {shift: places.get(renumbered(key, {family: shift})) for shift in range(highest + 1)}
+        shifts = {
+            shift for shift, other in others.items() if other is not None and _is_part(side, number, b, other)
+        }
+        fitting += [shifts] if shifts else []  # a partial sum, or blocks, fit nowhere and tell nothing
+        if len(fitting) == _FITTING:
+            break
+    common = set.intersection(*fitting) if fitting else set()
+    return common.pop() if len(common) == 1 else 0
+
+
+def _telling(side: StepTensors, family: Family) -> list[int]:
+    """Return some tensors of a family, parameters first: activations may be sums that B does not have."""
+    members = [
+        number
+        for number, key in enumerate(side.keys)
+        if side.dumped[number] and any(own == family for _, own in _families(key.op_name))
+    ]
+    return sorted(members, key=lambda number: (not _is_parameter(side.keys[number]), number))[:_TRIED]
+
+
+def _is_parameter(key: TensorKey) -> bool:
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "grad" not in name and ("param" in name or "weight" in name)
+
+
+def _is_part(side: StepTensors, number: int, b: HeldTensors, other: int) -> bool:
+    if not b.is_dumped(other):
+        return False
+    try:
+        own, whole = elements_of([side.operand(number), b.operands(other)[0]])
+        error = part_error(own, side.shapes[number], whole, b.shapes(other)[0])
+    except (DamagedStore, ValueError):
+        return False  # whoever compares them names what is wrong
+    return error <= fit_limit([side.dtypes[number], b.dtype(other)])

@@ -30,10 +30,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
-from ingest.questions.compare.rounding import RoundingBound, longest_sum, relative_difference, rounding
-from ingest.questions.compare.thresholds import default_limit
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.thresholds import (
+    RoundingBound,
+    default_limit,
+    longest_sum,
+    relative_difference,
+    rounding,
+)
 from ingest.reader.flow.step_parts import StepPart
 from workers.arrays.comparison import Metrics
 

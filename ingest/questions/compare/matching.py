@@ -10,9 +10,11 @@ differ in `.`, `_` and `/` alone. What is left is for `alignment`.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import repeat
@@ -22,12 +24,78 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.references import is_reference, model_pairs
+from ingest.dump_configs.model import flatten
+from ingest.layouts.reference import REFERENCE
+from ingest.questions.compare.mapping import WILD, NameMapping
+from ingest.questions.compare.result import GOOD, UNMATCHED, ComparedTensor, GuessedName, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.placement.decide import Certainty
+from ingest.reader.context.ge_graph import ModelOutput
+from ingest.reader.flow.operator_kinds import is_input, is_parameter
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
+from workers.store.consolidated.blocks import OperatorKey, TensorKey
 from workers.store.roles import hints_of, roles_of
+
+_ByModel: TypeAlias = dict[ModelOutput, int]
+
+
+def model_pairs(
+    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of outputs of A and B that are the same output of the model.
+
+    At least one side says so, or is a reference; the other may have the operator of the model by its name.
+    """
+    of_a, of_b = list(numbers_a), list(numbers_b)
+    if is_reference(a, of_a) and is_reference(b, of_b):
+        return
+    told_a, named_a = _outputs(a, of_a)
+    told_b, named_b = _outputs(b, of_b)
+    taken: set[int] = set()
+    for output, number in {**named_a, **told_a}.items():
+        # Equal names alone are for those who compare types, too.
+        other = told_b.get(output, named_b.get(output) if output in told_a else None)
+        if other is not None and other not in taken:
+            taken.add(other)
+            yield number, other
+
+
+def is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
+    """Return whether some tensors are of another framework, and named by the operators of the model."""
+    return any(tensors.keys[number].op_type == REFERENCE for number in numbers)
+
+
+def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByModel]:
+    """Return the outputs by what they are in the model: as the dump tells, and of the others, by name."""
+    told: _ByModel = {}
+    named: _ByModel = {}
+    numbers = list(numbers)
+    if is_reference(dump, numbers):
+        known = ((dump.keys[number], number) for number in numbers)
+        return {ModelOutput(of.op_name, of.slot): n for of, n in known if of.op_type == REFERENCE}, {}
+    for number in numbers:
+        key = dump.keys[number]
+        if key.io != "output":
+            continue
+        operands = dump.operands
+        if (output := _told(operands.attributes(number)) or operands.model_output(number)) is not None:
+            told.setdefault(output, number)
+        else:
+            named.setdefault(ModelOutput(flatten(key.op_name), key.slot), number)
+    return told, named
+
+
+def _told(attributes: dict[str, Any]) -> ModelOutput | None:
+    """Return the output of the model that DumpData names; None if it names none."""
+    told = attributes.get("tensor")
+    original = told.get("original_op") if isinstance(told, dict) else None
+    if not isinstance(original, dict):
+        return None
+    name, slot = original.get("name"), original.get("output")
+    return ModelOutput(flatten(name), slot) if isinstance(name, str) and isinstance(slot, int) else None
+
 
 #: Numbers at the end of an operator's name.
 _TRAILING = re.compile(r"(?:[-_.]?(?:op)?\d+)+$")
@@ -358,3 +426,223 @@ def _roles(side: StepTensors) -> npt.NDArray[Any]:
     hints = hints_of((key.op_type, key.op_name, key.io, key.slot) for key in side.keys)
     counts = np.array([np.prod(shape, dtype=np.float64) for shape in side.shapes], np.float64)
     return roles_of(hints, counts, [(key.net, key.graph) for key in side.keys])
+
+
+_HEADER = """\
+# Names of A, and the names of B that they were guessed to be. Every line is a guess: read it before you rely
+# on it. scope: in the network; content: equal bytes; sequence: type, size and order of execution.
+# dump-ingest compare {a} {b} --map THIS_FILE
+pairs:
+"""
+
+
+def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -> dict[str, GuessedName]:
+    """Return the guesses among the pairs of a step, by pattern over the names of A.
+
+    A guess is about a whole operator (`MatMul.MatMul-op47.*`) if all tensors that both have were paired.
+    """
+    by_operator: dict[tuple[OperatorKey, OperatorKey], list[TensorPair]] = {}
+    of_versions = {how for how in MatchedBy if how.is_of_versions}
+    for pair in pairs:
+        if pair.matched_by in of_versions:
+            operators = a.keys[pair.a].operator, b.keys[pair.b].operator
+            by_operator.setdefault(operators, []).append(pair)
+    if not by_operator:
+        return {}
+    places_a, places_b = _places(a), _places(b)
+    names: dict[str, GuessedName] = {}
+    for (operator_a, operator_b), members in by_operator.items():
+        how = members[0].matched_by.value
+        same_places = all(_place(a, pair.a) == _place(b, pair.b) for pair in members)
+        is_whole = same_places and len(places_a[operator_a] & places_b[operator_b]) == len(members)
+        patterns = _patterns(operator_a, operator_b) if is_whole else None
+        texts = [patterns] if patterns else [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
+        for name_a, name_b in texts:
+            names.setdefault(name_a, GuessedName(name_a, name_b, how))
+    return names
+
+
+def _patterns(a: OperatorKey, b: OperatorKey) -> tuple[str, str] | None:
+    """Return patterns of all tensors of two operators; None if they would mean other tensors, too.
+
+    That is if the operators are of different types, occur several times, or have `*` or `?` in their names.
+    """
+    *_, type_a, name_a, occurrence_a = a
+    *_, type_b, name_b, occurrence_b = b
+    tensors_a, tensors_b = f"{type_a}.{name_a}.", f"{type_b}.{name_b}."
+    is_ambiguous = type_a != type_b or occurrence_a or occurrence_b
+    if is_ambiguous or WILD.search(tensors_a) or WILD.search(tensors_b):
+        return None
+    return f"{tensors_a}*", f"{tensors_b}*"
+
+
+def _places(side: StepTensors) -> dict[OperatorKey, set[tuple[str, int]]]:
+    places: dict[OperatorKey, set[tuple[str, int]]] = {}
+    for key in side.keys:
+        places.setdefault(key.operator, set()).add((key.io, key.slot))
+    return places
+
+
+def _place(side: StepTensors, number: int) -> tuple[str, int]:
+    key = side.keys[number]
+    return key.io, key.slot
+
+
+def mapping_text(names: Iterable[GuessedName], labels: Mapping[str, str]) -> str:
+    """Return a mapping file of these guesses.
+
+    Args:
+        names: the guesses.
+        labels: what A and B are, by `a` and `b`.
+    """
+    lines = [f"  - {_pair(name)}  # guess: {name.how}" for name in names]
+    # No pairs at all are a valid file, too.
+    body = "\n".join(lines) + "\n" if lines else "  []\n"
+    return _HEADER.format(**{side: json.dumps(label) for side, label in labels.items()}) + body
+
+
+def _pair(name: GuessedName) -> str:
+    is_glob = name.name_a.endswith(".*") and name.name_b.endswith(".*")
+    plain_a, plain_b = (text.removesuffix(".*") if is_glob else text for text in (name.name_a, name.name_b))
+    if WILD.search(plain_a) or WILD.search(plain_b):
+        template = name.name_b.replace("\\", r"\\")
+        return f"{{regex: {json.dumps(re.escape(name.name_a))}, b: {json.dumps(template)}}}"
+    return f"{{a: {json.dumps(name.name_a)}, b: {json.dumps(name.name_b)}}}"
+
+
+def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
+    """Return a matching in which gradients that were added up in other numbers of calls are the last ones.
+
+    Each call dumps the gradient of a parameter again, with its part added: only the last one is whole.
+    """
+    sides: list[defaultdict[TensorKey, list[int]]] = []
+    for tensors in (a, b):
+        sides.append(defaultdict(list))
+        for number, part in enumerate(parts_of(tensors.keys)):
+            if part is StepPart.PARAMETER_GRADIENT:
+                sides[-1][tensors.keys[number]._replace(occurrence=0, copy=0)].append(number)
+    added = [
+        (sides[0][name], sides[1][name])
+        for name in sides[0].keys() & sides[1].keys()
+        if len(sides[0][name]) != len(sides[1][name])
+    ]
+    if not added:
+        return matching
+    of_a, of_b = ({n for pair in added for n in pair[side]} for side in (0, 1))
+    pairs = [pair for pair in matching.pairs if pair.a not in of_a and pair.b not in of_b]
+    pairs += [TensorPair(own[-1], other[-1], MatchedBy.NAME) for own, other in added]
+    paired = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return replace(
+        matching,
+        pairs=sorted(pairs),
+        only_a=sorted(set(range(len(a.keys))) - paired[0]),
+        only_b=sorted(set(range(len(b.keys))) - paired[1]),
+    )
+
+
+def counterparts(
+    a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]
+) -> dict[tuple[str, OperatorKey], OperatorKey]:
+    """Return the counterpart of each operator, by side: the one with which it shares most tensors."""
+    shared = Counter((a.keys[pair.a].operator, b.keys[pair.b].operator) for pair in pairs)
+    partners: dict[tuple[str, OperatorKey], OperatorKey] = {}
+    for (first, second), _ in shared.most_common():
+        partners.setdefault(("A", first), second)
+        partners.setdefault(("B", second), first)
+    return partners
+
+
+#: Single functions, which are numbered in order: one more or less moves all numbers.
+NUMBERED = ("Functional.", "Tensor.", "Torch.")
+#: With fewer tensors that agree, nothing is known of what others do.
+_FEWEST = 3
+_NO_EFFECT = "nothing that both sides have differs"
+
+
+def without_effect(
+    rows: Sequence[ComparedTensor], named: int, keys: tuple[Iterable[TensorKey], Iterable[TensorKey]]
+) -> list[ComparedTensor]:
+    """Return the rows of a step, with what makes no difference as ignored.
+
+    That is what only one side has, such as recomputed activations, or what is paired by more than names, if
+    all else agrees: had it an effect, something would differ. Parameters and their gradients have theirs in
+    later steps; one in another form, such as a sparse gradient, is there on both sides.
+
+    Args:
+        rows: the step's, of equal tensors maybe none.
+        named: how many pairs names tell.
+        keys: the tensors of A and of B.
+    """
+    if named < _FEWEST or not all(row.verdict in GOOD for row in rows if is_sure(row)):
+        return list(rows)
+    parts = [parts_of(of_side) for of_side in keys]
+    operators = [{f"{key.op_type}.{key.op_name}" for key in of_side} for of_side in keys]
+
+    def is_missing(row: ComparedTensor) -> bool:
+        matters = parts[not row.name_a][row.number].is_of_parameter
+        operator = row.name.rpartition(f".{row.io}")[0]
+        return matters and (row.verdict is Verdict.SHAPE or operator not in operators[bool(row.name_a)])
+
+    return [
+        row
+        if is_sure(row) or row.verdict in GOOD or is_missing(row)
+        else replace(row, verdict=Verdict.IGNORED, reason=row.reason or _NO_EFFECT)
+        for row in rows
+    ]
+
+
+def is_sure(row: ComparedTensor) -> bool:
+    """Return whether names tell that both sides have the tensor: a number of a call does not.
+
+    Nor do they if shapes differ: the calls of one side may read more samples than those of the other. Where
+    it is open how ranks hold a tensor, nothing is known of it but by what was computed from it.
+    """
+    if row.verdict is Verdict.UNKNOWN:
+        held = row.held
+        return held is None or held.certainty != Certainty.OPEN or row.reason != held.explanation
+    is_told = not row.guessed and not row.op_type.startswith(NUMBERED) and row.verdict is not Verdict.SHAPE
+    return is_told and row.verdict not in UNMATCHED
+
+
+_UPDATED = "dumped before its update on one side, and after it on the other: operators read the same"
+
+
+def ignoring_updates(
+    rows: Sequence[ComparedTensor],
+    pairs: Iterable[TensorPair],
+    keys: Sequence[TensorKey],
+    contents: tuple[Sequence[bytes], Sequence[bytes]],
+) -> list[ComparedTensor]:
+    """Return the rows of two programs, with parameters as ignored that differ by their update alone.
+
+    Such a parameter differs, and all that reads it as one side dumped it reads the same on the other side.
+
+    Args:
+        rows: those of tensors that both sides have.
+        pairs: the tensors that were compared.
+        keys: the names of the tensors of A.
+        contents: the digests of the tensors of A, and of B; zeros if not known.
+    """
+    pair_of = {pair.a: pair for pair in pairs}
+    readers: tuple[dict[bytes, list[int]], ...] = ({}, {})
+    for pair in pair_of.values():
+        if is_input(keys[pair.a].io) and pair.matched_by.is_guess:
+            for place, content in enumerate(_contents(pair, contents)):
+                readers[place].setdefault(content, []).append(pair.a)
+    differ = {row.number for row in rows if row.verdict is Verdict.DIFFERENT}
+
+    def is_updated(row: ComparedTensor) -> bool:
+        own = _contents(pair_of[row.number], contents)
+        read = [known.get(content, []) for known, content in zip(readers, own, strict=True) if any(content)]
+        return any(numbers and differ.isdisjoint(numbers) for numbers in read)
+
+    return [
+        replace(row, verdict=Verdict.IGNORED, reason=_UPDATED)
+        if row.number in differ and is_parameter(row.op_type) and is_updated(row)
+        else row
+        for row in rows
+    ]
+
+
+def _contents(pair: TensorPair, contents: tuple[Sequence[bytes], Sequence[bytes]]) -> tuple[bytes, bytes]:
+    return contents[0][pair.a], contents[1][pair.b]

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.by_marginals import confirmed, propose, same_content
-from ingest.questions.compare.compared_tensor import ComparedTensor, HeldBy, Verdict
-from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.held_tensors import HeldTensors, confirmed, propose, same_content
 from ingest.questions.compare.judge import Measured, but_for_factor
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
+from ingest.questions.compare.result import ComparedTensor, HeldBy, Verdict
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.thresholds import default_limit
 from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of, placement_text
@@ -194,10 +193,8 @@ class Placing:
         wanted = [
             (number, self._placed(pair, decision))
             for number, decision in self._decisions.items()
-            if (pair := self._pairs[number])
-            and decision.way is not None
-            and number not in self._outcomes
-            and not self._is_removed(pair)
+            for pair in (self._pairs[number],)
+            if decision.way is not None and number not in self._outcomes and not self._is_removed(pair)
         ]
         answers = answer_each(self._runner, compare_placed, [job for _, job in wanted])
         outcomes = self._outcomes | dict(zip([number for number, _ in wanted], answers, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -10,16 +11,255 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ingest.questions.compare.compared_tensor import GOOD, UNMATCHED, ComparedTensor, Verdict
-from ingest.questions.compare.programs import Programs
+from ingest.questions.compare.thresholds import RoundingBound
 from ingest.reader import notebook
 from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted, number_text
+from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
+from workers.store.strict_json import finite_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class Why(StrEnum):
+    """What became of a call that only one side has."""
+
+    RECOMPUTED = "recomputed"
+    """Another call of its side has the same result from the same inputs."""
+    FUSED = "fused"
+    """The other side does it in another call, or in one before that which is not in the dump."""
+    MOVES = "moves"
+    """It passes elements on as they are."""
+    CONTAINS = "contains"
+    """It is a module or cell, and operators in it are compared."""
+    UNUSED = "unused"
+    """Its side reads nothing of what it writes."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorGap:
+    """An operator that only one side has, and what became of it."""
+
+    side: str
+    """`A` or `B`."""
+    name: str
+    """`type.name`."""
+    why: Why
+    of: str = ""
+    """The operator that it was fused into, on the other side; or of which it has the result, on its own."""
+
+    def __str__(self) -> str:
+        """Describe what became of it, as a sentence without its subject."""
+        if self.why is Why.FUSED:
+            return f"{'B' if self.side == 'A' else 'A'} does it in {self.of}, or right before"
+        if self.why is Why.RECOMPUTED:
+            return f"computes {self.of} again"
+        texts = {
+            Why.MOVES: "passes elements on as they are",
+            Why.CONTAINS: "a module: what runs in it is compared",
+            Why.UNUSED: "nothing reads its output",
+        }
+        return texts.get(self.why, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The operators of A and B, in the step in which they have most."""
+
+    operators_a: int
+    operators_b: int
+    common: int
+    """How many of A are the same as one of B."""
+    gaps: tuple[OperatorGap, ...] = ()
+    """The others, over all steps."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "operators_a": self.operators_a,
+            "operators_b": self.operators_b,
+            "common": self.common,
+            "gaps": [asdict(gap) | {"says": str(gap)} for gap in self.gaps],
+        }
+
+    def __str__(self) -> str:
+        """Return a sentence, such as `A ran 36 operators, B 16, and 15 are the same; ...`."""
+        ran = counted(self.operators_a, "operator")
+        texts = [f"A ran {ran}, B {self.operators_b}, and {self.common} are the same"]
+        for side in ("A", "B"):
+            whys = Counter(gap.why for gap in self.gaps if gap.side == side)
+            counts = ", ".join(
+                f"{whys[why]} {_WORD.get(why, _WORDS[why]) if whys[why] == 1 else _WORDS[why]}"
+                for why in Why
+                if whys[why]
+            )
+            texts += [f"only in {side}: {counts}"] * bool(counts)
+        return "; ".join(texts)
+
+
+_WORDS = {
+    Why.FUSED: "fused",
+    Why.RECOMPUTED: "recomputed",
+    Why.MOVES: "that only move elements",
+    Why.CONTAINS: "modules",
+    Why.UNUSED: "that nothing reads",
+    Why.UNKNOWN: "others",
+}
+#: The same of one.
+_WORD = {Why.MOVES: "that only moves elements", Why.CONTAINS: "module", Why.UNKNOWN: "other"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy(Plain):
+    """How the ranks of both sides hold a tensor that was put together from their pieces."""
+
+    ranks_a: tuple[int, ...]
+    ranks_b: tuple[int, ...]
+    placement: str
+    """`replicated`, `shard 0`, `partial sum`, ...; with that of B behind ` | ` if B has several pieces."""
+    certainty: str
+    """`certain`, `by marginals`, `agreed`, `told`, `mapped`, `by shape`, `likely` or `open`; see
+    `ingest.questions.placement.decide.Certainty`."""
+    explanation: str
+    """What shows that."""
+
+
+class Verdict(StrEnum):
+    """The verdict on one tensor."""
+
+    EQUAL = "equal"
+    """Type, shape and every bit are equal."""
+    CLOSE = "close"
+    """Within the limits."""
+    NOISE = "noise"
+    """Exact arithmetic leaves it open: rounding of what is zero, or what an optimizer made of that."""
+    NOT_READ = "not read"
+    """Nothing was computed from it as it was dumped: it was caught in flight."""
+    DIFFERENT = "different"
+    SHAPE = "shape differs"
+    UNKNOWN = "not compared"
+    """Elements or statistics are missing, damaged, or in a layout that cannot be read."""
+    ONLY_A = "only in A"
+    ONLY_B = "only in B"
+    IGNORED = "ignored"
+    """A rule of the thresholds says so, or its call holds other samples on both sides."""
+
+
+#: Verdicts that do not count as a difference.
+GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.NOISE, Verdict.NOT_READ, Verdict.IGNORED})
+UNMATCHED = frozenset({Verdict.ONLY_A, Verdict.ONLY_B})
+#: In order, the worst first.
+_SEVERITY = (
+    Verdict.SHAPE,
+    Verdict.DIFFERENT,
+    Verdict.UNKNOWN,
+    Verdict.ONLY_A,
+    Verdict.ONLY_B,
+    Verdict.NOT_READ,
+    Verdict.NOISE,
+    Verdict.CLOSE,
+    Verdict.IGNORED,
+    Verdict.EQUAL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTensor:
+    """One tensor of A and the one of B that it was matched with.
+
+    If only one side has the tensor, the name and the type of the other are "", and its shape is None.
+    """
+
+    key_a: StepKey
+    key_b: StepKey
+    number: int
+    """Place in the order of execution of its step in A; in B if only B has it."""
+    name_a: str
+    name_b: str
+    graph: str
+    op_type: str
+    io: str
+    dtype_a: str
+    dtype_b: str
+    shape_a: tuple[int, ...] | None
+    shape_b: tuple[int, ...] | None
+    verdict: Verdict
+    reason: str = ""
+    """The limit that is exceeded, or why nothing could be compared."""
+    matched: str = ""
+    """`exact`, `mapping`, `name`, `reference`, or how it was guessed: `order`, `spelling`, `scope`,
+    `content`, `producers`, `sequence`; "" if it is not matched."""
+    guessed: bool = False
+    """Whether neither names nor a mapping file say that the two are the same tensor."""
+    ambiguous: bool = False
+    """Whether it might as well have been matched with another tensor."""
+    form: str = ""
+    """How the tensor of B was taken: `transposed`, `reshaped`; "" as it is."""
+    basis: str = ""
+    """What was compared: `digest`, `elements`, `device layout`, `statistics` or `marginals`."""
+    metrics: Metrics | None = None
+    damaged: bool = False
+    level: str = ""
+    """What a difference rests on that nothing before explains: `shown`: what its operator read is known and
+    does not explain it; `likely`: what was executed before does not."""
+    held: HeldBy | None = None
+    """Set if layouts were compared: the tensor was put together from the pieces of several ranks."""
+    bound: RoundingBound | None = None
+    """What rounding explains, if ranks of the same program were compared; `held` has it for whole tensors."""
+
+    @property
+    def name(self) -> str:
+        """The name in A, or in B if only B has the tensor."""
+        return self.name_a or self.name_b
+
+    @property
+    def badness(self) -> tuple[int, float, int]:
+        """A key that sorts the worst first: by verdict, NaN and Inf, relative Euclidean distance."""
+        metrics = self.metrics
+        if metrics is None:
+            return _SEVERITY.index(self.verdict), 0.0, self.number
+        distance = metrics.relative_euclidean
+        odd = metrics.nan_mismatch + metrics.inf_mismatch
+        return (
+            _SEVERITY.index(self.verdict),
+            -math.inf if odd or math.isnan(distance) else -distance,
+            self.number,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat row of plain values; metrics are None if they are not known."""
+        metrics = asdict(self.metrics) if self.metrics else dict.fromkeys(METRICS)
+        return {
+            "rank_a": self.key_a.rank,
+            "step_a": self.key_a.step,
+            "rank_b": self.key_b.rank,
+            "step_b": self.key_b.step,
+            "number": self.number,
+            "name_a": self.name_a,
+            "name_b": self.name_b,
+            "graph": self.graph,
+            "op_type": self.op_type,
+            "io": self.io,
+            "dtype_a": self.dtype_a,
+            "dtype_b": self.dtype_b,
+            "shape_a": None if self.shape_a is None else list(self.shape_a),
+            "shape_b": None if self.shape_b is None else list(self.shape_b),
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "level": self.level,
+            "matched": self.matched,
+            "guessed": self.guessed,
+            "ambiguous": self.ambiguous,
+            "form": self.form,
+            "basis": self.basis,
+            **finite_or_none(metrics),
+            **(self.bound.to_dict() if self.bound else {}),
+            **(self.held.to_dict() if self.held else {}),
+        }
 
 
 class Limits(StrEnum):

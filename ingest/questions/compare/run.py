@@ -10,21 +10,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.held_tensors import (
+    LocalNumbers,
     are_cut_into_other_calls,
     by_batch,
     calls_of,
     hold_together,
     with_tied_weights,
 )
-from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.placing import Placing, SeenPlacements
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
-from ingest.questions.compare.selection import Selection, parse_selection
+from ingest.questions.compare.selection import (
+    Selection,
+    SideSteps,
+    StepPairing,
+    pair_runs,
+    pair_steps,
+    parse_selection,
+)
 from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.compare.step_comparison import Choices, SeenSteps, StepComparison
-from ingest.questions.compare.step_pairing import SideSteps, StepPairing, pair_runs, pair_steps
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.compare.thresholds import Thresholds
@@ -111,7 +117,10 @@ def compare(
         for side in (a, b)
     )
     sides = side_a, side_b
-    steps_a, steps_b = SideSteps.of(side_a, selected_a), SideSteps.of(side_b, selected_b)
+    steps_a, steps_b = (
+        SideSteps(side.label, chosen, tuple(side.keys), frozenset(step.key for step in side.left_out))
+        for side, chosen in ((side_a, selected_a), (side_b, selected_b))
+    )
     choices = Choices(
         mapping or NameMapping(),
         thresholds or Thresholds(),

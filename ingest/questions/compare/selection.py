@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.reader.ranges import named_ranges
 from workers.errors import UsageError
 from workers.model import StepKey
 
@@ -74,3 +77,160 @@ def _exists(text: str) -> bool:
         return Path(text).exists()
     except (OSError, ValueError):  # too long for a name, or not a name at all
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class SideSteps:
+    """The steps of one side of a comparison."""
+
+    label: str
+    selection: Selection
+    """What the user named."""
+    keys: tuple[StepKey, ...]
+    """Complete steps, by step, then rank."""
+    left_out: frozenset[StepKey] = frozenset()
+    """Steps that are not complete."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a complete step, in order."""
+        return sorted({key.rank for key in self.keys})
+
+    def __str__(self) -> str:
+        steps = {key.step for key in self.keys if key.step is not None}
+        return f"{named_ranges('rank', self.ranks)} and {named_ranges('step', steps)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPairing:
+    """Which steps are compared with which, and what only one side has. All in order of step, then rank."""
+
+    groups: tuple[tuple[tuple[StepKey, ...], tuple[StepKey, ...]], ...]
+    """Steps of A, and those of B that they are compared with: one of a rank, or that of all ranks."""
+    only_a: tuple[StepKey, ...] = ()
+    """Steps of A that B does not have at all."""
+    only_b: tuple[StepKey, ...] = ()
+    """Steps of B that A does not have at all."""
+    half_complete: tuple[StepKey, ...] = ()
+    """Steps that both have, and that are complete on one side alone; named by that side."""
+    together: str = ""
+    """Of which ranks tensors are put together; "" if ranks are compared one by one."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What ranks were put together; or which ranks of other numbers are compared with each other."""
+        if self.together:
+            return [f"tensors were put together from {self.together} (see --rank-by-rank)"]
+        ranks = dict.fromkeys((a.rank, b.rank) for (a,), (b,) in self.groups if a.rank != b.rank)
+        return [f"rank {a} of A is compared with rank {b} of B" for a, b in ranks]
+
+
+def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
+    """Pair the steps of each rank of A with those of a rank of B.
+
+    A single rank on either side is compared whatever the numbers of the two; several ranks are compared by
+    number. Steps are compared by number, unless one step is named on either side.
+
+    Raises:
+        UsageError: A and B have no rank and step in common.
+    """
+    rank_of_b = _rank_of_b(a, b)
+    pairs = _pairs(a, b, rank_of_b)
+    if not pairs:
+        raise UsageError(
+            f"{a.label} and {b.label} have no rank and step in common",
+            hint=f"A has {a}, B has {b}. Name what to compare: STORE@RANK,STEP.",
+        )
+    missed_a = _missed(a, b.selection, [key for key, _ in pairs])
+    missed_b = _missed(b, a.selection, [key for _, key in pairs])
+    half_a = _also_in(b.left_out, missed_a, rank_of_b)
+    half_b = _also_in(a.left_out, missed_b, {rank_b: rank_a for rank_a, rank_b in rank_of_b.items()})
+    return StepPairing(
+        tuple(((key,), (other,)) for key, other in pairs),
+        tuple(key for key in missed_a if key not in half_a),
+        tuple(key for key in missed_b if key not in half_b),
+        (*half_a, *half_b),
+    )
+
+
+def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairing:
+    """Pair the steps of all ranks of A with those of all ranks of B, by number unless one is named.
+
+    A step that was left out of a rank when its side was opened has no keys on that side.
+
+    Raises:
+        UsageError: A and B have no step in common.
+    """
+    steps_a, steps_b = (
+        {key.step for key in (*side.keys, *side.left_out) if key.step is not None} for side in (a, b)
+    )
+    named = a.selection.step, b.selection.step
+    pairs = [(step, step) for step in sorted(steps_a & steps_b)]
+    if named[0] is not None and named[1] is not None:
+        pairs = [(named[0], named[1])]
+    if not pairs:
+        raise UsageError(
+            f"{a.label} and {b.label} have no step in common",
+            hint=f"A has {a}, B has {b}. Name what to compare: STORE@step=STEP.",
+        )
+    return StepPairing(
+        tuple(
+            (_of_all_ranks(a, step_a, include_partial), _of_all_ranks(b, step_b, include_partial))
+            for step_a, step_b in pairs
+        ),
+        _missed_by_all(a, {step for step, _ in pairs}, b.selection),
+        _missed_by_all(b, {step for _, step in pairs}, a.selection),
+        together=f"{named_ranges('rank', a.ranks)} of A and {named_ranges('rank', b.ranks)} of B",
+    )
+
+
+def _of_all_ranks(side: SideSteps, step: int, include_partial: bool) -> tuple[StepKey, ...]:  # noqa: FBT001
+    keys = tuple(StepKey(rank, step) for rank in side.ranks)
+    if any(key.step == step for key in side.left_out):
+        return ()  # what is missing of it was named when the side was opened
+    there = set(side.keys)
+    return tuple(key for key in keys if key in there) if include_partial else keys
+
+
+def _missed_by_all(side: SideSteps, compared: AbstractSet[int], other: Selection) -> tuple[StepKey, ...]:
+    """Return the steps that the other side lacks, once for each; none if a step was named there."""
+    if other.step is not None:
+        return ()
+    lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
+    return tuple(StepKey(min(side.ranks), step) for step in lacking)
+
+
+def _rank_of_b(a: SideSteps, b: SideSteps) -> dict[int, int]:
+    """Return the rank of B that each rank of A is compared with."""
+    if len(a.ranks) == len(b.ranks) == 1:
+        return {a.ranks[0]: b.ranks[0]}
+    return {rank: rank for rank in a.ranks}
+
+
+def _pairs(a: SideSteps, b: SideSteps, rank_of_b: Mapping[int, int]) -> list[tuple[StepKey, StepKey]]:
+    """Return the steps that both sides have."""
+    are_named = a.selection.step is not None and b.selection.step is not None
+    step_of_b = {a.selection.step: b.selection.step} if are_named else {}
+    counterparts = (StepKey(rank_of_b[key.rank], step_of_b.get(key.step, key.step)) for key in a.keys)
+    in_b = set(b.keys)
+    return [(key, other) for key, other in zip(a.keys, counterparts, strict=True) if other in in_b]
+
+
+def _missed(side: SideSteps, other: Selection, compared: list[StepKey]) -> list[StepKey]:
+    """Return the steps of a side that the other side lacks, as far as the user asked for them there.
+
+    Who names one step of the other side does not miss any other step; who names one rank of it misses only
+    steps of the rank that it is compared with.
+    """
+    if other.step is not None:
+        return []
+    paired = set(compared)
+    rank = None if other.rank is None else compared[0].rank
+    return [key for key in side.keys if key not in paired and rank in (None, key.rank)]
+
+
+def _also_in(
+    others: AbstractSet[StepKey], keys: Iterable[StepKey], ranks: Mapping[int, int]
+) -> list[StepKey]:
+    """Return the keys that are also among the others, of which `ranks` gives the rank for each rank."""
+    return [key for key in keys if StepKey(ranks.get(key.rank, key.rank), key.step) in others]

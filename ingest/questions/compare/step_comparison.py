@@ -17,24 +17,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
-from ingest.questions.compare.compared_tensor import ComparedTensor, Verdict
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import ComparedTensors, first_difference
 from ingest.questions.compare.judge import Judge, Judgement, Measured
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import Form, MatchedBy, TensorPair, match_tensors, only_chosen
-from ingest.questions.compare.one_sided import (
+from ingest.questions.compare.matching import (
     NUMBERED,
+    Form,
+    MatchedBy,
+    TensorPair,
     counterparts,
+    guessed_names,
     ignoring_updates,
+    match_tensors,
+    only_chosen,
     with_last_gradients,
     without_effect,
 )
 from ingest.questions.compare.placing import PlacedTensor, Placing, SeenPlacements
-from ingest.questions.compare.result import FirstDifference, Limits
+from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
 from ingest.reader.flow.step_parts import StepPart
 from ingest.reader.ranges import named_ranges
@@ -493,7 +496,7 @@ class StepComparison:
     ) -> ComparedTensor:
         """Return the row of a pair; `known` are further fields of it."""
         a, b = self._a, self._b
-        key, name, held = a.keys[pair.a], a.names[pair.a], placed and placed.held
+        key, name, held = a.keys[pair.a], a.names[pair.a], placed.held if placed else None
         return ComparedTensor(
             key_a=StepKey(held.ranks_a[0], a.key.step) if held else a.key,
             key_b=StepKey(held.ranks_b[0], b.key.step) if held else b.key,

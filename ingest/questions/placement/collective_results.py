@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ingest.questions.compare.by_marginals import propose
-from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.held_tensors import HeldTensors, propose
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import kind_of

@@ -13,17 +13,50 @@ them. So an alignment goes on behind the first real difference, where no content
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.questions.compare.alignment.calls import Numbers, OperatorCall, only_moves
 from ingest.questions.compare.alignment.evidence import Evidence, Side
-from ingest.questions.compare.alignment.sequence import align_sequences
 from ingest.questions.compare.matching import MatchedBy
-from ingest.questions.compare.programs import Why
+from ingest.questions.compare.result import Why
 from ingest.reader.flow.operator_kinds import is_container
+
+Row: TypeAlias = npt.NDArray[np.int64]
+
+
+def align_sequences(score_row: Callable[[int], Row], count_a: int, count_b: int) -> list[tuple[int, int]]:
+    """Return pairs of places in A and B, ascending on both sides, whose scores add up to the most.
+
+    Takes time in proportion to the product of both lengths, in numpy (about 0.2 s for 5000 by 5000), and
+    memory for two bits of each pair (6 MB).
+
+    Args:
+        score_row: returns the scores of a place of A with all of B, (B,); 0 or less: they are not the same.
+        count_a: the length of A.
+        count_b: the length of B.
+    """
+    best: Row = np.zeros(count_b + 1, np.int64)
+    moves = []
+    for place in range(count_a):
+        above, best, scores = best, best.copy(), score_row(place)
+        best[1:] = np.maximum(above[1:], np.where(scores > 0, above[:-1] + scores, 0))
+        best = np.maximum.accumulate(best)
+        moves.append(np.packbits([best[1:] == best[:-1], best[1:] == above[1:]], axis=1))
+    pairs, column = list[tuple[int, int]](), count_b
+    for place in reversed(range(count_a)):
+        from_left, from_above = np.unpackbits(moves[place], axis=1, count=count_b)
+        while column and from_left[column - 1]:
+            column -= 1
+        if column and not from_above[column - 1]:
+            column -= 1
+            pairs.append((place, column))
+    return pairs[::-1]
+
 
 #: By how many points a call must be ahead of all others to be the same in any order.
 _AHEAD = 4

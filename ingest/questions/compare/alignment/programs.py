@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Gap, align
-from ingest.questions.compare.alignment.calls import OperatorCall, Value, classes_of
-from ingest.questions.compare.alignment.step_calls import calls_of, with_contents
+from ingest.questions.compare.alignment.calls import OperatorCall, Value, calls_of, classes_of, with_contents
 from ingest.questions.compare.matching import (
     Form,
     MatchedBy,
@@ -19,7 +18,7 @@ from ingest.questions.compare.matching import (
     TensorPair,
     without_numbers,
 )
-from ingest.questions.compare.programs import OperatorGap, Why
+from ingest.questions.compare.result import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input

@@ -19,8 +19,7 @@ from ingest.page.moment import Moment
 from ingest.page.questions import ASKED
 from ingest.page.views import SCREENS, compare
 from ingest.questions.compare import ComparedStep, Comparison
-from ingest.questions.compare.programs import OperatorGap, Programs, Why
-from ingest.questions.compare.result import GuessedName
+from ingest.questions.compare.result import GuessedName, OperatorGap, Programs, Why
 from ingest.reader.dump_store import open_store
 from ingest.wiring.consolidation import consolidate
 from tests.made_runs import Values

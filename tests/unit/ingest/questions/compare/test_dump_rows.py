@@ -1,6 +1,6 @@
 """What names, headers and reports of a dump say, in the form of an index."""
 
-from ingest.questions.compare.dumped_steps import keys_of
+from ingest.questions.compare.sources import keys_of
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName
 from workers.model import SourceFile

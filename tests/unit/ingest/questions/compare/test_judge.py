@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ingest.questions.compare.compared_tensor import Verdict
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.judge import Judge, Judgement, Measured
-from ingest.questions.compare.rounding import longest_sum, relative_difference, rounding
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.thresholds import longest_sum, relative_difference, rounding
 from workers.arrays.comparison import Metrics, RunningComparison
 from workers.store.consolidated.blocks import TensorKey
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.step_pairing import SideSteps, pair_steps
+from ingest.questions.compare.selection import Selection, SideSteps, pair_steps
 from workers.errors import UsageError
 from workers.model import StepKey
 

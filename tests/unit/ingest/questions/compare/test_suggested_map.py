@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from ingest.questions.compare import load_mapping
-from ingest.questions.compare.matching import MatchedBy, TensorPair
+from ingest.questions.compare.matching import MatchedBy, TensorPair, guessed_names, mapping_text
 from ingest.questions.compare.result import GuessedName
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.questions.compare.suggested_map import guessed_names, mapping_text
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey

@@ -7,7 +7,7 @@ import pytest
 
 from ingest.questions.compare import Comparison, Verdict, compare, load_mapping
 from ingest.questions.compare.html import to_html
-from ingest.questions.compare.suggested_map import mapping_text
+from ingest.questions.compare.matching import mapping_text
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 

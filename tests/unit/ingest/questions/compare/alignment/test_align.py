@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ingest.questions.compare.alignment.align import align
 from ingest.questions.compare.alignment.calls import OperatorCall, Value
 from ingest.questions.compare.matching import MatchedBy
-from ingest.questions.compare.programs import Why
+from ingest.questions.compare.result import Why
 
 
 def value(name: str, size: int = 8) -> Value:

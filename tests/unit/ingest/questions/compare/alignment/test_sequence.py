@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from ingest.questions.compare.alignment.sequence import align_sequences
+from ingest.questions.compare.alignment.align import align_sequences
 
 Scores = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.questions.compare.growth import LEAST, ErrorGrowth, error_growth
+from ingest.questions.growth import LEAST, ErrorGrowth, error_growth
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
