@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import takewhile
 
 from ingest.questions.compare.dataflow import Dataflow, gradient_name
-from ingest.questions.compare.placing import PlacedTensor
+from ingest.questions.compare.placing import AssembledTensor
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
@@ -39,7 +39,7 @@ class ComparedTensors:
     """Of equal tensors maybe none."""
     flow: Dataflow
     """What the operators of A read."""
-    placed: Mapping[int, PlacedTensor]
+    placed: Mapping[int, AssembledTensor]
     """By number how ranks hold them, if they were put together."""
 
     @cached_property

@@ -1,4 +1,14 @@
-"""One step of all ranks of a side as one: every tensor once, with the ranks that have a piece of it."""
+"""One step of all ranks of a side as one: every tensor once, with the ranks that have a piece of it.
+
+Ranks that number their layers or experts from 0 each, as stages of a pipeline may, get the numbers of the
+reference: if A never has numbers that B has, and each rank counts from 0, the values of some tensors show by
+how much a rank is off. Where they do not show it, names stay as they are.
+
+How ranks hold a tensor may be known before any element is read: by equal digests, or as marginals propose.
+Marginals refute all plain ways but one with some thousand numbers, of which a step of a rank has all in one
+request. The elements then have to confirm that way, in the same pass that measures the difference. Without
+them, because the tensors were removed, the marginals are the answer.
+"""
 
 from __future__ import annotations
 

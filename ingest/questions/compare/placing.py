@@ -61,7 +61,7 @@ _SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTensor:
+class AssembledTensor:
     """How the ranks of both sides hold a tensor."""
 
     decision: Decision | None
@@ -184,7 +184,9 @@ class Placing:
         self._settle()
         return Matching([pair for _, pair in sorted(self._pairs.items())], sorted(only_a), sorted(only_b))
 
-    def measure(self, parts: Sequence[StepPart]) -> Iterator[tuple[TensorPair, PairComparison, PlacedTensor]]:
+    def measure(
+        self, parts: Sequence[StepPart]
+    ) -> Iterator[tuple[TensorPair, PairComparison, AssembledTensor]]:
         """Yield how far the two sides of each pair are apart, put together as decided.
 
         Raises:
@@ -386,10 +388,10 @@ class Placing:
             return PairComparison(None, problem="elements were removed from the store")
         return PairComparison(None, problem="" if self.can_be_read(pair) else "elements were not dumped")
 
-    def _held(self, pair: TensorPair) -> PlacedTensor:
+    def _held(self, pair: TensorPair) -> AssembledTensor:
         a, b, decision = self._a, self._b, self._decisions.get(pair.a)
         way = decision.way if decision else None
-        return PlacedTensor(
+        return AssembledTensor(
             decision,
             HeldBy(
                 self.holders(pair.a, is_a=True),
@@ -420,8 +422,8 @@ class Placing:
 
 
 def _rescaled(
-    outcome: PairComparison, placed: PlacedTensor, batches: frozenset[tuple[int, int]]
-) -> tuple[PairComparison, PlacedTensor]:
+    outcome: PairComparison, placed: AssembledTensor, batches: frozenset[tuple[int, int]]
+) -> tuple[PairComparison, AssembledTensor]:
     """Return a gradient of activations without the factor that data parallelism gives it.
 
     Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients

@@ -1,4 +1,4 @@
-"""What a user names on the command line: a store or a dump, and a rank and step of it."""
+"""Which steps are compared: what a user names on either side, and which step of A is compared with which of B."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The two sides of a comparison: each is a store, or a dump that is read where it lies."""
+"""The two sides of a comparison: each is a store, or a dump that is read where it lies.
+
+A dump is not converted for this: its files are read in place, and a second time if an element differs. That
+takes no space, and about as long as reading the dump. Nothing is ever written into a dump.
+"""
 
 from __future__ import annotations
 

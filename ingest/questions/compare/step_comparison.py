@@ -34,7 +34,7 @@ from ingest.questions.compare.matching import (
     with_last_gradients,
     without_effect,
 )
-from ingest.questions.compare.placing import PlacedTensor, Placing, SeenPlacements
+from ingest.questions.compare.placing import AssembledTensor, Placing, SeenPlacements
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
@@ -91,7 +91,7 @@ class _MeasuredPair(NamedTuple):
 
     pair: TensorPair
     outcome: PairComparison
-    placed: PlacedTensor | None = None
+    placed: AssembledTensor | None = None
     """How ranks hold it, if it was put together."""
 
 
@@ -134,7 +134,7 @@ class StepComparison:
         self._a, self._b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
         self._before = seen.scaled, seen.parts
-        self._placed: Mapping[int, PlacedTensor] = {}
+        self._placed: Mapping[int, AssembledTensor] = {}
         matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
         if placing is not None:
@@ -491,7 +491,7 @@ class StepComparison:
         verdict: Verdict,
         reason: str = "",
         *,
-        placed: PlacedTensor | None = None,
+        placed: AssembledTensor | None = None,
         **known: Any,
     ) -> ComparedTensor:
         """Return the row of a pair; `known` are further fields of it."""
