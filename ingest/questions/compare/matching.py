@@ -1,17 +1,19 @@
 """Which tensor of A is which tensor of B, within one step.
 
 Tensors are matched in this order, each time those that are still unmatched: by the mapping file, because the
-user wrote it; by the exact key; as a reference of another framework, or as the same output of the model (see below); by the exact name in another network or graph; by the name without the numbers that a compiler
-gives (`-op12`, `_12`, the number of a call), in order of execution among those of one type, scope, input or
-output and shape; the same for a single tensor on either side whose shape differs; and parameters whose names
-differ in `.`, `_` and `/` alone. What is left is for `alignment`; what only one side has then may make no
-difference (`without_effect`).
+user wrote it; by the exact key; as a reference of another framework, or as the same output of the model (see
+below); by the exact name in another network or graph; by the name without the numbers that a compiler gives
+(`-op12`, `_12`, the number of a call), in order of execution among those of one type, scope, input or output
+and shape; the same for a single tensor on either side whose shape differs; and parameters whose names differ
+in `.`, `_` and `/` alone. What is left is for `alignment`; what only one side has then may make no difference
+(`without_effect`).
 
 References (`ingest.layouts.reference`) name outputs by the operator of the model: `conv1`, output 0. The dump
 of a compiled model has the same operator, or one that several were fused into: `conv1conv1_relu`, of which
-DumpData or the graph of GE says that it is output 0 of `conv1_relu` of the model (CANN, accuracy comparison of
-whole networks: `original_op` in DumpData, `_datadump_origin_name` in the graph). The model counts first, then
-the name. Of two dumps of compiled models, with and without fusion for example, the same is true of either.
+DumpData or the graph of GE says that it is output 0 of `conv1_relu` of the model (CANN, accuracy comparison
+of whole networks: `original_op` in DumpData, `_datadump_origin_name` in the graph). The model counts first,
+then the name. Of two dumps of compiled models, with and without fusion for example, the same is true of
+either.
 """
 
 from __future__ import annotations

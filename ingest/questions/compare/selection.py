@@ -1,4 +1,4 @@
-"""Which steps are compared: what a user names on either side, and which step of A is compared with which of B."""
+"""Which steps are compared: what a user names, and which step of A is compared with which step of B."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ rules:
 Only the first rule that fits a tensor counts. If none fits, `defaults` by type count, then `default_limit`.
 
 How much rounding may make two correct runs differ: a result is rounded to its type, and what was added up for
-it was rounded at each addition. With n addends in another order, the relative error grows as the square root of
-n times the unit roundoff (N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error Analysis",
-SIAM J. Sci. Comput. 41, 2019). So two correct runs differ in one operator by about
+it was rounded at each addition. With n addends in another order, the relative error grows as the square root
+of n times the unit roundoff (N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error
+Analysis", SIAM J. Sci. Comput. 41, 2019). So two correct runs differ in one operator by about
 
     SAFETY * (u_stored + sqrt(n) * u_accumulated)
 """

@@ -10,9 +10,9 @@ So, in rounds, until nothing changes:
 Each round knows the pairs of the round before, and with them which calls have the same calls before and after
 them. So an alignment goes on behind the first real difference, where no content agrees any more.
 
-Sequences are aligned as by S. B. Needleman and C. D. Wunsch (J. Mol. Biol. 48, 1970), but a gap costs nothing:
-pairs that keep the order on both sides, with the largest sum of scores. One row of the table of sums is kept,
-and for each cell two bits that say from where its sum came.
+Sequences are aligned as by S. B. Needleman and C. D. Wunsch (J. Mol. Biol. 48, 1970), but a gap costs
+nothing: pairs that keep the order on both sides, with the largest sum of scores. One row of the table of sums
+is kept, and for each cell two bits that say from where its sum came.
 """
 
 from __future__ import annotations
