@@ -102,8 +102,8 @@ def rules_tests(rules: str) -> dict[str, dict[str, Any]]:
     short = tuple(state for state in SILENT_FAILURES if not state.holds)
     lasting = [state.case(0) for state in SILENT_FAILURES if state.holds]
     return {
-        "failures": file(together(short, 0), "1m"),
-        "lasting_failures": file(lasting, "3m"),
+        "failures": file(together(short, 0), "3m"),
+        "lasting_failures": file(lasting, "5m"),
         # While Prometheus is away, it evaluates nothing: as if it came back every thirteen minutes.
         "outages": file([state.case(0) for state in OUTAGES], "13m"),
         "false_alarms": file(together(FALSE_ALARMS, BREAK + 61), "3m"),

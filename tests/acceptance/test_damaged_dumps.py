@@ -99,29 +99,6 @@ def test_files_that_lie_are_set_aside_unopened(dump: Path, cluster: DaskCluster,
     assert not marker.exists()
 
 
-def test_late_file_makes_a_new_generation(dump: Path, cluster: DaskCluster, tmp_path: Path) -> None:
-    """The step is committed again as a whole, the generation before stays listed, others are not touched."""
-    store = tmp_path / "run.zarr"
-    late = tensor_files(dump, 1)[7]
-    kept = late.read_bytes()
-    late.unlink()
-    ingest = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
-    first = {row["step"]: row for row in run(*ingest).json}
-    others = {key: v for key, v in checker.versions(store).items() if not key.startswith("rank_0/step_1/")}
-
-    late.write_bytes(kept)
-    [again] = run(*ingest).json
-
-    assert (again["step"], again["tensors"]) == (1, first[1]["tensors"] + 1)
-    assert again["fingerprint"] != first[1]["fingerprint"]
-    [row] = run_here("ls", store, "--step", 1, "--json").json
-    assert (row["fingerprint"], row["generations"]) == (again["fingerprint"], 2)
-    [leaf] = [leaf for leaf in checker.check(store, dump) if leaf.step == 1]
-    assert leaf.record["previous"] == [first[1]["fingerprint"]]
-    assert others.items() <= checker.versions(store).items()
-    assert run_here("verify", store, "--json").json == []
-
-
 def test_unreadable_iteration_is_left_for_later(
     dump: Path, cluster: DaskCluster, unprivileged: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -9,31 +9,19 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
-import xarray as xr
 from typer.testing import CliRunner, Result
 
 import ingest
-from bench.steps import commit_tables, make_tables
 from ingest.cli.app import app
-from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.findings.evaluator import SeriesEvaluator
-from ingest.reader.cubes.consolidated import open_cubes
-from ingest.store_gc.execute import Execution
-from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.plan import GcPolicy
-from ingest.store_gc.planner import make_plan
 from tests import checker
 from tests.cli import run
-from tests.gc_stores import POLICY, Fragile, Killed, gc, make_store
+from tests.gc_stores import POLICY, gc, make_store
 from tests.servers.ceph import S3Bucket
 from workers.errors import StoreDenied
-from workers.model import StepKey
-from workers.rules.load import load_rules
 from workers.store import commit
-from workers.store.announcements import CHANGED
-from workers.store.opening import connect, open_objects, resolve
+from workers.store.opening import connect, resolve
 
 
 @pytest.fixture(scope="module")
@@ -48,41 +36,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(base: Path, tmp_path: Path) -> Path:
     """A copy for one test."""
     return shutil.copytree(base / "run.zarr", tmp_path / "run.zarr")
-
-
-def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) -> None:
-    """Killed before the first commit goes, killed right after that, and at its end."""
-    objects = open_objects(resolve(tmp_path / "run.zarr"))
-    commit.ensure_root(objects)
-    for step in range(3):
-        for rank in range(2):
-            key = StepKey(rank, step)
-            commit_tables(objects, key, make_tables(key, ["a", "b"]))
-    with Consolidator(objects, evaluator=SeriesEvaluator(objects, load_rules(None).enabled)) as consolidator:
-        assert consolidator.once().appended == (0, 1, 2)
-        evaluated = objects.children("findings")
-        policy = GcPolicy(keep_last=2)
-        plan = make_plan(take_inventory(objects), policy, time.time())
-        # Before it, the clock takes two writes, the tombstone two, the announcement one.
-        for writes, rewritten in ((5, ()), (6, (0,))):
-            with pytest.raises(Killed):
-                Execution(Fragile(objects, writes), plan, threads=1).run()
-            assert consolidator.once() == StepsConsolidated(rewritten=rewritten)
-            cubes = open_cubes(objects)
-            assert cubes is not None
-            assert [bool(name) for name in cubes.table("fingerprint")[0]] == [not rewritten, True]
-        gc(tmp_path / "run.zarr", policy)
-        assert consolidator.once() == StepsConsolidated(rewritten=(0,))
-        assert consolidator.once() == StepsConsolidated()
-        # That a rank is missing is what was wanted: nothing is evaluated again.
-        assert objects.children("findings") == evaluated
-    assert objects.children(CHANGED) == []
-    cubes = open_cubes(objects)
-    assert cubes is not None
-    assert cubes.table("fingerprint")[0].tolist() == ["", ""]
-    assert np.isnan(
-        xr.open_dataset(cubes.objects.address.url, engine="dump-ingest")["count"].sel(step=0)
-    ).all()
 
 
 def answer(*args: object) -> Result:

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from tests.charts import (
-    CHART,
     changed,
     containers,
     data,
@@ -176,46 +175,6 @@ def test_changed_settings_restart_what_reads_them_and_nothing_else() -> None:
         "run1-dump-ingest-consolidator",
         "run1-dump-ingest-watcher",
     }
-
-
-def test_every_role_takes_the_same_keys() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    extras: dict[str, Any] = {
-        "affinity": {"nodeAffinity": {}},
-        "extraEnv": [{"name": "X", "value": "marked"}],
-        "extraVolumeMounts": [{"name": "x", "mountPath": "/marked"}],
-        "extraVolumes": [{"name": "x", "emptyDir": {}}],
-        "nodeSelector": {"marked": "n"},
-        "podAnnotations": {"marked": "a"},
-        "podLabels": {"marked": "l"},
-        "priorityClassName": "marked",
-        "tolerations": [{"key": "marked"}],
-        "topologySpreadConstraints": [{"topologyKey": "marked"}],
-        "terminationGracePeriodSeconds": 321,
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 3}},
-        "lifecycle": {"postStart": {"exec": {"command": ["marked"]}}},
-    }
-    probes = {"livenessProbe", "readinessProbe", "startupProbe"}
-    others = probes | {"podSecurityContext", "resources", "securityContext"}
-    for role in ("watcher", "scheduler", "worker", "consolidator"):
-        assert extras.keys() | others <= set(values[role])
-        made = objects(changed(quick("deployment"), **{f"{role}__{key}": v for key, v in extras.items()}))
-        deployment = find(made, "Deployment", f"-{role}")["spec"]
-        spec, metadata = deployment["template"]["spec"], deployment["template"]["metadata"]
-        main = spec["containers"][0]
-        assert spec["affinity"] == extras["affinity"]
-        assert spec["nodeSelector"] == extras["nodeSelector"]
-        assert spec["priorityClassName"] == "marked"
-        assert spec["tolerations"] == extras["tolerations"]
-        assert spec["topologySpreadConstraints"] == extras["topologySpreadConstraints"]
-        assert spec["terminationGracePeriodSeconds"] == 321
-        assert spec["volumes"][-1] == extras["extraVolumes"][0]
-        assert main["volumeMounts"][-1] == extras["extraVolumeMounts"][0]
-        assert main["env"][-1] == extras["extraEnv"][0]
-        assert main["lifecycle"] == extras["lifecycle"]
-        assert metadata["annotations"]["marked"] == "a"
-        assert metadata["labels"]["marked"] == "l"
-        assert deployment["strategy"] == extras["updateStrategy"]
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,6 @@ def test_what_serves_nothing_only_has_to_run(words: tuple[str, ...]) -> None:
     assert problem_of(words) == ""
 
 
-def test_it_reads_the_command_of_a_process() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        done = subprocess.run([sys.executable, health.__file__, str(process.pid)], check=False)
-        process.kill()
-    assert done.returncode == 0
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_below_an_init_it_is_the_process_with_a_role_that_counts(depth: int, tmp_path: Path) -> None:
     """As `docker run --init` has it; and a shell that starts a program without `exec`."""

@@ -101,21 +101,6 @@ def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
     assert open_cubes(objects) is None
 
 
-def test_a_lease_that_another_one_had_meanwhile_is_lost(objects: ObjectStore) -> None:
-    """Also where the other one has let go of it."""
-    clock = Clock()
-    stopped = clock.lease(objects, "another-host:1:stopped")
-    stopped.acquire()
-    clock.wall += 10 * LEASE_S
-    other = clock.lease(objects)
-    other.acquire()
-    with pytest.raises(LeaseHeld):
-        stopped.keep()
-    other.release()
-    with pytest.raises(LeaseHeld):
-        stopped.keep()
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -6,7 +6,7 @@ import pytest
 
 import ingest
 from tests.cube_stores import assert_is_what_is_committed, assert_survey_is_right, once, put
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore
 from workers.store.objects import ObjectStore
 
 
@@ -49,20 +49,3 @@ def test_a_damaged_cube_is_named_and_readers_do_without(objects: ObjectStore) ->
     with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
         cubes.block(0)
     assert_survey_is_right(objects)
-
-
-@pytest.mark.usefixtures("small_grid")
-def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
-    for step in range(5):
-        for rank in range(3):
-            put(objects, rank, step, anomalous=[rank, 4] if step > 2 else [])
-    once(objects)
-    cubes = ingest.open_store(objects.address.url).consolidated()
-    found = cubes.find("nan_count > 0 and rank != 1")
-    expected = [(s, r, f"op{i}") for s in (3, 4) for r in (0, 2) for i in sorted({r, 4})]
-    assert list(zip(found.step, found["rank"], found.op_name, strict=True)) == expected
-    assert cubes.find("nan_count > 0 and max > 1e30").empty
-    assert len(cubes.find("op_name == 'op1'", step=[2])) == 3
-    assert len(cubes.find("max < 1e30")) == 5 * 3 * 6
-    with pytest.raises(UsageError, match="not a column"):
-        cubes.find("dtype == 'float32'")

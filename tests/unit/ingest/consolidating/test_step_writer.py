@@ -6,7 +6,6 @@ from itertools import count
 import pytest
 
 from ingest.consolidating.consolidator import Consolidator
-from ingest.consolidating.lease import LEASE_S, Lease
 from ingest.dispatch.runners import in_threads
 from ingest.reader.cubes.consolidated import open_cubes
 from tests.cube_stores import (
@@ -70,25 +69,3 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
         break
     assert writes > 20
     assert_is_what_is_committed(objects)
-
-
-def test_a_lease_is_renewed_while_tasks_are_run(objects: ObjectStore) -> None:
-    now = 1000.0
-    renewed: list[float] = []
-
-    def slow(task: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
-        nonlocal now
-        for result in in_threads(task, jobs):
-            now += LEASE_S / 2
-            yield result
-            renewed.append(lease._renewed_at)
-
-    for step in range(4):
-        put(objects, 0, step)
-    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
-    with Consolidator(objects, slow) as consolidator:
-        consolidator._lease = lease
-        objects.delete("consolidated/lease")
-        lease.acquire()
-        assert consolidator.once().appended == (0, 1, 2, 3)
-    assert renewed == sorted(set(renewed))

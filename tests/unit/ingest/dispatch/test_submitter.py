@@ -100,28 +100,6 @@ def test_a_client_that_is_closed_while_a_task_is_submitted_is_replaced(plan: Ste
     assert StepFailed not in kinds(outcomes)
 
 
-def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
-    bench = Bench()
-    bench.submitter.offer(plan)
-    assert bench.poll() == []
-    assert len(bench.client.pending) == len(plan.jobs)
-    assert bench.submitter.unread_nbytes == sum(job.nbytes for job in plan.jobs)
-    for future in bench.client.pending:
-        future.run()
-    assert kinds(bench.poll()) == [JobConverted] * len(plan.jobs)
-    # So that the next step can be planned before this one is published.
-    assert bench.submitter.unread_nbytes == 0
-    (publishing,) = bench.client.pending
-    assert bench.submitter.offered_steps == 1
-    bench.now = 7
-    publishing.run()
-    (outcome,) = bench.poll()
-    assert isinstance(outcome, StepCommitted)
-    assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
-    assert not bench.submitter.offered_steps
-    assert bench.submitter.unread_nbytes == 0
-
-
 @pytest.mark.parametrize("window", [1, 1200, 2500])
 def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
     """However much is offered, workers and scheduler hold only a window of it."""

@@ -14,10 +14,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ingest.dispatch.clients import result_of, submit
-from ingest.dispatch.window import Task, TaskMonitor, TaskWindow, WorkerReplaced
+from ingest.dispatch.window import Task, TaskMonitor, TaskWindow
 from tests.hanging import HangingFiles
 from workers.errors import ClusterError, WorkerDied
-from workers.events import Event
 
 pytestmark = [
     pytest.mark.dask,
@@ -64,23 +63,6 @@ def _monitored(monitor: TaskMonitor, client: Client, task: Task[int]) -> Cluster
             return error
         time.sleep(0.1)
     raise AssertionError("nothing was given up")
-
-
-def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> None:
-    """As when it reads a file in a file system that has gone: its heartbeat is fine."""
-    before = _pid(client)
-    events: list[Event] = []
-    monitor = TaskMonitor(timeout_s=1.0, young_s=0.2, pause_s=0.2, notify=events.append)
-    task = _task(monitor, client, 3600)
-    error = _monitored(monitor, client, task)
-    task.future.cancel()
-    assert isinstance(error, WorkerDied)
-    assert "rank 0 step 7: a task did not come to an end on tcp://127.0.0.1:" in error.message
-    (replaced,) = events
-    assert isinstance(replaced, WorkerReplaced)
-    assert replaced.task == "rank 0 step 7"
-    assert replaced.seconds >= 1.0
-    assert _pid(client) != before
 
 
 def test_a_worker_that_reads_a_file_that_hangs_is_replaced(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern, flatten, version_numbers
+from ingest.dump_configs.model import Match, OperatorPattern
 
 
 @pytest.mark.parametrize(
@@ -22,27 +22,3 @@ def test_an_entry_chooses_an_operator_by_the_name_in_the_store(
     pattern: OperatorPattern, *, chosen: bool
 ) -> None:
     assert pattern.matches("Log", "Default_net_Log-op0") is chosen
-
-
-@pytest.mark.parametrize(
-    ("io", "label", "included"),
-    [
-        (Io.BOTH, "output", True),
-        (Io.INPUTS, "input.1", True),
-        (Io.INPUTS, "output", False),
-        (Io.OUTPUTS, "output", True),
-    ],
-)
-def test_inputs_and_outputs_are_told_apart(io: Io, label: str, *, included: bool) -> None:
-    assert io.includes(label) is included
-
-
-def test_what_is_saved_is_said_in_words() -> None:
-    assert AskedDump(statistics=True).saved == "elements and statistics"
-    assert AskedDump(tensors=False).saved == "nothing"
-
-
-def test_versions_and_names_are_read_as_they_come() -> None:
-    assert version_numbers("2.10.0") == (2, 10, 0)
-    assert version_numbers("") == ()
-    assert flatten("Default/a.b c") == "Default_a_b_c"

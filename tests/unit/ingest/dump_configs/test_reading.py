@@ -4,7 +4,7 @@ import pytest
 
 from ingest.dump_configs.checking.check import check_text
 from ingest.dump_configs.model import Io
-from ingest.dump_configs.reading import read_acl, read_mindspore, read_msprobe, read_options, section
+from ingest.dump_configs.reading import read_acl
 from tests.guide_configs import mindspore, msprobe
 
 
@@ -36,26 +36,6 @@ def test_acl_is_asked_for_layers_unless_a_model_is_whole(
     assert asked.steps == (None if steps is None else frozenset(steps))
     assert (asked.operators and [pattern.text for pattern in asked.operators]) == operators
     assert asked.io is Io.OUTPUTS
-
-
-def test_options_have_the_mode_of_their_system_unless_they_say_another() -> None:
-    usual = read_options({}, usual_mode="all")
-    assert (usual.io, usual.steps, usual.operators, usual.saved) == (Io.BOTH, None, None, "elements")
-    asked = read_options(
-        {"dump_mode": "input", "dump_step": "1|2", "dump_layer": "a b", "dump_data": "stats"},
-        usual_mode="all",
-    )
-    assert (asked.io, asked.steps, asked.saved) == (Io.INPUTS, frozenset([1, 2]), "statistics")
-    assert asked.operators is not None
-    assert [pattern.text for pattern in asked.operators] == ["a", "b"]
-
-
-def test_what_has_the_wrong_type_is_left_at_its_default() -> None:
-    """Naming it is the business of the check."""
-    assert section({"dump": []}, "dump") == {}
-    asked = read_mindspore({"common_dump_settings": {"support_device": "all", "kernels": 3, "dump_mode": 1}})
-    assert (asked.devices, asked.operators) == (None, None)
-    assert read_msprobe({"task": "tensor", "step": ["x", 2], "tensor": []}).steps == frozenset([2])
 
 
 @pytest.mark.parametrize(

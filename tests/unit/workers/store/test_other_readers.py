@@ -15,7 +15,6 @@ from ingest.reader.step import Step
 from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.arrays.device_format import DeviceLayout
@@ -99,53 +98,11 @@ def test_tensorstore_reads_every_tensor(url: str, step: Step) -> None:
         assert stored.tobytes() == (values.tobytes() if stored.dtype == np.uint8 else native(values))
 
 
-@pytest.mark.usefixtures("_pipeline")
-def test_zarr_reads_the_tables(url: str, step: Step) -> None:
-    generation = zarr.open_group(f"{url}/{step.commit.prefix}", mode="r")
-    for path, wanted in [
-        ("index/labels", step.tables.labels),
-        ("index/numbers", step.tables.numbers),
-        ("index/shape", step.tables.shape),
-        ("index/digest", step.tables.digest),
-        ("statistics", step.tables.statistics),
-    ]:
-        array = generation[path]
-        assert isinstance(array, zarr.Array)
-        stored = np.asarray(array[:])
-        np.testing.assert_array_equal(stored if wanted.dtype != object else stored.astype(object), wanted)
-        if array.attrs["fields"]:
-            assert len(array.attrs["fields"]) == wanted.shape[1]  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("path", ["index/numbers", "index/shape", "index/digest", "statistics"])
 def test_tensorstore_reads_the_tables_of_numbers(path: str, url: str, step: Step) -> None:
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/{path}"}}
     stored = tensorstore.open(spec).result().read().result()
     np.testing.assert_array_equal(stored, getattr(step.tables, path.rsplit("/", 1)[-1]))
-
-
-def test_hierarchy_is_walked_from_the_root(url: str, step: Step) -> None:
-    root = zarr.open_group(url, mode="r")
-    assert [name for name, _ in root.groups()] == ["rank_0"]
-    leaf = root["rank_0/step_0"]
-    assert isinstance(leaf, zarr.Group)
-    record: Any = leaf.attrs["dump_ingest"]
-    assert (record["rank"], record["step"], record["fingerprint"]) == (0, 0, step.fingerprint)
-    array = root[f"rank_0/step_0/{step.fingerprint}/tensors/float32"]
-    assert isinstance(array, zarr.Array)
-    assert array.dtype == np.float32
-
-
-@pytest.mark.usefixtures("_pipeline")
-def test_real_dump_of_every_type_is_read(dumps: DumpLibrary, tmp_path: Path) -> None:
-    ingest_directly(dumps["dtypes-1rank"] / "dump", tmp_path / "run.zarr")
-    for step in open_store(str(tmp_path / "run.zarr")).select():
-        group = zarr.open_group(str(tmp_path / "run.zarr" / step.commit.prefix), mode="r")
-        for tensor in step.tensors():
-            array = group[str(step.tables.label("array")[tensor.row])]
-            assert isinstance(array, zarr.Array)
-            first, size = step.tables.number("offset")[tensor.row], step.tables.number("size")[tensor.row]
-            assert np.asarray(array[first : first + size]).tobytes() == tensor.read().tobytes()
 
 
 #: Formats, host shapes and groups: all lengths have a rest, so that there is padding where there can be.
