@@ -22,6 +22,7 @@ PARTS = {
     "limits": "each stage beside what the machine could do at best",
     "copying": "against cp -r, on the disk and in memory; bytes and objects",
     "containers": "tensors in files of torch.save and of safetensors, against npy and cp -r",
+    "peers": "one command against mksquashfs, restic, borg and tar: seconds, bytes, objects",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
     "object_store": "to S3 (Ceph), against s3fs; s3fs against obstore",
     "bits": "faults in what operators wrote, at every bit position, and which of them `audit` finds",
@@ -70,6 +71,7 @@ def main() -> None:
             minutes=arguments.minutes,
             load_share=arguments.load,
             in_ceph=arguments.ceph,
+            dump=arguments.dump,
         )
         described = machine.describe(setting.disk, setting.memory)
         words = machine.in_words(described)
@@ -140,6 +142,7 @@ def _arguments() -> argparse.Namespace:
         "--load", type=float, default=0.9, help="soaking: share of the capacity (default: 0.9)"
     )
     parser.add_argument("--ceph", action="store_true", help="soaking, page: in Ceph, not in a directory")
+    parser.add_argument("--dump", type=Path, help="peers: a dump of yours (default: one like a real one)")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys() - LONG_PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")

@@ -51,6 +51,8 @@ class Setting:
     """The load of the soak, as a share of the measured capacity."""
     in_ceph: bool = False
     """Whether the store of the soak is in Ceph instead of a directory."""
+    dump: Path | None = None
+    """What is packed by us and by archivers; None: a dump that is built."""
     _targets: int = field(default=0, repr=False)
 
     @cached_property

@@ -12,7 +12,7 @@ from bench.load import build_small
 from bench.measure import Measure, Ratio, in_turns
 from bench.setting import Setting
 
-_PROGRAM = Path(sys.executable).with_name("dump-ingest")
+PROGRAM = Path(sys.executable).with_name("dump-ingest")
 _SMALL_FILES = 100
 
 
@@ -77,9 +77,9 @@ def _into(setting: Setting, parent: Path, run: Callable[[Path], Cost]) -> Cost:
 
 
 def _command(words: list[str]) -> Callable[[], Cost]:
-    return lambda: command_cost([str(_PROGRAM), *words])
+    return lambda: command_cost([str(PROGRAM), *words])
 
 
 def ingest_cost(dump: Path, store: Path) -> Cost:
     """Ingest a dump by the command; return what it took."""
-    return command_cost([str(_PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])
+    return command_cost([str(PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])
