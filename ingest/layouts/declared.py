@@ -41,7 +41,8 @@ CONTAINERS: Mapping[str, Container] = {
 _EXAMPLE = "For example: --layout 'rank{rank}/step{step}/{module}.{io}.{slot}.pt'"
 _INPUTS = frozenset(["input", "inputs", "in"])
 _OUTPUTS = frozenset(["output", "outputs", "out"])
-_GRADIENTS = frozenset(["grad", "grads", "gradient"])
+_GRADIENTS = frozenset(["grad", "grads", "gradient", "gradients"])
+_PARAMETERS = frozenset(["param", "params", "parameter", "parameters"])
 _OWN = {"slot": r"[0-9]{1,9}", "sequence": r"[0-9]{1,18}", "io": r"[A-Za-z_]+"}
 _BARE_FIELD = re.compile(r"\{(slot|sequence|io)\}")
 
@@ -124,7 +125,7 @@ def _named(fields: Mapping[str, str]) -> TensorName:
     module = fields.get("module") or fields.get("name") or fields.get("op") or ""
     io = fields.get("io", "output").lower()
     slot = int(fields["slot"]) if fields.get("slot") else 0
-    op_type = fields.get("op") or module_type(module)
+    op_type, module = (fields["op"], module) if fields.get("op") else _typed(module)
     if io in _GRADIENTS:
         op_type, io = "Gradient", "output"
     elif io in _INPUTS:
@@ -140,6 +141,14 @@ def _named(fields: Mapping[str, str]) -> TensorName:
         slot=slot,
         sequence=int(fields["sequence"]) if fields.get("sequence") else -1,
     )
+
+
+def _typed(module: str) -> tuple[str, str]:
+    """Return the type of an operator, and its name, by what a path calls its module."""
+    kind, _, owner = module.partition(".")
+    if not owner or kind not in _GRADIENTS | _PARAMETERS:
+        return module_type(module), module
+    return "Gradient" if kind in _GRADIENTS else "Parameter", owner
 
 
 def _module_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001

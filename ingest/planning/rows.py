@@ -36,7 +36,7 @@ def plan_rows(inspected: Inspected) -> list[PlannedRow]:
     """Return the rows of a step, in order of execution as far as it is known.
 
     That is the order of the writer's clock, or else of the list that the dump keeps. Rows that have neither
-    come first, in order of path.
+    come first, in order of path; among them, gradients come after everything else, as in each step.
     """
     rows = [row for file in inspected.listing.files for row in _rows_of(inspected, file)]
     rows = _with_reported(rows, inspected)
@@ -44,6 +44,7 @@ def plan_rows(inspected: Inspected) -> list[PlannedRow]:
         key=lambda row: (
             row.entry.name.timestamp,
             row.entry.name.sequence,
+            row.entry.name.op_type == "Gradient",
             row.entry.source.path,
             row.entry.offset,
         )

@@ -7,6 +7,8 @@ import pytest
 
 from ingest.layouts.declared import declare
 from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
+from ingest.planning.rows import plan_rows
 from tests.npy_files import npy_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -33,6 +35,21 @@ def test_rank_and_step_of_directories(tmp_path: Path) -> None:
         StepKey(0, 7): [("fc.1", "output", 2)],
         StepKey(1, 7): [("fc.1", "output", 0), ("odd", "output", 0)],
     }
+
+
+def test_parameters_and_gradients_of_modules_that_are_called_so(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        *(f"rank0/step0/{name}.output.0.npy" for name in ("grad.fc.weight", "param.fc.weight", "fc")),
+    )
+    tree = find_dump(tmp_path, layout="rank{rank}/step{step}/{module}.{io}.{slot}.npy")
+    (listing,) = tree.scan({}).listings
+    rows = plan_rows(inspect(tree.root, listing, tree.describe(listing), set(), {}))
+    assert [(row.entry.name.op_type, row.entry.name.op_name) for row in rows] == [
+        ("Module.fc", "fc"),
+        ("Parameter", "fc.weight"),
+        ("Gradient", "fc.weight"),
+    ]
 
 
 def test_rank_and_step_of_files(tmp_path: Path) -> None:
