@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench proving rollouts chaos damage simulate mutants casts clocks incidents pictures servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test lint format bench proving rollouts chaos damage simulate mutants clocks incidents pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,9 +69,6 @@ simulate: setup ## Play schedules of the decisions on a virtual clock and store;
 
 mutants: setup ## Break central modules on purpose, and count which breaks their tests notice; ONLY='*/commit.py' COUNT=40
 	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') --count $(or $(COUNT),15) --seed $(or $(SEED),0)
-
-casts: setup ## Cast every tensor of real dumps to other formats, and compare with what histograms say; DUMPS="..."
-	@$(BIN)/python -m tests.casts $(DUMPS)
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)

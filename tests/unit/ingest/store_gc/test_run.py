@@ -1,4 +1,4 @@
-"""gc for Python: a plan changes nothing, and is what happens."""
+"""gc for Python: tensors go, and everything else stays."""
 
 from pathlib import Path
 
