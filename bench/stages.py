@@ -18,7 +18,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from workers.arrays.digest import digest
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.arrays.statistics import has_statistics, summarise
 from workers.dump.source import OpenFile
 from workers.rules.values import RuleSet

@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from ingest.cli.app import load_command
-from workers.arrays.aggregate import SUMS
+from workers.arrays.statistics import SUMS
 from workers.rules.step import COLUMNS
-from workers.store.sketches.sketch_names import COUNTS, LOSS, PERCENTILE
+from workers.store.sketch_names import COUNTS, LOSS, PERCENTILE
 
 #: Commands that take `extraArgs`, and the value of the chart for each option that the chart itself sets.
 SET_BY_CHART = {

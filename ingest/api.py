@@ -12,7 +12,7 @@ from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.tables import export_tables
 from ingest.findings.waiting import Waited, wait
-from ingest.page.moment import token
+from ingest.page.library import token
 from ingest.page.report import report
 from ingest.page.sheet import window
 from ingest.page.watchers import watchers
@@ -38,18 +38,16 @@ from ingest.questions.rollout.weights import ArrivedWeights, compare_weights
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy
+from ingest.reader.catalog import DamagedStepWarning
 from ingest.reader.context import Context, SourceLine, context_of
-from ingest.reader.cubes.consolidated import ConsolidatedCubes
-from ingest.reader.damage import DamagedStepWarning
+from ingest.reader.cubes.conditions import ConsolidatedCubes
 from ingest.reader.dump_store import DumpStore, open_store
-from ingest.reader.files.export_unsharded import ExportedWhole, export_unsharded
-from ingest.reader.files.save import save_npy
-from ingest.reader.listing import Tensors
-from ingest.reader.parallel.unsharded import UnshardedTensor
+from ingest.reader.save import ExportedWhole, export_unsharded, save_npy
 from ingest.reader.snapshot import Snapshot
-from ingest.reader.step import Step, Steps
+from ingest.reader.step import Step, Steps, Tensors
 from ingest.reader.step_statistics import RankValues
 from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.unsharded import UnshardedTensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
 from ingest.repairing.run import repair

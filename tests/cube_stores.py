@@ -11,7 +11,7 @@ import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import RunJobs
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import narrow_blocks
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics

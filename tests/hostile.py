@@ -25,7 +25,7 @@ from tests.damages import forget_checksums
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DumpIngestError
-from workers.store import table_codec, tables
+from workers.store import tables
 from workers.store.packed.shards import crc32c
 
 #: The limit of the address space; libraries and threads take half of it.
@@ -144,9 +144,9 @@ def _cell(path: str, kind: str, fields: tuple[str, ...], name: str, value: Any) 
         array = _generation(store) / path
         shape = json.loads((array / "zarr.json").read_text())["shape"]
         chunk = array / "c/0/0"
-        table = np.array(table_codec.decode(chunk.read_bytes(), kind, tuple(shape), "here"))
+        table = np.array(tables.decode_table(chunk.read_bytes(), kind, tuple(shape), "here"))
         table[:, fields.index(name)] = value
-        chunk.write_bytes(table_codec.encode(table, kind))
+        chunk.write_bytes(tables.encode_table(table, kind))
         forget_checksums(store / _LEAF)
 
     return apply

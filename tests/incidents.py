@@ -33,7 +33,7 @@ import msgspec
 
 import ingest
 from ingest.layouts.recorder import RecordedStep
-from ingest.recording.torch_module import import_torch
+from ingest.recording.snapshots import import_torch
 from workers.arrays.dtypes import from_name
 from workers.host.resources import status_nbytes
 from workers.model import MIB

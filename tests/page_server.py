@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from ingest.page.access import Access, Listen
-from ingest.page.handlers import PageSettings
+from ingest.page.handlers import Access, Listen, PageSettings
 from ingest.page.library import Library
 from ingest.page.server import PageServer
 from ingest.page.watchers import Watchers

@@ -7,7 +7,7 @@ from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.model import StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin

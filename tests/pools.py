@@ -12,7 +12,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from ingest.service.shared_tensors import SharedTensors
 from tests import checker
 from tests.npy_files import MadeDump, tensor_name

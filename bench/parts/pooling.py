@@ -27,7 +27,7 @@ from ingest.consolidating.consolidator import Consolidator
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from ingest.service.shared_tensors import SharedTensors
 from workers.model import StepKey
 from workers.store.backends.wrappers import ObservedObjects

@@ -17,7 +17,7 @@ from typing import Any
 import ingest
 from bench.measure import Measure, Ratio, Table, in_turns
 from bench.setting import Setting
-from ingest.recording.torch_module import import_torch
+from ingest.recording.snapshots import import_torch
 
 _WIDTH, _LAYERS, _BATCH, _LENGTH = 256, 4, 8, 128
 #: Steps of one round, after one that is not measured.

@@ -16,9 +16,8 @@ from bench.parts.kernel import array_of
 from bench.parts.whole import ingest_cost, link_steps
 from bench.setting import Setting, environment
 from bench.stages import Stages, ingest_here
-from workers.arrays.compiled import histogram_kernels, kernels
-from workers.arrays.sketches.marginal_scope import MarginalScope
-from workers.arrays.sketches.marginals import marginals_of
+from workers.arrays.compiled import kernels
+from workers.arrays.marginals import MarginalScope, marginals_of
 from workers.model import MIB
 
 #: What sketches may cost, of processor time and of stored bytes.
@@ -102,11 +101,11 @@ def _commands(setting: Setting, size: str, dump: Path, rounds: int) -> Iterator[
 def _kernels(setting: Setting) -> Iterator[Measure]:
     for dtype in (np.float32, np.float64):
         values = array_of(dtype, MIB)
-        tables = histogram_kernels.Counts()
+        tables = kernels.Counts()
         yield _rates(
             setting,
             f"histogram of {values.dtype.name}, 1 MiB",
-            lambda v=values, t=tables: histogram_kernels.count_floats(v, t),  # type: ignore[misc]
+            lambda v=values, t=tables: kernels.count_floats(v, t),  # type: ignore[misc]
             lambda v=values: numpy_histogram(v),  # type: ignore[misc]
             8.0,
         )

@@ -21,9 +21,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingest.page.access import Access, Listen
-from ingest.page.answers import ENDPOINTS
-from ingest.page.asking import Arguments, Asked, Endpoint, Links, UrlParameter
+from ingest.page.asking import ENDPOINTS, Arguments, Asked, Endpoint, Links, UrlParameter
+from ingest.page.handlers import Access, Listen
 from ingest.page.library import Library, Overview
 from workers import __version__
 from workers.errors import DumpIngestError, UsageError

@@ -2,11 +2,9 @@
 
 app.py        the table of commands, and `main`
 question.py   a command of each question
-options.py    options and arguments that several commands have
-opening.py    settings, and the store that they name
+options.py    options and arguments that several commands have; settings, and the store that they name
 printing.py   tables, JSON, messages and files
-exits.py      exit codes, error messages, signals
-standard_output.py  what the caller has connected it to
+exits.py      exit codes, error messages, signals, standard output
 
 What takes long to import is not in the module of a command, which `COMMAND --help` imports, but in modules
 that the command imports when it runs: `gc_run.py`, `compare_report.py` and so on.

@@ -23,14 +23,16 @@ from ingest.cli.exits import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     Interrupted,
+    OutputError,
+    discard_output,
     end_now,
     exit_code_of,
+    prepare_output,
     raise_on_interrupt,
     report_error,
 )
 from ingest.cli.options import take_plain_values
 from ingest.cli.question import command_of
-from ingest.cli.standard_output import OutputError, discard_output, prepare_output
 from ingest.questions import QUESTIONS
 from ingest.questions.question import question_named
 from workers.errors import DumpIngestError, UsageError

@@ -10,10 +10,9 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_FAILED
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, StoreOption
+from ingest.cli.options import ConfigOption, JsonOption, StoreOption, open_store
 from ingest.cli.printing import print_json, print_line, say
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import counted
 
 

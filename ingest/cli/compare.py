@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT, EXIT_PARTLY, report_left_out
-from ingest.cli.opening import load_settings
 from ingest.cli.options import (
     Conditions,
     ConfigOption,
@@ -17,6 +16,7 @@ from ingest.cli.options import (
     LayoutOption,
     PartialOption,
     SchedulerOption,
+    load_settings,
     takes_tensor_options,
 )
 from ingest.cli.printing import check_writable, print_json, say, write_file

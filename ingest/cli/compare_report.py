@@ -13,7 +13,7 @@ from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.result import GOOD, UNMATCHED, FirstDifference
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.question import Rows
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -6,8 +6,7 @@ from operator import itemgetter
 
 import typer
 
-from ingest.cli.opening import load_settings, warn_of_unknown_variables
-from ingest.cli.options import ConfigOption, JsonOption
+from ingest.cli.options import ConfigOption, JsonOption, load_settings, warn_of_unknown_variables
 from ingest.cli.printing import say
 from ingest.cli.question import print_answer
 from ingest.questions.question import Rows

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, end_now, stop_on_signals
-from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
     Flags,
     JsonOption,
     StoreArgument,
+    load_settings_with_store,
     takes_settings,
 )
 

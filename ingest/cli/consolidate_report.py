@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingest.cli.printing import print_json, say
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import counted
 
 if TYPE_CHECKING:

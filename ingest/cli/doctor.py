@@ -10,14 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ingest.cli.exits import EXIT_FAILED
-from ingest.cli.opening import load_settings
-from ingest.cli.options import (
-    ConfigOption,
-    Flags,
-    JsonOption,
-    StoreOption,
-    takes_settings,
-)
+from ingest.cli.options import ConfigOption, Flags, JsonOption, StoreOption, load_settings, takes_settings
 from ingest.cli.question import print_answer
 from ingest.questions.question import Rows
 

@@ -10,7 +10,6 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, report_damaged
-from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     Conditions,
     ConfigOption,
@@ -19,19 +18,20 @@ from ingest.cli.options import (
     RanksOption,
     StepOption,
     StoreArgument,
+    open_store,
+    store_and,
     takes_tensor_options,
 )
 from ingest.cli.printing import print_json, say
-from ingest.reader.plain import plain
-from ingest.reader.text import counted
+from ingest.reader.text import counted, plain
 from ingest.units import human_bytes
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
 if TYPE_CHECKING:
+    from ingest.reader.catalog import Damage
     from ingest.reader.choice import Choice
-    from ingest.reader.damage import Damage
-    from ingest.reader.files.export import Exported
+    from ingest.reader.export import Exported
 
 
 @takes_tensor_options
@@ -166,8 +166,8 @@ def _export_files(
 ) -> int:
     """Write the files of these rows, and say what was not written and why; return the exit code for that."""
     # deferred: numpy, numba and zarr take 0.4 s to import
-    from ingest.reader.damage import Damage
-    from ingest.reader.files.export import export
+    from ingest.reader.catalog import Damage
+    from ingest.reader.export import export
 
     files: list[Exported] = []
     removed: dict[StepKey, str] = {}

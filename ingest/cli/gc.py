@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from ingest.cli.opening import load_settings_with_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    RankOption,
+    StepOption,
+    StoreArgument,
+    load_settings_with_store,
+)
 from workers.errors import UsageError
 
 

@@ -18,8 +18,7 @@ from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
 from ingest.cli.printing import print_json, print_table, say, step_text, write_file
 from ingest.reader.catalog import Catalog, open_catalog
-from ingest.reader.plain import plain
-from ingest.reader.text import counted
+from ingest.reader.text import counted, plain
 from ingest.reporting.log_output import configure
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from ingest.cli.exits import run_beside, stop_on_signals
-from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     ConfigOption,
     Flags,
     JsonOption,
     StoreOption,
+    load_settings_with_store,
+    refuse_idle_flags,
     takes_settings,
 )
 

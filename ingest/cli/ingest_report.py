@@ -24,9 +24,8 @@ from ingest.cli.exits import (
 )
 from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.questions.missing import MissingItem, MissingItems
-from ingest.reader.plain import plain
-from ingest.reader.rows import summary_row
-from ingest.reader.text import counted, counted_steps, files_with_problems, printable
+from ingest.reader.step import summary_row
+from ingest.reader.text import counted, counted_steps, files_with_problems, plain, printable
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
 from ingest.steps.difference import FilesNotTaken

@@ -9,11 +9,10 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from ingest.questions.question import Mode, Note, Option, Question, Ranks, Rows, Shown, Steps
-from ingest.reader.damage import Damage
+from ingest.reader.catalog import Damage
 from ingest.reader.dump_store import DumpStore
-from ingest.reader.parallel.mesh import Coordinate, format_coordinates
-from ingest.reader.rows import file_rows, overflow_rows, step_row
-from ingest.reader.step import Step
+from ingest.reader.mesh import Coordinate, format_coordinates
+from ingest.reader.step import Step, file_rows, overflow_rows, step_row
 from ingest.reader.text import counted
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
@@ -174,7 +173,7 @@ def _watched(store: DumpStore, addresses: str) -> Rows:
 
 def _token(store: DumpStore, _: object) -> _Token:
     # deferred: the page takes 0.5 s
-    from ingest.page.moment import Moment
+    from ingest.page.library import Moment
     from ingest.page.rendering import clock
 
     moment = Moment.of(store)

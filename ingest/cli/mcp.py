@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.opening import settings_and_store
 from ingest.cli.options import (
     AllowAnyoneOption,
     ConfigOption,
     StoreArgument,
     TokenFileOption,
     TrustHeaderOption,
+    settings_and_store,
 )
 from ingest.cli.printing import say
 from workers.errors import UsageError
@@ -52,7 +52,7 @@ def command(
             raise
         raise UsageError("the package mcp is missing", hint="pip install 'dump-ingest[mcp]'") from exc
     # deferred: the store takes 0.5 s to import
-    from ingest.page.access import Listen, access_for
+    from ingest.page.handlers import Listen, access_for
     from ingest.page.library import Library
 
     library = Library(store_url, settings.store_arguments)

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument, open_store
 from ingest.cli.printing import print_json, say, write_file
 from ingest.units import parse_size
 from workers.errors import UsageError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ingest.questions.question import Drawing
-from ingest.reader.files.output_file import output_file
+from ingest.reader.output_file import output_file
 from ingest.reader.text import printable, shortened
 from workers.errors import UsageError
 from workers.store import strict_json

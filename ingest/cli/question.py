@@ -12,8 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged, say_damaged
-from ingest.cli.opening import open_store, page_url, store_and_maybe
-from ingest.cli.options import ConfigOption, JsonOption, MeshOption, StoreArgument, typer_type
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    MeshOption,
+    StoreArgument,
+    open_store,
+    page_url,
+    store_and_maybe,
+    typer_type,
+)
 from ingest.cli.printing import (
     limit_of,
     print_drawing,

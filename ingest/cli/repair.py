@@ -9,7 +9,6 @@ import typer
 
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
-from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
     Flags,
@@ -17,6 +16,7 @@ from ingest.cli.options import (
     RankOption,
     StepOption,
     StoreArgument,
+    load_settings_with_store,
     takes_settings,
 )
 from ingest.cli.printing import print_json, print_line, say

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, StoreArgument
+from ingest.cli.options import ConfigOption, StoreArgument, open_store
 from ingest.cli.printing import write_and_say
 
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.opening import load_settings, open_store
-from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    RanksOption,
+    RuleOption,
+    StepOption,
+    StoreArgument,
+    load_settings,
+    open_store,
+)
 from ingest.cli.printing import print_json, say
 from ingest.cli.question import end_as, print_answer
 from ingest.questions.question import Rows

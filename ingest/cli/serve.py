@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.opening import settings_and_store
 from ingest.cli.options import (
     AllowAnyoneOption,
     ConfigOption,
@@ -18,6 +17,7 @@ from ingest.cli.options import (
     TokenFileOption,
     TrustHeaderOption,
     WatchersOption,
+    settings_and_store,
 )
 from ingest.cli.printing import say
 from ingest.heartbeat import INTERVAL_S, beat, tell_ready
@@ -68,8 +68,7 @@ def command(
     [bold]dump-ingest serve s3://bucket/runs --listen 0.0.0.0:8000 --token-file token[/]
     """
     # deferred: tornado and the store take 0.5 s to import
-    from ingest.page.access import Listen, access_for
-    from ingest.page.handlers import PageSettings
+    from ingest.page.handlers import Listen, PageSettings, access_for
     from ingest.page.library import Library
     from ingest.page.server import PageServer
     from ingest.page.server import base_path as checked_base

@@ -12,8 +12,7 @@ import typer
 
 import ingest
 from ingest.cli.exits import report_damaged
-from ingest.cli.opening import open_store, store_and
-from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, StoreArgument, open_store, store_and
 from ingest.cli.printing import (
     GAP,
     cell_widths,
@@ -27,7 +26,7 @@ from ingest.cli.printing import (
     say,
     terminal_width,
 )
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import number_text, shape_text
 from workers.errors import UsageError
 from workers.rules.names import hint_of_case, near
@@ -153,7 +152,7 @@ def _show(
     """Print the tensor of one rank, or write it to a file."""
     # deferred: numpy takes 0.1 s to import
     from ingest.reader.anatomy import parse_index
-    from ingest.reader.context.configuration import sample_of
+    from ingest.reader.context.files import sample_of
     from ingest.reader.shown import anatomy_of, check_slice, quantization_of, shown_row
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingest.cli.exits import EXIT_DAMAGE
-from ingest.cli.opening import load_settings_with_store
 from ingest.cli.options import (
     ConfigOption,
     Flags,
@@ -16,6 +15,7 @@ from ingest.cli.options import (
     RanksOption,
     StepOption,
     StoreArgument,
+    load_settings_with_store,
     takes_settings,
 )
 from ingest.cli.printing import is_terminal, print_json, say

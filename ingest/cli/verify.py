@@ -9,15 +9,14 @@ import typer
 
 from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_DAMAGE
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument, open_store
 from ingest.cli.printing import print_json, print_text, say
 from ingest.reader.text import counted, printable
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.reader.damage import Damage
-    from ingest.reader.verifying.verify_view import StoreDamage
+    from ingest.reader.catalog import Damage
+    from ingest.reader.verifying import StoreDamage
 
 
 def command(
@@ -32,8 +31,7 @@ def command(
     Exits with 3 if anything is damaged; `dump-ingest repair` makes it again.
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
-    from ingest.reader.verifying.verify import Verified, verify
-    from ingest.reader.verifying.verify_view import uncommitted, verify_copies, verify_surroundings
+    from ingest.reader.verifying import Verified, uncommitted, verify, verify_copies, verify_surroundings
 
     opened = open_store(store, config)
     keys, notes = None, []

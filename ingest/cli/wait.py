@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.opening import load_settings, open_store
-from ingest.cli.options import WHOLE, ConfigOption, JsonOption, StoreArgument
+from ingest.cli.options import WHOLE, ConfigOption, JsonOption, StoreArgument, load_settings, open_store
 from ingest.cli.printing import print_json, print_line
 from workers.errors import UsageError
 

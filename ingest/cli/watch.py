@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, end_now, run_beside, stop_on_signals
-from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     ConfigOption,
     Flags,
@@ -20,6 +19,8 @@ from ingest.cli.options import (
     RankOption,
     StepOption,
     StoreOption,
+    load_settings_with_store,
+    refuse_idle_flags,
     takes_settings,
 )
 from ingest.heartbeat import beat, tell_ready

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ingest.questions.question import Rows
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 
 if TYPE_CHECKING:
     from ingest.steps.explain import StepRow

@@ -25,13 +25,12 @@ from ingest.findings.series import StepFindings
 from ingest.findings.stored import SeriesRead, known_series, read_series
 from ingest.heartbeat import beat
 from ingest.reader.require import require_store
-from ingest.reader.verifying.verify_view import verify_view
+from ingest.reader.verifying import verify_view
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import BEGUN, DONE, REMOVED, path_of, read_announcements
-from workers.store.commit import Commit
+from workers.store.commit import BEGUN, DONE, REMOVED, Commit, path_of, read_announcements
 from workers.store.consolidated.cubes import REBUILD_HINT, CubeState
 from workers.store.objects import ObjectStore
 

@@ -17,13 +17,12 @@ from msgspec import structs
 
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.dispatch.runners import RunJobs
-from ingest.reader.cubes.consolidated import ConsolidatedCubes
-from workers.arrays.aggregate import STATISTICS
+from ingest.reader.cubes.conditions import ConsolidatedCubes
+from workers.arrays.statistics import STATISTICS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div
 from workers.store import metadata
-from workers.store.announcements import CHANGED
-from workers.store.commit import Commit
+from workers.store.commit import CHANGED, Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
 from workers.store.consolidated.cubes import (
     GROUP,

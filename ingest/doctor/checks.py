@@ -32,8 +32,8 @@ from ingest.dump_configs.checking.check import check_dump_config, worst_first
 from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
 from ingest.layouts.proposal import proposed_hint
-from ingest.reader.context.configuration import COPIES
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
+from ingest.reader.context.files import COPIES
 from ingest.reader.text import counted
 from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.settings import LoadedSettings, Settings

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from ingest.layouts.base import LayoutPlace
-from ingest.layouts.pattern import Pattern
+from ingest.layouts.base import LayoutPlace, Pattern
 from workers.dump import paths
 from workers.errors import UsageError
 from workers.model import SourceFile, bounded_ns

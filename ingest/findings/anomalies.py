@@ -11,10 +11,8 @@ from typing import ClassVar
 from ingest.findings.severities import BySeverity, Severity, at_least
 from ingest.findings.stored import SeriesDocument, read_series
 from ingest.questions.question import Part, Table
-from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice, as_names
-from ingest.reader.damage import Damage
-from ingest.reader.ranges import named_ranges
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import Choice, as_names, named_ranges
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of

@@ -14,8 +14,7 @@ from ingest.findings.series import SeriesRules
 from ingest.findings.stored import generation_of
 from ingest.questions.question import Answer, Note, Part, Table
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice, as_names
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import Choice, as_names, format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_tables import read_sketches
 from ingest.reader.text import counted

@@ -14,7 +14,7 @@ from ingest.findings.series import SeriesRules, StepFindings
 from ingest.findings.stored import ensure_group, generation_of, known_series, read_series, write_series
 from ingest.reader.catalog import Catalog
 from workers.rules.values import RuleSet
-from workers.store import tombstones
+from workers.store.commit import read_tombstones
 from workers.store.objects import ObjectStore
 
 #: How many steps are evaluated from one listing of the store. Listing takes longer the longer the run is.
@@ -89,6 +89,6 @@ class SeriesEvaluator:
         if not changed:
             return list(new)
         absent = self._absent_ranks(changed, generations)
-        removed = {rank: tombstones.read(self.objects, rank) for rank in sorted({*chain(*absent.values())})}
+        removed = {rank: read_tombstones(self.objects, rank) for rank in sorted({*chain(*absent.values())})}
         without = {step for step, ranks in absent.items() if all(step in removed[rank] for rank in ranks)}
         return [step for step in new if step not in without]

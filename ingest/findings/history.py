@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.step_tables import histograms_of
+from ingest.reader.tensor_filter import BlockFilter
 from workers.arrays.compiled.histogram_loops import BINS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ingest.findings.history import fulfilled
-from ingest.reader.catalog import Catalog
-from ingest.reader.damage import Damage
-from ingest.reader.ranges import named_ranges
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import named_ranges
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor import Tensor as DumpedTensor

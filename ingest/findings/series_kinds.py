@@ -21,7 +21,7 @@ from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.rules.values import Rule
 from workers.store.consolidated.blocks import TensorKey
-from workers.store.sketches.sketch_columns import HINT
+from workers.store.sketch_columns import HINT
 
 #: To normal quantiles: the MAD of a normal distribution is 0.6745 of its standard deviation.
 _Z = 0.6745

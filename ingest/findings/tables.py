@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.findings.anomalies import anomalies
 from ingest.findings.incidents.find import incidents
-from ingest.reader.catalog import Catalog
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
-from ingest.reader.damage import Damage
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

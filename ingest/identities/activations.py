@@ -28,8 +28,8 @@ from ingest.identities.operators import (
     softmax,
 )
 from ingest.identities.products import matrix_product
-from ingest.reader.flow.operator_kinds import holders, is_container, is_output
-from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, StepFlow
+from ingest.reader.operator_kinds import holders, is_container, is_output
+from ingest.reader.step_flow import BY_GRAPH, FlowCall, FlowOperand, StepFlow
 
 #: How many calls without a recorded gradient are gone through for one tensor.
 _MOST = 64

@@ -24,8 +24,8 @@ from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.identities.optimizer import ParameterHistory, recorded_update
 from ingest.identities.updates import ParameterUpdate, judged
-from ingest.reader.flow.content import CallKey
-from ingest.reader.flow.operator_kinds import (
+from ingest.reader.calls import CallKey
+from ingest.reader.operator_kinds import (
     holders,
     is_collective,
     is_container,
@@ -34,8 +34,8 @@ from ingest.reader.flow.operator_kinds import (
     is_parameter,
     writes_in_place,
 )
-from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, flow_of
 from ingest.reader.step import Step
+from ingest.reader.step_flow import BY_GRAPH, FlowCall, FlowOperand, flow_of
 from ingest.reader.tensor import Tensor
 from workers.arrays.comparison import is_real
 from workers.arrays.dtypes import from_name

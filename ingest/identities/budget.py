@@ -18,8 +18,8 @@ from ingest.identities.audit import StepAudit
 from ingest.identities.definition import Array, CallOperands, wide
 from ingest.identities.limits import unit_roundoff
 from ingest.identities.operators import DEFINITIONS
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.flow.step_flow import FlowCall, FlowOperand
+from ingest.reader.operator_kinds import is_parameter
+from ingest.reader.step_flow import FlowCall, FlowOperand
 
 #: Unit roundoff of the arithmetic that is taken for exact.
 _EXACT = 2.0**-53

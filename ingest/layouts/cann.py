@@ -28,6 +28,36 @@ that a dot always separates two fields. Other forms:
 Statistics that a dump system computed, as the CSV files of a place have them.
 
 Files whose name was too long: it was replaced by a number, and `mapping.csv` next to them has it.
+
+TorchAir's dumps of FX graphs and of captured graphs are:
+
+    [msprobe_fx_dump/]worldsize{n}_global_rank{rank}/{graph}/{step}/
+        {node}-{target}.{INPUT|OUTPUT}.{i}[.{j}].{YYYYMMDDHHMMSSffffff}.npy
+    [msprobe_fx_dump/]data_dump/{step + 1}/{graph}/      older releases, without a rank
+    worldsize{n}_global_rank{rank}/
+        {node}_device_{device}_{count}.pt                aclgraph and npugraph_ex
+
+`target` is what the node calls, such as `aten.add.Tensor`. It contains dots, and for a Python function blanks
+and brackets, so names are parsed from the right. `j` is the place in an argument that is a list; then it
+becomes the slot, and `i` a part of the io: `input.0`. The time is UTC, taken before the call, and the same
+for all files of one call. A graph without a name is called `gm_{time}_dump`. A directory named by a time of
+14 digits in its place is a dump of the graph engine (`ingest.layouts.cann`).
+
+Arguments that are not tensors are saved as well: numbers as arrays without axes, `None` as a pickled object,
+which is not read. (TorchAir, `npu_fx_compiler` and `fx_dumper`.)
+
+Reference dumps of other frameworks, as the vendor's comparison tool takes them, are:
+
+    {op_name}.{output_index}.{timestamp}.npy      outputs of Caffe, TensorFlow, ONNX and others
+    {op_name}.{output_index}.{timestamp}.pb       the same as DumpData, of a Caffe model before quantisation
+    {op_name}.{output_index}.{timestamp}.quant    the same after quantisation
+
+Characters other than letters, digits, `-` and `_` in names of operators are replaced; the timestamp has 16
+digits. (CANN, accuracy comparison: "Dump File Naming Conventions".) The files of one run are in one
+directory, which may be called `step8`.
+
+Nothing tells the type of an operator: it is `Reference`. What is quantised has the graph `quantized`, so that
+both halves of a pair have the same name otherwise.
 """
 
 from __future__ import annotations
@@ -38,8 +68,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
-from ingest.layouts.pattern import parse
+from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile, parse
 from workers.dump.formats import statistic_csv
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
@@ -417,3 +446,148 @@ def _reported_name(
         real, settled = names.real_name(path.removesuffix(".csv"))
     name = parse_bin_name(real.removesuffix(".csv"), net=place.net, graph=place.graph)
     return name or place._replace(op_name=stem), settled
+
+
+_FX_RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}"
+_GRAPH = r"{graph:(?!\d{14}\Z).+}"
+
+_CALL_NAME = re.compile(
+    r"(?P<node>[^-]+)-(?P<target>.+)\.(?P<io>INPUT|OUTPUT)\.(?P<i>\d{1,9})(?:\.(?P<j>\d{1,9}))?\.(?P<time>\d{20})",
+    re.DOTALL,
+)
+_NODE_NAME = re.compile(r"(?P<node>.+)_device_(?P<device>\d{1,9})_(?P<count>\d{1,18})", re.DOTALL)
+_NUMBERED = re.compile(r"_\d+\Z")
+
+
+class TorchAir(Layout):
+    """The tree of TorchAir's dumps, except for those of the graph engine."""
+
+    name = "torchair"
+    patterns = (
+        *(
+            parse(f"{prefix}{tree}")
+            for prefix in ("", "msprobe_fx_dump/")
+            for tree in (
+                f"{_FX_RANK}!/{_GRAPH}/{{step}}",
+                r"data_dump/{previous_step}/{graph:gm_\d{8,20}_dump}!",
+            )
+        ),
+        parse(f"{_FX_RANK}!"),
+    )
+    systems = (
+        System("TorchAir, eager", "worldsize4_global_rank1/graph_1/8", "npy"),
+        System(
+            "TorchAir, eager, older",
+            "data_dump/9/gm_20260101000000_dump",
+            "npy; the directory is the step + 1",
+        ),
+        System("msProbe around TorchAir, eager", "msprobe_fx_dump/worldsize4_global_rank1/graph_1/8", "npy"),
+        System("TorchAir, aclgraph and npugraph_ex", "worldsize4_global_rank1", "pt, of no step"),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
+        graph = place.fields.get("graph", "")
+        named = {}
+        for file in files:
+            directory, _, file_name = file.path.rpartition("/")
+            if graph and file_name.endswith(".npy"):
+                name = parse_call_name(file_name, graph=graph)
+                named[file.path] = TensorFile(name, Container.NPY, any_argument=True)
+            elif not graph and directory == place.path and file_name.endswith(".pt"):
+                named[file.path] = TensorFile(parse_node_name(file_name), Container.PT)
+        return Description(named)
+
+
+def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
+    """Parse the name of an npy file; return None if it is not TorchAir's.
+
+    >>> parse_call_name("add_1-aten.add.Tensor.INPUT.0.20240801120000123456.npy").op_type
+    'aten.add.Tensor'
+    """
+    match = _CALL_NAME.fullmatch(file_name.removesuffix(".npy"))
+    if match is None:
+        return None
+    io, i, j = match["io"].lower(), int(match["i"]), match["j"]
+    return TensorName(
+        graph=graph,
+        op_type=match["target"],
+        op_name=match["node"],
+        io=io if j is None else f"{io}.{i}",
+        slot=i if j is None else int(j),
+        timestamp=_fx_microseconds(match["time"]),
+    )
+
+
+def parse_node_name(file_name: str) -> TensorName | None:
+    """Parse the name of a `.pt` file; return None if it is not TorchAir's.
+
+    >>> parse_node_name("mm_1_device_0_12.pt").op_name
+    'mm_1'
+    """
+    match = _NODE_NAME.fullmatch(file_name.removesuffix(".pt"))
+    if match is None:
+        return None
+    # FX numbers the nodes that call the same target.
+    op_type = _NUMBERED.sub("", match["node"]) or match["node"]
+    return TensorName(op_type=op_type, op_name=match["node"], io="output", sequence=int(match["count"]))
+
+
+def _fx_microseconds(time: str) -> int:
+    """Return microseconds since the epoch; -1 for an invalid time."""
+    try:
+        date = datetime.strptime(time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return -1
+    return int(date.timestamp()) * 1_000_000 + int(time[14:])
+
+
+#: The type of all operators of a reference dump.
+REFERENCE = "Reference"
+QUANTIZED = "quantized"
+_FILE = r"{tensor:[A-Za-z0-9_-]+\.\d{1,9}\.\d{16}}.{kind:npy|pb|quant}"
+_NAME = re.compile(r"(?P<op>[A-Za-z0-9_-]+)\.(?P<slot>\d{1,9})\.(?P<time>\d{16})\.(?P<kind>npy|pb|quant)")
+
+
+class ReferenceDump(Layout):
+    """The files that a reference of an Ascend dump consists of: of one process."""
+
+    name = "reference"
+    patterns = ()
+    file_patterns = tuple(
+        parse(f"{above}{_FILE}", of_files=True)
+        for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (
+        System(
+            "references of other frameworks, in the vendor's comparison format",
+            "conv1.0.1610000000000000.npy",
+            "npy; DumpData as `.pb` and `.quant`",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
+        named = ((file.path, parse_reference_name(file.path.rpartition("/")[2])) for file in files)
+        return Description({path: tensor for path, tensor in named if tensor is not None})
+
+
+def parse_reference_name(file_name: str) -> TensorFile | None:
+    """Parse the name of a file; return None if it has another form.
+
+    >>> parse_reference_name("conv1.0.1610000000000000.npy").name.op_name
+    'conv1'
+    """
+    match = _NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    name = TensorName(
+        graph=QUANTIZED if match["kind"] == "quant" else "",
+        op_type=REFERENCE,
+        op_name=match["op"],
+        io="output",
+        slot=int(match["slot"]),
+        timestamp=int(match["time"]),
+    )
+    return TensorFile(name, Container.NPY if match["kind"] == "npy" else Container.DUMP_DATA)

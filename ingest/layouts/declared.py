@@ -20,8 +20,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall, TensorFile, join_slot
-from ingest.layouts.pattern import FIELDS, STEP_FIELDS, Pattern, parse
+from ingest.layouts.base import (
+    FIELDS,
+    STEP_FIELDS,
+    Description,
+    Layout,
+    Pattern,
+    Place,
+    ReadSmall,
+    TensorFile,
+    join_slot,
+    parse,
+)
 from ingest.layouts.pytorch import module_type
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName

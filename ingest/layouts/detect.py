@@ -9,20 +9,27 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ingest.layouts.base import Dump, Layout
-from ingest.layouts.cann import Cann
-from ingest.layouts.checkpoint import DistributedCheckpoint
+from ingest.layouts.base import Dump, Layout, Pattern
+from ingest.layouts.cann import Cann, ReferenceDump, TorchAir
+from ingest.layouts.checkpoint import (
+    CheckpointFiles,
+    DeepSpeed,
+    DistributedCheckpoint,
+    HuggingFaceTrainer,
+    Megatron,
+    Olmo,
+    TrainerShards,
+    Verl,
+)
 from ingest.layouts.declared import declare
 from ingest.layouts.mindspore import MindSpore, MindSporeAsync, MindSporeRaw
-from ingest.layouts.msprobe import MsProbe, MsProbeSaved
-from ingest.layouts.msprobe_native import MsProbeNative
+from ingest.layouts.msprobe import MsProbe, MsProbeNative, MsProbeSaved
 from ingest.layouts.numerics import (
     DebugMode,
     TitanNumerics,
     TransformerEngineLogs,
     TransformerEngineStatistics,
 )
-from ingest.layouts.pattern import Pattern
 from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.proposal import proposed_hint
 from ingest.layouts.pytorch import (
@@ -35,17 +42,6 @@ from ingest.layouts.pytorch import (
     Vllm,
 )
 from ingest.layouts.recorder import RecorderTree
-from ingest.layouts.reference import ReferenceDump
-from ingest.layouts.torchair import TorchAir
-from ingest.layouts.trainers import (
-    CheckpointFiles,
-    DeepSpeed,
-    HuggingFaceTrainer,
-    Megatron,
-    Olmo,
-    TrainerShards,
-    Verl,
-)
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like, is_directory
 from workers.errors import AccessDenied, DumpError, UsageError

@@ -35,9 +35,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile, parse
 from ingest.layouts.cann import LongNames, describe_files, parse_tensor_name
-from ingest.layouts.pattern import parse
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile

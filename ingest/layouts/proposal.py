@@ -15,10 +15,9 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ingest.layouts.base import Layout, Place
+from ingest.layouts.base import Layout, Pattern, Place, step_of
 from ingest.layouts.declared import CONTAINERS, declare
-from ingest.layouts.pattern import Pattern, step_of
-from ingest.layouts.ranks import PathRank
+from ingest.layouts.places import PathRank
 from ingest.layouts.walk import is_directory
 from workers.errors import UsageError
 from workers.model import SourceFile

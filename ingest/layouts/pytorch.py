@@ -48,8 +48,8 @@ from ingest.layouts.base import (
     below,
     join_member,
     join_slot,
+    parse,
 )
-from ingest.layouts.pattern import parse
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile

@@ -19,8 +19,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ingest.layouts.base import Description, Layout, NameMember, Place, Problem, ReadSmall, System, TensorFile
-from ingest.layouts.pattern import parse
+from ingest.layouts.base import (
+    Description,
+    Layout,
+    NameMember,
+    Place,
+    Problem,
+    ReadSmall,
+    System,
+    TensorFile,
+    parse,
+)
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM, Container
@@ -48,7 +57,7 @@ class RingFound(Event):
 
 
 class RecordedPlacement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How a DTensor lies on its mesh, in the terms of `ingest.reader.parallel.told_placement`."""
+    """How a DTensor lies on its mesh, in the terms of `ingest.reader.unsharded`."""
 
     placements: tuple[str, ...]
     """By dimension of the mesh: `Shard(0)`, `Replicate()`, `Partial(sum)`, `_StridedShard(0)`."""

@@ -13,10 +13,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingest.layouts.base import Layout, System
+from ingest.layouts.base import Layout, System, step_of
 from ingest.layouts.detect import LAYOUTS
-from ingest.layouts.pattern import step_of
-from ingest.layouts.ranks import PathRank
+from ingest.layouts.places import PathRank
 from workers.arrays import device_format
 from workers.arrays.dtypes import core_name, from_name
 from workers.dump.formats import dump_data

@@ -25,10 +25,19 @@ from ingest.layouts.base import (
     Problem,
     Section,
     TensorFile,
+    series_of,
+    step_of,
 )
-from ingest.layouts.pattern import series_of, step_of
-from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents
-from ingest.layouts.ranks import PathRank, Ranks, find_clashes, is_rank_table
+from ingest.layouts.places import (
+    Discovery,
+    Owner,
+    PathRank,
+    PlaceSearch,
+    Ranks,
+    all_parents,
+    find_clashes,
+    is_rank_table,
+)
 from ingest.layouts.sections import SectionedLogs, read_section
 from ingest.layouts.walk import (
     MAX_SMALL_FILE_NBYTES,

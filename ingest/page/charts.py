@@ -1,12 +1,17 @@
-"""Charts as SVG: histograms, signs and exponents, lines over steps.
+"""Pictures as SVG: histograms, signs and exponents, lines over steps; cells and lanes.
 
 Everything is escaped. Colours are classes of the stylesheet: one picture for light and dark.
+
+Cells in colours of levels show ranks by steps, a ribbon of operators, and the steps of an incident. Lanes,
+one for each rank with collectives between them, show how something bad spread within its step.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 
-from ingest.page.rendering import number, whole
+from ingest.page.rendering import counted, number, short, whole
+from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
+from ingest.questions.origin.graph import PARAMETER, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 from ingest.questions.plot import LOGARITHMIC
 from workers.arrays.compiled.histogram_loops import LOWEST_EXPONENT
-from workers.arrays.sketches.histogram import Histogram
-from workers.arrays.spans import divisor_for
+from workers.arrays.histogram import Histogram
+from workers.arrays.statistics import divisor_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -323,3 +330,373 @@ def _drawn_line(line: Series, colour: int, x: Sequence[float], y: Sequence[float
             yield tag(
                 "path", title, d=f"M{across - 4:.1f} {top - 4}l8 8m0 -8l-8 8", class_=f"cross s{colour}"
             )
+
+
+#: Colours between the least and the greatest value.
+LEVELS = 7
+#: The level of values that are all equal.
+ONLY_LEVEL = 5
+
+
+def css_of(level: int) -> str:
+    """Return the class of a level: `lv3`; 0 is `zero`, and -1 is `unknown`."""
+    return {-1: "unknown", 0: "zero"}.get(level, f"lv{level}")
+
+
+def _scale_of(values: npt.NDArray[np.float64], *, is_count: bool) -> Scale | None:
+    """Return the scale of values above zero, which has a colour of its own; of all if some are negative."""
+    finite = values[np.isfinite(values)]
+    scale = Scale.of(finite if (finite < 0).any() else finite[finite > 0])
+    if scale is None or not is_count:
+        return scale
+    return Scale(scale.low, scale.high, scale.low > 0)
+
+
+def levels_of(values: npt.NDArray[np.float64], *, is_count: bool) -> npt.NDArray[np.int64]:
+    """Return the level of each value, 1 to `LEVELS`; 0 for zero; -1 for what is not known."""
+    scale = _scale_of(values, is_count=is_count)
+    level = np.where(np.isposinf(values), LEVELS, np.where(values == 0, 0, -1))
+    if scale is not None:
+        shown = np.isfinite(values) & ((values != 0) | (scale.low <= 0))
+        share = np.ceil(scale.share(values[shown]) * LEVELS)
+        level[shown] = ONLY_LEVEL if scale.low == scale.high else np.clip(share, 1, LEVELS)
+    return level.astype(np.int64)
+
+
+def level_legend(values: npt.NDArray[np.float64], *, is_count: bool) -> list[tuple[str, str]]:
+    """Return the colours of values, each as a class and its words."""
+    levels, scale = levels_of(values, is_count=is_count), _scale_of(values, is_count=is_count)
+    entries = [("zero", "0")] if (levels == 0).any() else []
+    if scale is not None and scale.low == scale.high:
+        entries.append((css_of(ONLY_LEVEL), whole(scale.low) if is_count else number(scale.low)))
+    elif scale is not None:
+        words = [whole(each) if is_count else number(each, digits=3) for each in scale.limits(LEVELS)]
+        entries.append(("lv1", f"from {words[0]}"))
+        entries += [(css_of(level), f"to {words[level]}") for level in range(2, LEVELS + 1)]
+    return entries + [("unknown", "not known")] * bool((levels < 0).any())
+
+
+#: What can be said of a step besides its value.
+_STATES = (
+    (PARTIAL, "partial", "partial step"),
+    (DAMAGED, "damaged", "damaged"),
+    (MISSING, "missing", "not committed"),
+)
+
+
+def legend(matrix: Matrix) -> list[tuple[str, str]]:
+    """Return the colours that a picture has, each as a class and its words."""
+    known = matrix.values[np.isin(matrix.state, (KNOWN, PARTIAL))]  # noqa: PD011  (a `Matrix`)
+    entries = level_legend(known, is_count=matrix.is_count)
+    if not matrix.is_count and matrix.bad.any():
+        entries.append(("notch", "has NaN or Inf"))
+    return entries + [(css, words) for state, css, words in _STATES if (matrix.state == state).any()]
+
+
+_CELLS_WIDTH, _CELLS_LEFT, _CELLS_TOP, _CELLS_BOTTOM = 1080, 64, 8, 34
+_MAX_TICKS = 24
+
+
+def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Markup:
+    """Return the picture. Its attributes say where cells are, for the script that follows the pointer."""
+    rows, columns = matrix.values.shape  # noqa: PD011  (the same)
+    width = max(min((_CELLS_WIDTH - _CELLS_LEFT) / columns, 112.0), 3.0)
+    height = max(min(440 / rows, 44.0), 5.0)
+    gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
+    cells = [
+        _path_of_class(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()
+    ]
+    cells.append(tag("rect", class_="cursor", x=-100, y=-100, width=width, height=height, rx=3))
+    cells.append(tag("rect", class_="brush", x=-100, y=-100, width=0, height=0))
+    bottom = _CELLS_TOP + rows * height
+    names = [
+        text(_CELLS_LEFT - 8, _CELLS_TOP + (row + 0.5) * height + 4, f"{matrix.ranks[row][0]}", "tick end")
+        for row in _ticks(rows, int(rows * height // 16))
+    ]
+    names += [
+        text(_CELLS_LEFT + (column + 0.5) * width, bottom + 14, f"{matrix.steps[column][0]}", "tick mid")
+        for column in _ticks(columns, int(columns * width // 44))
+    ]
+    names.append(text(4, min(bottom, _CELLS_TOP + 14), rows_are, "axis"))
+    names.append(text(_CELLS_LEFT, bottom + 30, "step", "axis"))
+    return picture(
+        _CELLS_LEFT + columns * width + 8,
+        bottom + _CELLS_BOTTOM,
+        [*names, tag("g", *cells, class_="cells")],
+        label,
+        class_="plot matrix",
+        data_left=_CELLS_LEFT,
+        data_top=_CELLS_TOP,
+        data_cell_width=width,
+        data_cell_height=height,
+        data_rows=rows,
+        data_columns=columns,
+    )
+
+
+def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Yield each class of cells with its places; later ones are drawn above earlier ones."""
+    level = levels_of(matrix.values, is_count=matrix.is_count)
+    here = matrix.state != MISSING
+    yield "missing", ~here
+    for place in range(-1, LEVELS + 1):
+        yield css_of(place), here & (level == place)
+    if not matrix.is_count:
+        yield "notch", matrix.bad
+    yield "partial", matrix.state == PARTIAL
+    yield "damaged", matrix.state == DAMAGED
+
+
+def _path_of_class(
+    places: npt.NDArray[np.bool_], css: str, width: float, height: float, gap: float
+) -> Markup:
+    """Return all cells of a class as one path."""
+    shift, shape = 0.0, f"h{width - gap:.1f}v{height - gap:.1f}h-{width - gap:.1f}z"
+    if css == "notch":
+        side, depth = min(width, 12), min(height, 12)
+        shift, shape = width - gap, f"v{depth:.1f}l-{side:.1f} -{depth:.1f}z"
+    # Numbers are written once for each row and column: writing them for each cell took half of a view's time.
+    rows, columns = places.shape
+    lefts = [f"M{_CELLS_LEFT + column * width + shift:.1f} " for column in range(columns)]
+    rests = [f"{_CELLS_TOP + row * height:.1f}{shape}" for row in range(rows)]
+    cells = zip(*(numbers.tolist() for numbers in np.nonzero(places)), strict=True)
+    return tag("path", d="".join([lefts[column] + rests[row] for row, column in cells]), class_=css)
+
+
+def _ticks(length: int, limit: int) -> range:
+    """Return a limited number of places for numbers, evenly spaced."""
+    return range(0, length, max(-(-length // max(min(limit, _MAX_TICKS), 1)), 1))
+
+
+_RIBBON_WIDTH, _RIBBON_HEIGHT = 1080.0, 34.0
+#: More operators than this share a stripe.
+_MAX_STRIPES = 1080
+
+
+def ribbon_picture(levels: Sequence[int], bad: Sequence[bool], label: str) -> Markup:
+    """Return a stripe for each operator: its colour is its level; a mark below it says NaN or Inf."""
+    stripes = min(len(levels), _MAX_STRIPES)
+    width = _RIBBON_WIDTH / max(stripes, 1)
+    paths: dict[str, list[str]] = {}
+    for stripe in range(stripes):
+        within = slice(stripe * len(levels) // stripes, (stripe + 1) * len(levels) // stripes)
+        x, css = stripe * width, css_of(max(levels[within]))
+        paths.setdefault(css, []).append(f"M{x:.2f} 0h{width:.2f}v24h-{width:.2f}z")
+        if any(bad[within]):
+            paths.setdefault("mark", []).append(f"M{x:.2f} 27h{max(width, 2):.2f}v6h-{max(width, 2):.2f}z")
+    return picture(
+        _RIBBON_WIDTH,
+        _RIBBON_HEIGHT,
+        [tag("path", d="".join(moves), class_=css) for css, moves in paths.items()],
+        label,
+        class_="plot ribbon",
+        preserveAspectRatio="none",
+        data_total=len(levels),
+    )
+
+
+_TIMELINE_HEIGHT, _TIMELINE_TOP = 40.0, 2.0
+_MAX_BOXES = 180
+#: What the number below the first box takes to the left of its middle.
+_HALF_NUMBER = 14.0
+
+
+def timeline_picture(steps: Sequence[int], affected: AbstractSet[int], label: str) -> Markup:
+    """Return a box for each step, or for several together; affected ones are marked.
+
+    The script makes boxes narrower in a narrow window, as it does with the cells of a matrix.
+    """
+    count = max(min(len(steps), _MAX_BOXES), 1)
+    width = min(_CELLS_WIDTH / count, 46.0)
+    gap = 2.0 if width > 8 else 0.5
+    left = max(_HALF_NUMBER - (width - gap) / 2, 0.0)
+    boxes, numbers = [], []
+    every = math.ceil(count / max(count * width // 38, 1))
+    for box in range(count if steps else 0):
+        within = steps[box * len(steps) // count : (box + 1) * len(steps) // count]
+        x, css = left + box * width, "zero" if affected.isdisjoint(within) else "mark"
+        size = {"width": width - gap, "height": 18, "rx": min(3, width / 4)}
+        boxes.append(tag("rect", x=x, y=_TIMELINE_TOP, **size, class_=css))
+        if box % every == 0:
+            numbers.append(text(x + (width - gap) / 2, _TIMELINE_TOP + 32, str(within[0]), "tick mid"))
+    return picture(
+        max(left + count * width, 60.0),
+        _TIMELINE_HEIGHT,
+        [tag("g", *boxes, class_="cells"), *numbers],
+        label,
+        class_="plot matrix",
+        data_left=left,
+        data_cell_width=width,
+        data_columns=count,
+    )
+
+
+#: Nodes that are drawn; the nearest to the origin first.
+_MAX_NODES = 48
+_MAX_LANES = 10
+#: Operators of one rank that are drawn below each other.
+_MAX_ROWS = 6
+_LANES_LEFT, _LANES_TOP, _COLUMN, _ROW = 78.0, 4.0, 98.0, 30.0
+#: Above the first row of a lane, where edges pass over operators; and the row of a collective between lanes.
+_ABOVE, _BETWEEN = 26.0, 26.0
+_LABEL = 15
+#: What can be read on a sheet of paper that stands upright, where it is drawn at 70 %.
+_UPRIGHT = 960
+
+
+class SpreadPicture(NamedTuple):
+    """The picture, and how much of the graph is in it."""
+
+    svg: Markup
+    is_wide: bool
+    """Whether it needs a sheet of paper that lies on its side."""
+    drawn: int
+    """Operators besides the origin, parameters and collectives."""
+    total: int
+    has_passages: bool
+    has_parameters: bool
+
+
+class _Spot(NamedTuple):
+    x: float
+    y: float
+
+
+def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
+    """Return the picture; None if nothing was reached."""
+    near = _nearest(graph)
+    column = _columns(near, graph.edges)
+    row = _rows(near, column)
+    nodes = {node.id: node for node in near if node.id in row}
+    if len(nodes) < 2:
+        return None
+    tops, height = _lanes(nodes.values(), row)
+    places = {
+        number: _Spot(_LANES_LEFT + column[number] * _COLUMN, tops[node.rank] + row[number] * _ROW)
+        for number, node in nodes.items()
+    }
+    width = max(place.x for place in places.values()) + _COLUMN
+    parts = [*_drawn_lanes(tops, width), *_drawn_edges(graph, nodes, places)]
+    for place, node in nodes.items():
+        parts += _drawn(node, places[place])
+    drawn, total = len(nodes) - 1, len(graph.nodes) - 1
+    label = f"The spread from {graph.nodes[0].label} to {counted(total, 'operator')}"
+    label += f"; the nearest {drawn} are drawn" if drawn < total else ""
+    kinds = {node.kind for node in nodes.values()}
+    svg = picture(width, height, parts, label, class_="plot spread")
+    return SpreadPicture(svg, width > _UPRIGHT, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
+
+
+def _rows(nodes: Sequence[SpreadNode], column: dict[int, int]) -> dict[int, int]:
+    """Return the place of each node among those of its rank and column; the others are not drawn."""
+    taken: Counter[tuple[int | None, int]] = Counter()
+    row: dict[int, int] = {}
+    for node in nodes:
+        spot = node.rank, column[node.id]
+        if taken[spot] < _MAX_ROWS:
+            row[node.id] = taken[spot]
+            taken[spot] += 1
+    return row
+
+
+def _drawn_lanes(tops: dict[int | None, float], width: float) -> Iterator[Markup]:
+    for rank, y in tops.items():
+        if rank is not None:
+            yield tag("line", x1=_LANES_LEFT - 22, x2=width - 10, y1=y, y2=y, class_="lane")
+            yield text(8, y + 4, f"rank {rank}", "strong")
+
+
+def _drawn_edges(
+    graph: SpreadGraph, nodes: dict[int, SpreadNode], places: dict[int, _Spot]
+) -> Iterator[Markup]:
+    for edge in graph.edges:
+        if edge.source in nodes and edge.target in nodes:
+            ends = nodes[edge.source], nodes[edge.target]
+            yield _drawn_edge(edge, ends, places[edge.source], places[edge.target])
+
+
+def _nearest(graph: SpreadGraph) -> list[SpreadNode]:
+    """Return the nodes nearest to the origin, on the first ranks, and the collectives next to them."""
+    near = _operators_near(graph)
+    ends = ({edge.source, edge.target} for edge in graph.edges)
+    beside: set[int] = set().union(*(both for both in ends if both & near))
+    return [node for node in graph.nodes if node.id in (beside if node.rank is None else near)]
+
+
+def _operators_near(graph: SpreadGraph) -> set[int]:
+    operators = [node for node in graph.nodes if node.rank is not None]
+    ranks = list(dict.fromkeys(node.rank for node in operators))[:_MAX_LANES]
+    return set([node.id for node in operators if node.rank in ranks][:_MAX_NODES])
+
+
+def _columns(nodes: Sequence[SpreadNode], edges: Sequence[SpreadEdge]) -> dict[int, int]:
+    """Return for each node the length of the longest way to it, so that edges lead to the right.
+
+    An edge back into a circle does not count: a collective reads what it writes on some ranks.
+    """
+    column = {node.id: 0 for node in nodes}
+    after: dict[int, list[int]] = defaultdict(list)
+    for edge in edges:
+        if edge.source in column and edge.target in column:
+            after[edge.source].append(edge.target)
+    place: dict[int, int] = {}
+
+    def visit(node: int) -> None:
+        if node not in place:
+            place[node] = 0
+            for target in after[node]:
+                visit(target)
+            place[node] = -len(order)
+            order.append(node)
+
+    order: list[int] = []
+    for node in nodes:
+        visit(node.id)
+    for source in reversed(order):
+        for target in after[source]:
+            if place[target] > place[source]:
+                column[target] = max(column[target], column[source] + 1)
+    return column
+
+
+def _lanes(nodes: Iterable[SpreadNode], row: dict[int, int]) -> tuple[dict[int | None, float], float]:
+    """Return where the first row of each rank is, from the top, and the height of all.
+
+    The origin is on top, and collectives, which have no rank, below the middle.
+    """
+    deepest: dict[int | None, int] = {}
+    for node in nodes:
+        deepest[node.rank] = max(deepest.get(node.rank, 0), row[node.id])
+    ranks = [rank for rank in deepest if rank is not None]
+    lanes: list[int | None] = [*ranks[:1], *sorted(ranks[1:])]
+    if None in deepest:
+        lanes.insert((len(ranks) + 1) // 2, None)
+    tops, below = {}, _LANES_TOP
+    for rank in lanes:
+        tops[rank] = below + (_BETWEEN / 2 if rank is None else _ABOVE)
+        below = tops[rank] + deepest[rank] * _ROW + (_BETWEEN / 2 if rank is None else _ROW)
+    return tops, below
+
+
+def _drawn_edge(edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], begin: _Spot, end: _Spot) -> Markup:
+    """Return an edge to the right; above what stands between its ends if they are in one row."""
+    crosses = any(node.kind == PASSAGE for node in nodes)
+    css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
+    hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
+    lift = 24 if begin.y == end.y and end.x - begin.x > 1.5 * _COLUMN else 0
+    middle = (begin.x + end.x) / 2
+    bends = f"{middle - lift:.1f} {begin.y - lift:.1f} {middle + lift:.1f} {end.y - lift:.1f}"
+    path = f"M{begin.x:.1f} {begin.y:.1f}C{bends} {end.x:.1f} {end.y:.1f}"
+    return tag("path", tag("title", hint), d=path, class_=css)
+
+
+def _drawn(node: SpreadNode, place: _Spot) -> tuple[Markup, Markup]:
+    """Return a node, and its name."""
+    x, y = place
+    title, name = tag("title", node.label), short(node.op_type, _LABEL)
+    if node.kind == PASSAGE:
+        shape = tag("path", title, d=f"M{x - 8:.1f} {y:.1f}l8 -8l8 8l-8 8z", class_="node passage")
+        return shape, text(x + 12, y + 4, name, "name")
+    size, kind, css = (8, "origin", "strong mid") if node.id == 0 else (5.5, node.kind, "name mid")
+    circle = tag("circle", title, cx=x, cy=y, r=size, class_=f"node {kind}")
+    return circle, text(x, y + 20, name, css)

@@ -14,10 +14,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.units import human_bytes
 from workers import __version__
-from workers.arrays.aggregate import COUNTS
+from workers.arrays.statistics import COUNTS
 
 UNKNOWN = "\u2013"
 

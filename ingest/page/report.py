@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ingest.page import rendering
 from ingest.page.asking import Arguments, Asked, Links
-from ingest.page.moment import Moment
+from ingest.page.library import Moment
 from ingest.page.views import incidents, matrix
 from ingest.reader.dump_store import DumpStore
 

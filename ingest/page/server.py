@@ -18,8 +18,16 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Rule, URLSpec
 from tornado.web import Application
 
-from ingest.page.access import Listen
-from ingest.page.handlers import NO_PAGE, ROUTES, PageMetrics, PageRequest, PageSettings, SharedAnswers, Site
+from ingest.page.handlers import (
+    NO_PAGE,
+    ROUTES,
+    Listen,
+    PageMetrics,
+    PageRequest,
+    PageSettings,
+    SharedAnswers,
+    Site,
+)
 from ingest.page.library import Library
 from ingest.page.rendering import environment
 from workers import events

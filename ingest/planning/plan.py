@@ -18,7 +18,7 @@ from ingest.planning.inspection import Inspected
 from ingest.planning.pooling import PoolGroup, Shared, array_spec, packing_digest, pool_groups
 from ingest.planning.rows import PlannedRow, plan_rows
 from workers.arrays.dtypes import ElementType
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress

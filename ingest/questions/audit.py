@@ -41,10 +41,9 @@ from ingest.identities.updates import NOT_UPDATED
 from ingest.questions.audit_budget import BudgetAnswer, audit_budget
 from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 from workers.model import StepKey
 
 #: What a tensor should be by an identity other than the definition of an operator.

@@ -9,9 +9,9 @@ from typing import ClassVar
 from ingest.identities.budget import StepBudget
 from ingest.questions.question import Answer, Note, Part, Partial, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import Plain
 from workers.model import StepKey
 
 

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.block_filter import BlockFilter
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.arrays.aggregate import ABOUT_NON_FINITE, STATISTICS, SUMS, parts_of
-from workers.arrays.statistics import FIELDS
+from ingest.reader.tensor_filter import BlockFilter, FilterFields, TensorFilter
+from workers.arrays.statistics import ABOUT_NON_FINITE, FIELDS, STATISTICS, SUMS, parts_of
 from workers.errors import UsageError
 from workers.rules.names import matching, near
 from workers.store.consolidated.blocks import BLOCK_COLUMNS, Block, TensorKey, tensors_of

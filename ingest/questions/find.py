@@ -19,10 +19,9 @@ from ingest.questions.question import (
     Rows,
     Steps,
 )
-from ingest.reader.catalog import Catalog
-from ingest.reader.damage import Damage
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import named_ranges
 from ingest.reader.dump_store import DumpStore
-from ingest.reader.ranges import named_ranges
 from ingest.reader.step import COLUMNS
 from ingest.reader.tensor import TENSOR_FIELDS, Tensor
 from ingest.reader.tensor_filter import FilterFields, checked_role

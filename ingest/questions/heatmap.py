@@ -50,7 +50,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from ingest.reader.text import number_text
-from workers.arrays.aggregate import ABOUT_NON_FINITE, AGGREGATES, COUNTS, aggregated, default_aggregate
+from workers.arrays.statistics import ABOUT_NON_FINITE, AGGREGATES, COUNTS, aggregated, default_aggregate
 from workers.errors import UsageError
 
 if TYPE_CHECKING:

@@ -16,23 +16,16 @@ from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.stored_steps import StoredForms
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.reader.catalog import open_catalog
-from ingest.reader.plain import Plain
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.step_tables import marginals_of, read_entries
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from ingest.reader.text import counted, shape_text
-from workers.arrays.sketches.block_digests import (
-    BLOCK_NBYTES,
-    SMALL_NBYTES,
-    blocks_of,
-    differing_runs,
-    runs_of,
-)
-from workers.arrays.sketches.marginals import Marginal
+from ingest.reader.text import Plain, counted, shape_text
+from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs, runs_of
+from workers.arrays.marginals import Marginal
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.model import RowKind
-from workers.store.sketches import block_digests
+from workers.store.sketches import BLOCK_TABLE, blocks_by_digest
 
 #: Ranges of one tensor, and runs of positions, that people read.
 _SHOWN = 3
@@ -275,10 +268,7 @@ def _localized(
 ) -> Iterator[LocalizedTensor]:
     if not differing:
         return
-    known = [
-        block_digests.by_digest(read_entries(step, block_digests.TABLE), step.tables)
-        for step in (first, second)
-    ]
+    known = [blocks_by_digest(read_entries(step, BLOCK_TABLE), step.tables) for step in (first, second)]
     marginals = [marginals_of(step) for step in (first, second)]
     for key, (row, other) in differing.items():
         nbytes = int(first.tables.number("nbytes")[row])

@@ -21,7 +21,7 @@ from ingest.reader.step import Step
 from ingest.reader.step_statistics import RankValues, StepStatistics, of_all_tensors, of_named_tensors
 from ingest.reader.tensor_filter import with_pattern
 from ingest.reader.text import number_text
-from workers.arrays.aggregate import COUNTS, STATISTICS, aggregated, default_aggregate, parts_of
+from workers.arrays.statistics import COUNTS, STATISTICS, aggregated, default_aggregate, parts_of
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary

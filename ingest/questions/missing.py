@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.dump_configs.model import AskedDump, Io, Match, OperatorPattern, flatten
-from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
+from ingest.reader.catalog import Catalog, Damage, warn_of, with_tables
+from ingest.reader.choice import Choice, format_ranges
 from ingest.reader.context import context_of
-from ingest.reader.context.configuration import DumpConfiguration, configuration_of
-from ingest.reader.damage import Damage, warn_of, with_tables
-from ingest.reader.listing import TableList
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import format_ranges
+from ingest.reader.context.files import DumpConfiguration, configuration_of
 from ingest.reader.snapshot import refuse_url
-from ingest.reader.step import Step
+from ingest.reader.step import Step, TableList
+from ingest.reader.text import Plain
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
 

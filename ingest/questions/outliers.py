@@ -23,31 +23,28 @@ from ingest.questions.question import (
     Table,
 )
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import as_names
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import as_names, format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.step_tables import marginals_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from ingest.reader.text import counted, number_text
-from workers.arrays.sketches.channels import (
+from ingest.reader.text import Plain, counted, number_text
+from workers.arrays.marginals import (
     ABS_MAX,
     DEFAULT_FACTOR,
     L2_NORM,
     MEASURES,
     Channels,
+    MarginalScope,
     channels_of,
     relative_error,
 )
-from workers.arrays.sketches.marginal_scope import MarginalScope
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
-from workers.store.sketches.marginals import rows_without_marginals
-from workers.store.sketches.sketch_columns import MARGINALS_HINT
-from workers.store.sketches.sketch_tables import marginals_in
+from workers.store.sketch_columns import MARGINALS_HINT
+from workers.store.sketches import marginals_in, rows_without_marginals
 
 OUTLIER, DEAD, SATURATED = KINDS = ("outlier", "dead", "saturated")
 
@@ -59,7 +56,7 @@ class OddPositions(Plain):
     also: ClassVar = ("ratio",)
 
     kind: str
-    """`outlier`, `dead` or `saturated`; see `workers.arrays.sketches.channels`."""
+    """`outlier`, `dead` or `saturated`; see `workers.arrays.marginals`."""
     name: str
     net: str
     graph: str

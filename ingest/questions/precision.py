@@ -30,12 +30,11 @@ from ingest.questions.question import (
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from workers.arrays.number_formats import NumberFormat, format_named
-from workers.arrays.sketches.histogram import Bounds
-from workers.arrays.sketches.rounding import losses, scale_for
+from ingest.reader.text import Plain
+from workers.arrays.dtypes import NumberFormat, format_named
+from workers.arrays.histogram import Bounds, losses, scale_for
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey
 

@@ -26,12 +26,11 @@ from ingest.questions.question import (
 from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.anatomy import percentiles, widened
 from ingest.reader.catalog import Catalog
-from ingest.reader.plain import Plain, plain
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
-from ingest.reader.text import number_text, percentile_name
-from workers.arrays.sketches.histogram import Bounds
+from ingest.reader.text import Plain, number_text, percentile_name, plain
+from workers.arrays.histogram import Bounds
 from workers.errors import UsageError
 
 DEFAULT_PERCENTS = (0.0, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0)

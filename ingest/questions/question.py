@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple,
 from typing import get_type_hints as types_of
 
 from ingest.questions import QUESTIONS
-from ingest.reader import notebook
 from ingest.reader.choice import Choice
-from ingest.reader.plain import Plain, plain
-from ingest.reader.text import cell_text, counted, printable
+from ingest.reader.text import Plain, cell_text, counted, html_table, plain, printable
 from workers.errors import UsageError
 
 if TYPE_CHECKING:  # --help of other commands needs neither pandas, numpy nor rich
@@ -249,7 +247,7 @@ class Answer(Shown, Plain):
     def _repr_html_(self) -> str:
         shown = self.table()
         title = f"{self.headline}: {self.store}"
-        return notebook.table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
+        return html_table(title, list(shown.columns), shown.cells(), total=len(shown.rows))
 
 
 class RowList(Answer):

@@ -13,7 +13,7 @@ from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey, tensors_of

@@ -25,15 +25,14 @@ import numpy as np
 
 from ingest.dump_configs.reading import WATCHER
 from ingest.questions.question import Note, Part, Partial, Question, Ranks, Shown, Steps
+from ingest.reader.anatomy import BitDifference, compare_bits
 from ingest.reader.catalog import Catalog
-from ingest.reader.compare_bits import BitDifference, compare_bits
-from ingest.reader.context.configuration import configuration_of
-from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
-from ingest.reader.listing import TableList
-from ingest.reader.plain import Plain
+from ingest.reader.context.files import configuration_of
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
-from ingest.reader.step import Step
+from ingest.reader.step import Step, TableList
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import Plain
 from workers.store.model import RowKind
 
 #: Tensors of which elements are read.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.plot import Figure, as_plain_text, is_logarithmic, new_figure, shortened_title
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import counted, printable, shortened
 
 #: Entries of each part of the legend; the picture grows with them.

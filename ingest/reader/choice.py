@@ -1,4 +1,4 @@
-"""Which ranks, steps and names a question is about."""
+"""Which ranks, steps and names a question is about, and how they are written."""
 
 from __future__ import annotations
 
@@ -71,3 +71,20 @@ def _not_a_number(member: object) -> UsageError:
     else:
         hint = f"A name: store.tensors(name={member!r:.80})."
     return UsageError(f"{member!r:.80} is not a rank or a step, which are whole numbers", hint=hint)
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Write numbers in ascending order, neighbours as a range: `0-3, 7`; `none` for no numbers."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
+
+
+def named_ranges(noun: str, numbers: Iterable[int]) -> str:
+    """Write numbers after their noun: `step 3`, `steps 1-3, 7`."""
+    listed = list(numbers)
+    return f"{noun}{'s' * (len(listed) != 1)} {format_ranges(listed)}"

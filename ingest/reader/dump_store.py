@@ -8,22 +8,20 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ingest.reader import notebook
-from ingest.reader.catalog import Catalog, open_catalog
-from ingest.reader.choice import Choice
-from ingest.reader.damage import Damage
-from ingest.reader.parallel.mesh import Mesh
-from ingest.reader.ranges import format_ranges
+from ingest.reader.catalog import Catalog, Damage, open_catalog
+from ingest.reader.choice import Choice, format_ranges
+from ingest.reader.mesh import Mesh
+from ingest.reader.text import html_facts
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.commit import Commit
 
 if TYPE_CHECKING:
-    from ingest.reader.cubes.consolidated import ConsolidatedCubes
+    from ingest.reader.cubes.conditions import ConsolidatedCubes
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.step import Step
     from ingest.reader.tensor_filter import FilterFields
-    from ingest.reader.verifying.verify_view import StoreDamage
+    from ingest.reader.verifying import StoreDamage
     from ingest.reader.zarr_view.tensor_view import TensorView
 
 
@@ -37,7 +35,7 @@ class DumpStore(Catalog):
         # Takes what `ranks` takes, one listing and one commit for each rank, and no commit of every step.
         steps = {key.step for key in self.listed() if key.step is not None}
         known = {"ranks": format_ranges(self.ranks), "steps": format_ranges(steps) or "-"}
-        return notebook.facts(f"DumpStore {self.url}", known)
+        return html_facts(f"DumpStore {self.url}", known)
 
     def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
         """Return the steps that may have a tensor which fulfils one of these conditions.
@@ -56,7 +54,7 @@ class DumpStore(Catalog):
         """
         if self.objects.is_local:
             return self._read_commits(keys)
-        from ingest.reader.cubes.commit_copies import read_copies  # deferred: as in `verify`
+        from ingest.reader.cubes.cube_reader import read_copies  # deferred: as in `verify`
 
         copied = read_copies(self.objects, keys)
         commits, damaged = self._read_commits([key for key in keys if key not in copied])
@@ -77,7 +75,7 @@ class DumpStore(Catalog):
             UsageError: the store does not have one yet.
             DamagedStore: it is damaged.
         """
-        from ingest.reader.cubes.consolidated import open_cubes  # deferred: as in `verify`
+        from ingest.reader.cubes.conditions import open_cubes
 
         cubes = open_cubes(self.objects)
         if cubes is None:
@@ -113,8 +111,7 @@ class DumpStore(Catalog):
             UsageError: one of the ranks or steps is not in the store.
         """
         # deferred: 0.04 s with all that the methods of this class import, and most questions need none of it
-        from ingest.reader.verifying.verify import verify
-        from ingest.reader.verifying.verify_view import verify_copies, verify_surroundings
+        from ingest.reader.verifying import verify, verify_copies, verify_surroundings
 
         if rank is None and step is None:
             surroundings = verify_surroundings(self.objects), verify_copies(self.objects)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, TypeAlias, TypeVar
 
-from ingest.reader.catalog import Catalog
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
-from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.text import files_with_problems
 from workers.errors import DamagedStore, UsageError

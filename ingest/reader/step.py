@@ -1,33 +1,236 @@
-"""One committed step of one rank: its tensors, conditions on its index, and lists of steps."""
+"""One committed step of one rank: its tensors, conditions on its index, its rows; lists as tables.
+
+Rows are flat dictionaries of plain values: the documented contract of what `ls --json` prints.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader import notebook
-from ingest.reader.listing import TableList, Tensors
-from ingest.reader.rows import STEP_FIELDS, step_row
-from ingest.reader.tensor import Tensor
+from ingest.reader.tensor import TENSOR_FIELDS, Tensor
 from ingest.reader.tensor_filter import TensorFilter
+from ingest.reader.text import cell_text, counted, html_facts, html_table
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore
 from workers.store import tables
 from workers.store.commit import Commit
-from workers.store.model import RowKind, StoreAddress, tensor_name
+from workers.store.model import CommitSummary, RowKind, StoreAddress, tensor_name
 from workers.store.opening import open_objects
 from workers.store.roles import roles_of_tables
-from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
+from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ingest.reader.catalog import Catalog
-    from ingest.reader.files.export import Exported
+    from ingest.reader.export import Exported
+
+
+_Item = TypeVar("_Item")
+#: Items that are written out where a list is printed.
+_PRINTED = 20
+
+
+class TableList(list[_Item]):
+    """A list that is also a table, and is short where it is printed."""
+
+    columns: ClassVar[tuple[str, ...]]
+    """The columns of the table of pandas: the keys of a row."""
+    shown: ClassVar[tuple[str, ...]]
+    """Those of them that a notebook shows."""
+    noun: ClassVar[str]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each item as a flat dictionary of plain values."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> _Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> _Item | Self:
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index))
+        return super().__getitem__(index)
+
+    def __repr__(self) -> str:
+        lines = [repr(item) for item in self[:_PRINTED]]
+        if len(self) > _PRINTED:
+            lines.append(f"... {len(self) - _PRINTED} more")
+        return "[" + ",\n ".join(lines) + "]"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each item. Whole numbers that may be unknown are `Int64`: `<NA>` is unknown."""
+        import pandas as pd  # deferred: takes 0.4 s to import
+
+        frame = pd.DataFrame(list(self.rows()), columns=list(self.columns))
+        counts = [name for name in frame if name in ("step", "count") or str(name).endswith("_count")]
+        return frame.astype(dict.fromkeys(counts, "Int64"))
+
+    def _repr_html_(self) -> str:
+        cells = ([cell_text(row[column]) for column in self.shown] for row in self.rows())
+        return html_table(counted(len(self), self.noun), self.shown, cells, total=len(self))
+
+
+class Tensors(TableList[Tensor]):
+    """The tensors that a search returned: a list, which is also a table with the columns of `find --json`."""
+
+    columns = (*TENSOR_FIELDS, *FIELDS)
+    shown = ("rank", "step", "name", "dtype", "shape", "nan_count", "min", "max", "mean")
+    noun = "tensor"
+
+    def __init__(self, tensors: Iterable[Tensor] = (), undecided: Iterable[Tensor] = ()) -> None:
+        """Make a list of tensors; `undecided` are others that may fulfil the condition of the search."""
+        super().__init__(tensors)
+        self.undecided: tuple[Tensor, ...] = tuple(undecided)
+        """Those of which sketches tell too little: the condition holds for one bound, not for the other."""
+
+    @property
+    def exactness(self) -> str:
+        """`exact`; or `bounded`: these certainly fulfil the condition, and none but `undecided` may, too."""
+        return "bounded" if self.undecided else "exact"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield `Tensor.to_dict` of each tensor."""
+        return (tensor.to_dict() for tensor in self)
+
+
+#: Fields of `CommitSummary` that are not part of the contract.
+_NOT_SHOWN = ("key", "severities", "failed_rules", "first_findings")
+
+
+def summary_row(summary: CommitSummary) -> dict[str, Any]:
+    """Return the totals of one committed step."""
+    totals = asdict(summary)
+    for name in _NOT_SHOWN:
+        del totals[name]
+    # One number: `dump-ingest anomalies` shows what each rule found.
+    totals["findings"] = sum(summary.findings.values())
+    key = summary.key
+    totals["problems"] = summary.problems
+    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **totals}
+
+
+#: The fields of `step_row`, in order.
+STEP_FIELDS = (
+    "rank",
+    "step",
+    "fingerprint",
+    *(
+        part.name
+        for part in fields(CommitSummary)
+        if part.name not in _NOT_SHOWN and part.name != "fingerprint"
+    ),
+    "problems",
+    "committed_at",
+    "layout",
+    "host",
+    "root",
+    "rank_from",
+    "generations",
+    "has_tensors",
+    "coordinates",
+)
+
+
+def step_row(step: Step) -> dict[str, Any]:
+    """Return one committed step: its totals, its source, and when it was committed."""
+    record = step.commit.record
+    return {
+        **summary_row(step.commit.summary),
+        "committed_at": record.committed_at,
+        "layout": record.source.layout,
+        "host": record.source.host,
+        "root": record.source.root,
+        "rank_from": record.source.rank_from,
+        "generations": len(record.generations),
+        "has_tensors": step.has_tensors,
+        "coordinates": _coordinates(step),
+    }
+
+
+def _coordinates(step: Step) -> dict[str, list[int | None]]:
+    """Return the rank and the size along each axis of the mesh; empty if nothing is known."""
+    rank = step.key.rank
+    places = {} if step.catalog is None else step.catalog.coordinates(rank)[rank]
+    return {axis: [*place] for axis, place in places.items()}
+
+
+def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
+    """Yield the files of a step that are not tensors; with `problems`, the rows that have a problem instead.
+
+    The index does not have what was skipped, such as symbolic links. With `problems`, these are yielded as
+    well, with the kind `skipped`.
+    """
+    table = step.tables
+    if problems:
+        yield from _skipped(step)
+    kinds, reasons = table.label("kind"), table.label("problem")
+    is_tensor = np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value))
+    for row in np.flatnonzero((reasons != "") if problems else ~is_tensor):
+        yield {
+            "rank": step.key.rank,
+            "step": step.key.step,
+            "source": str(table.label("source")[row]),
+            "kind": str(kinds[row]),
+            "nbytes": int(table.number("nbytes")[row]),
+            "digest": table.digest[row].tobytes().hex(),
+            "problem": str(reasons[row]),
+        }
+
+
+def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
+    """Yield each overflow that the hardware recorded in a step, with the operator in which it happened.
+
+    Raises:
+        DamagedStore: the index, or a record in it, is damaged.
+    """
+    table = step.tables
+    for row in np.flatnonzero(table.label("kind") == RowKind.OVERFLOW.value):
+        try:
+            record = json.loads(str(table.label("record")[row]))
+        except ValueError as exc:
+            raise DamagedStore(f"{step.key}: the overflow record of row {row} is damaged") from exc
+        for failed in record["failed"]:
+            yield {
+                "rank": step.key.rank,
+                "step": step.key.step,
+                **failed,
+                "source": str(table.label("source")[row]),
+                "record": record["record"],
+            }
+
+
+def _skipped(step: Step) -> Iterator[dict[str, Any]]:
+    """Yield the problems in the commit record that no row of the index has."""
+    table = step.tables
+    indexed = {
+        f"{source}: {problem}"
+        for source, problem in zip(table.label("source"), table.label("problem"), strict=True)
+    }
+    for problem in step.commit.record.problems:
+        source, colon, reason = problem.partition(": ")
+        if colon and problem not in indexed:
+            yield {
+                "rank": step.key.rank,
+                "step": step.key.step,
+                "source": source,
+                "kind": "skipped",
+                "nbytes": 0,
+                "digest": "",
+                "problem": reason,
+            }
+
 
 #: The columns that a condition on the tensors of steps may name.
 COLUMNS = ColumnsWithSketches([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name", "role"])
@@ -117,7 +320,7 @@ class Step(StoredStep):
     def _columns_of_sketches(self, names: Iterable[str]) -> dict[str, Any]:
         # deferred: 0.015 s, which few conditions need
         from ingest.reader.step_tables import read_sketches
-        from workers.store.sketches.sketch_columns import SketchColumns
+        from workers.store.sketch_columns import SketchColumns
 
         sketches = SketchColumns(self.tables, str(self.key), lambda: read_sketches(self))
         return {name: sketches.column(name) for name in names}
@@ -162,9 +365,9 @@ class Step(StoredStep):
     def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
         """Write the source files of this step below `directory`, byte for byte.
 
-        See `ingest.reader.files.export.export`, which also takes rows and returns an iterator.
+        See `ingest.reader.export.export`, which also takes rows and returns an iterator.
         """
-        from ingest.reader.files.export import export  # deferred: 0.005 s, and questions do not export
+        from ingest.reader.export import export  # deferred: 0.005 s, and questions do not export
 
         return list(export(self, Path(directory), overwrite=overwrite))
 
@@ -184,7 +387,7 @@ class Step(StoredStep):
         return [*_FOR_USERS, *(name for name in super().__dir__() if name.startswith("__"))]
 
     def _repr_html_(self) -> str:
-        return notebook.facts(str(self.key), {name: step_row(self)[name] for name in _SHOWN})
+        return html_facts(str(self.key), {name: step_row(self)[name] for name in _SHOWN})
 
 
 def _reopen(kind: type[Step], address: StoreAddress, commit: Commit, tables: Tables | None) -> Step:

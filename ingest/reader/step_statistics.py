@@ -16,11 +16,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.block_filter import BlockFilter
 from ingest.reader.cubes.cube_columns import aggregated_steps, aggregates, narrow_blocks
 from ingest.reader.cubes.cube_reader import CubeReader, counted_tensors, read_cubes
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
+from ingest.reader.tensor_filter import BlockFilter
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import Block, TensorAxis, block_of

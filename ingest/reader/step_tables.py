@@ -11,16 +11,21 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.sketches.histogram import Histogram
-from workers.arrays.sketches.marginal_scope import MarginalScope
-from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.histogram import Histogram
+from workers.arrays.marginals import Marginal, MarginalScope
 from workers.errors import DamagedStore
 from workers.store import findings
 from workers.store.model import Finding
-from workers.store.sketches import histograms, marginals
-from workers.store.sketches.entry_table import EntryTable
-from workers.store.sketches.marginals import MarginalArrays, StepMarginals
-from workers.store.sketches.sketch_tables import StepSketches, marginals_in
+from workers.store.sketches import (
+    HISTOGRAM_TABLE,
+    EntryTable,
+    MarginalArrays,
+    StepMarginals,
+    StepSketches,
+    histograms_of_tables,
+    marginal_arrays_of,
+    marginals_in,
+)
 from workers.store.step import StoredStep
 
 
@@ -55,10 +60,10 @@ def histograms_of(step: StoredStep, rows: Collection[int] | None = None) -> dict
         rows: those that are asked for; all if None.
     """
     with step.asking_again():
-        return histograms.of_tables(step.tables, read_entries(step), str(step.key), rows)
+        return histograms_of_tables(step.tables, read_entries(step), str(step.key), rows)
 
 
-def read_entries(step: StoredStep, table: EntryTable = histograms.TABLE) -> npt.NDArray[np.int64]:
+def read_entries(step: StoredStep, table: EntryTable = HISTOGRAM_TABLE) -> npt.NDArray[np.int64]:
     """Return the entries of a table of a step, (entry, len(table.fields)); none if it does not exist."""
     document = step.commit.nodes.get(table.path)
     if document is None:
@@ -85,7 +90,7 @@ def read_marginals(step: StoredStep, arrays: MarginalArrays | None = None) -> St
         arrays: which arrays to read; default: the first of those that it has.
     """
     nodes, where = step.commit.nodes, str(step.key)
-    if (arrays := arrays or marginals.arrays_of(nodes)) is None:
+    if (arrays := arrays or marginal_arrays_of(nodes)) is None:
         return StepMarginals.none()
     chunks = _read(step, arrays.chunk_keys(nodes, where))
     return arrays.decode(nodes, chunks, where, step.commit.record.checksums)

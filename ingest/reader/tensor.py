@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
-from ingest.reader.text import counted
+from ingest.reader.text import counted, html_facts
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
     from ingest.reader.anatomy import Anatomy
     from ingest.reader.catalog import Catalog
-    from ingest.reader.flow.step_flow import StepFlow
-    from ingest.reader.parallel.unsharded import UnshardedTensor
     from ingest.reader.step import Step
-    from workers.arrays.sketches.histogram import Histogram
+    from ingest.reader.step_flow import StepFlow
+    from ingest.reader.unsharded import UnshardedTensor
+    from workers.arrays.histogram import Histogram
 
 #: Elements that are read at once.
 _PIECE_NBYTES = 4 * MIB
@@ -414,7 +413,7 @@ class Tensor(ArrayLike):
         Raises:
             UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
         """
-        from ingest.reader.parallel.unsharded import pieces_of, unshard  # deferred: 0.01 s, and few ask
+        from ingest.reader.unsharded import pieces_of, unshard  # deferred: 0.01 s, and few ask
 
         return unshard(*pieces_of(self._step, self.row), placement)
 
@@ -533,7 +532,7 @@ class Tensor(ArrayLike):
     def _repr_html_(self) -> str:
         known = {name: value for name, value in self.to_dict().items() if value not in ("", None)}
         shown = ("rank", "step", "op_type", "full_name", "dtype", "shape", "source", "problem", *FIELDS)
-        return notebook.facts(self.name, {name: known[name] for name in shown if name in known})
+        return html_facts(self.name, {name: known[name] for name in shown if name in known})
 
     def _label(self, field: str) -> str:
         return str(self._step.tables.label(field)[self.row])
@@ -588,7 +587,7 @@ class Neighbour:
     @property
     def fused_from(self) -> tuple[str, ...]:
         """The operators of the model that were fused into its operator; empty if not known."""
-        from ingest.reader.flow.step_flow import original_names_of  # deferred: as in `_flow_of`
+        from ingest.reader.step_flow import original_names_of  # deferred: as in `_flow_of`
 
         return original_names_of(self.tensor)
 
@@ -600,7 +599,7 @@ class Neighbour:
 
 
 def _flow_of(tensor: Tensor) -> StepFlow:
-    from ingest.reader.flow.step_flow import flow_of  # deferred: 0.04 s, which most questions do not need
+    from ingest.reader.step_flow import flow_of  # deferred: 0.04 s, which most questions do not need
 
     return flow_of(tensor._step)  # noqa: SLF001  (of the class above)
 

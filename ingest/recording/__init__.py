@@ -1,14 +1,13 @@
 """A recorder for PyTorch: hooks on a model write its tensors, or their statistics, as a dump.
 
 record.py     what users call, and where this process is in the mesh of the job
-recorder.py   which steps are recorded
-budget.py     which modules are looked at in a step, so that looking costs no more than it may
+recorder.py   which steps are recorded, and how much of a model in each
 hooks.py      what runs in the training thread: hooks on modules, gradients and functions, with their lines
 snapshots.py  a tensor as it is at one moment, its statistics, how it lies on the mesh
 writer.py     a bounded queue, and the thread that empties it into files (`ingest.layouts.recorder`)
 __main__.py   runs a script with a recorder
 
-PyTorch is imported by nothing here: the module comes from the caller's process, see `torch_module`.
+PyTorch is imported by nothing here: the module comes from the caller's process, see `snapshots.TorchModule`.
 """
 
 from ingest.recording.record import record

@@ -22,7 +22,7 @@ from typing import Any
 
 from ingest.environment import RECORD_VARIABLE
 from ingest.recording.record import record
-from ingest.recording.torch_module import TorchModule, import_torch
+from ingest.recording.snapshots import TorchModule, import_torch
 from workers.errors import DumpIngestError, UsageError
 
 

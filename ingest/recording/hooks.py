@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
+from ingest.recording.snapshots import Torch, TorchModule, TorchTensor
 from workers.dump.model import TensorName
 
 #: How deep values may be nested, and how many tensors of one value are recorded.

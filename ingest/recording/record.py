@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from ingest.layouts.recorder import DIRECTORY
 from ingest.recording.black_box import BlackBox
 from ingest.recording.recorder import Advance, Choice, Compiled, Recorder, What, WhenFull
-from ingest.recording.torch_module import Torch, TorchModule, import_torch
+from ingest.recording.snapshots import Torch, TorchModule, import_torch
 from ingest.units import parse_size
 from workers.errors import UsageError
 from workers.host.resources import machine_nbytes

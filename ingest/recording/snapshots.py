@@ -4,6 +4,8 @@ On a CPU, the statistics are computed where the tensor lies, in one pass and wit
 accelerator, kernels on the current stream compute them (`device_statistics`), and a clone on the current
 stream keeps the elements as they are; another stream copies either to the host. The training thread does not
 wait for the accelerator; whoever reads the snapshot does.
+
+PyTorch is an optional dependency: it is imported when something is recorded.
 """
 
 from __future__ import annotations
@@ -17,9 +19,30 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.layouts.recorder import RecordedPlacement
-from ingest.recording.torch_module import Torch, TorchTensor
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, RunningStatistics, has_statistics
+from workers.errors import UsageError
+
+#: PyTorch and its parts: it is not installed where types are checked.
+Torch: TypeAlias = Any
+TorchTensor: TypeAlias = Any
+TorchModule: TypeAlias = Any
+
+
+def import_torch() -> Torch:
+    """Return the module `torch`.
+
+    Raises:
+        UsageError: PyTorch is not installed.
+    """
+    try:
+        import torch  # deferred: optional, and takes 1.5 s
+    except ImportError as exc:
+        raise UsageError(
+            "the recorder needs PyTorch, which is not installed", hint="pip install 'dump-ingest[torch]'"
+        ) from exc
+    return torch
+
 
 _PIECE = 1 << 24
 #: What is computed of each piece, in order: counts of `FIELDS`, and what the others follow from.

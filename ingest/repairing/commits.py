@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import structs
 
-from ingest.reader.cubes.commit_copies import copies_of
+from ingest.reader.cubes.cube_reader import copies_of
 from ingest.reader.step import Step
-from ingest.reader.verifying.verify import Verified, verify_step
+from ingest.reader.verifying import Verified, verify_step
 from ingest.repairing.tables import stored_marginals
 from ingest.repairing.work import StepWork, Unmendable
 from workers.errors import DamagedStore, SourceChanged
@@ -31,8 +31,7 @@ from workers.store.record import (
     new_record,
     without_checksum,
 )
-from workers.store.table_codec import checksums_of
-from workers.store.tables import Tables
+from workers.store.tables import Tables, checksums_of
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 
 _FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32}(?:-[0-9a-f]{16})?)"')

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import xxhash
 
-from ingest.reader.damage import Damage
+from ingest.reader.catalog import Damage
 from ingest.reader.step import Step
 from ingest.repairing.commits import commit_from_objects
 from ingest.repairing.work import Lost, Payload, StepWork, Unmendable, find_copies, first_same, in_dump
@@ -26,10 +26,9 @@ from workers.store.packed import pool
 from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
 from workers.store.packed.shards import ShardPacker
 from workers.store.record import new_record
-from workers.store.sketches import sketch_tables
+from workers.store.sketches import sketch_chunk_keys
 from workers.store.step import StoredStep
-from workers.store.table_codec import checksums_of
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import LABELS, NUMBERS, Tables, checksums_of
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
 
 _PIECE_NBYTES = 16 * MIB
@@ -283,9 +282,7 @@ class _Payloads:
             for path, node in committed.nodes.items()
             if path.startswith("findings/") and node.get("node_type") == "array"
         ]
-        kept = objects.get_many(
-            [f"{prefix}/{key}" for key in (*keys, *sketch_tables.chunk_keys(committed.nodes))]
-        )
+        kept = objects.get_many([f"{prefix}/{key}" for key in (*keys, *sketch_chunk_keys(committed.nodes))])
         chunks |= {key[len(prefix) + 1 :]: data for key, data in kept.items()}
         nodes = _nodes(step, documents, stored)
         summary = replace(

@@ -16,12 +16,17 @@ from typing import Any
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
 from ingest.layouts.detect import find_dump
-from ingest.reader.catalog import Catalog
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
-from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
-from ingest.reader.verifying.verify import Verified, verify, verify_step
-from ingest.reader.verifying.verify_view import StoreDamage, verify_copies, verify_surroundings
+from ingest.reader.verifying import (
+    StoreDamage,
+    Verified,
+    verify,
+    verify_copies,
+    verify_step,
+    verify_surroundings,
+)
 from ingest.repairing.commits import commit_of, write_commit
 from ingest.repairing.payloads import mend_payloads
 from ingest.repairing.tables import (

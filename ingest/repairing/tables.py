@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from ingest.reader.damage import Damage
+from ingest.reader.catalog import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of, read_sketches
-from ingest.reader.verifying.verify import WRONG_SKETCHES
+from ingest.reader.verifying import WRONG_SKETCHES
 from ingest.repairing.work import Lost, Remade, StepWork, Unmendable
 from workers.arrays.digest import new_digest
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.rules.step import evaluate
@@ -26,11 +26,9 @@ from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, encode_leaf, totals_of
-from workers.store.sketches import sketch_tables
-from workers.store.sketches.sketch_tables import SketchKind
+from workers.store.sketches import ARRAYS_OF_MARGINALS, SKETCH_KINDS, SKETCH_PATHS, SketchKind, marginals_in
 from workers.store.step import RecomputedStatistics
-from workers.store.table_codec import checksums_of
-from workers.store.tables import Tables
+from workers.store.tables import Tables, checksums_of
 from workers.tasks.convert import convert
 from workers.tasks.publish import count_rows, publish
 from workers.tasks.sketch import sketches_of
@@ -164,7 +162,7 @@ def _recomputed(
 
 def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
     """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-    scope = sketch_tables.marginals_in(committed.nodes)
+    scope = marginals_in(committed.nodes)
     remade = work.dumps.remake(work.key, None, committed.record, _always(scope))
     as_much = ("raw_bytes", "tensors", "files", "statistics_only", "overflows")
     if remade is None or any(
@@ -181,8 +179,8 @@ def _commit_new_generation(work: StepWork, committed: Commit) -> bool:
 
 def stored_marginals(objects: ObjectStore, key: StepKey, generation: str) -> MarginalScope | None:
     """Return the tensors that have marginals in a generation, by its objects; None if it has no sketches."""
-    leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(sketch_tables.PATHS)}
-    return sketch_tables.marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
+    leaves = {f"{key.path}/{generation}/{path}/{LEAF}": path for path in sorted(SKETCH_PATHS)}
+    return marginals_in({leaves[leaf] for leaf in objects.get_many(list(leaves))})
 
 
 def _always(scope: MarginalScope | None) -> Callable[[str], MarginalScope | None]:
@@ -193,7 +191,7 @@ def _made_sketches(
     work: StepWork, step: Step, damaged: Sequence[SketchKind]
 ) -> tuple[Mapping[str, metadata.Document], Mapping[str, bytes], str]:
     """Return metadata and chunks of these kinds of sketches, and where they come from."""
-    of_kind = sketch_tables.ARRAYS_OF_MARGINALS
+    of_kind = ARRAYS_OF_MARGINALS
     with suppress(DamagedStore, TensorsRemoved):
         sketches = sketches_of(step, [arrays for kind, arrays in of_kind.items() if kind in damaged])
         return sketches.documents, sketches.chunks, RECOMPUTED_FROM
@@ -221,7 +219,7 @@ def mend_sketches(work: StepWork, step: Step, damages: Sequence[Damage]) -> Step
     prefix, nodes = step.commit.prefix, step.commit.nodes
     damaged = [
         kind
-        for kind in sketch_tables.KINDS
+        for kind in SKETCH_KINDS
         if any(
             damage.reason == WRONG_SKETCHES[kind]
             or any(damage.path.startswith(f"{prefix}/{array}/c/") for array in kind.arrays)

@@ -23,11 +23,11 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.reader.catalog import Catalog
-from ingest.reader.plain import Plain
+from ingest.reader.text import Plain
 from workers.arrays import device_format
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import new_digest
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.arrays.strided import elements_of
 from workers.dump import paths
 from workers.dump.paths import from_text

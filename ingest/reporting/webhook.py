@@ -29,7 +29,7 @@ from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
 from ingest.findings.incidents import Incident, Incidents
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reporting.page_link import incidents_link
 from workers.errors import DumpIngestError
 from workers.events import Event, Observer

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
-from ingest.reader.damage import Damage
-from ingest.reader.verifying.verify_listing import damage_in_listing
+from ingest.reader.catalog import Damage
+from ingest.reader.verifying import damage_in_listing
 from ingest.service.rechecks import expected_of
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
 from ingest.service.stopping import is_interrupted

@@ -12,7 +12,7 @@ from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.steps.decide import StepPolicy
 from ingest.watching.watcher import QuietClock
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store.model import Grid

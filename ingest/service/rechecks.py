@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
 from ingest.dispatch.window import TaskMonitor, TaskWindow, batches
-from ingest.reader.damage import Damage
-from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
+from ingest.reader.catalog import Damage
+from ingest.reader.verifying import ExpectedObjects, damage_in_listing
 from ingest.steps.events import ContentReplaced, RecheckFailed, StepDamaged
 from ingest.steps.state import StepState, StepTable
 from workers.errors import ClusterError, DumpIngestError, SourceChanged, StoreError

@@ -9,18 +9,17 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.reader.verifying.verify_listing import ExpectedObjects
+from ingest.reader.verifying import ExpectedObjects
 from ingest.steps.difference import CommittedFiles
 from ingest.steps.events import AnomalousCommitRead
 from ingest.steps.state import StepState, StepTable
 from workers.events import Observer
 from workers.model import SourceFile, StepKey
-from workers.store import commit, tombstones
-from workers.store.commit import Commit
+from workers.store import commit
+from workers.store.commit import Commit, Tombstone, read_tombstones
 from workers.store.objects import ObjectStore
 from workers.store.packed.pool import without_pool
 from workers.store.step import StoredStep
-from workers.store.tombstones import Tombstone
 
 #: Commits that are fetched before the clock is looked at: at least, and at most.
 _FEWEST, _MOST = 16, 256
@@ -123,7 +122,7 @@ class Committed:
         if self.take_removed or key.step is None:
             return False
         if key.rank not in self._tombstones:
-            self._tombstones[key.rank] = tombstones.read(self.objects, key.rank)
+            self._tombstones[key.rank] = read_tombstones(self.objects, key.rank)
         of_step = self._tombstones[key.rank].get(key.step, [])
         return any(tombstone.covers(fingerprint, files) for tombstone in of_step)
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from ingest.layouts.base import Listing, Problem
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import rewritten
-from ingest.reader.verifying.verify_listing import ExpectedObjects
+from ingest.reader.verifying import ExpectedObjects
 from ingest.steps.events import SourceKept
 from workers.dump.paths import from_text
 from workers.errors import (

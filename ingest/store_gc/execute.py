@@ -24,13 +24,20 @@ from ingest.store_gc.planner import make_plan
 from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
-from workers.store import commit, tombstones
-from workers.store.announcements import REMOVED, announce, end_of, path_of
-from workers.store.commit import Commit
+from workers.store import commit
+from workers.store.commit import (
+    REMOVED,
+    Commit,
+    Tombstone,
+    announce,
+    end_of,
+    ensure_tombstones,
+    path_of,
+    write_tombstone,
+)
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.packed import pool
 from workers.store.record import LEAF, WithoutTensors
-from workers.store.tombstones import Tombstone
 
 #: Steps that are worked on at once.
 THREADS = 8
@@ -169,11 +176,11 @@ class Execution:
             return Extent()  # somebody else was quicker
         # So that nobody takes it out of its dump again.
         if key.rank not in self._with_tombstones:
-            tombstones.ensure_group(self.objects, key.rank)
+            ensure_tombstones(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
         committed_ms = round(committed.record.committed_at_s * 1000)
         tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
-        tombstones.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
+        write_tombstone(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
         announce(self.objects, key, REMOVED)
         try:
             # The last look, as close to the deletion as possible.

@@ -13,7 +13,7 @@ from ingest.findings.stored import SERIES, read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.announcements import unfinished
+from workers.store.commit import unfinished
 from workers.store.model import WORSE_THAN_INFO, rank_named, step_named
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.packed import pool

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import DecodeError, Meta, Struct, to_builtins
 from msgspec.json import Decoder
 
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.store_gc.inventory import is_temporary
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.store.announcements import has_begun
+from workers.store.commit import has_begun
 from workers.store.packed import pool
 
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]

@@ -29,7 +29,7 @@ from ingest.settings import Settings, load
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.explain import StepRow
 from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.errors import StoreSilent, UsageError
 from workers.events import Event, Observer
 from workers.rules.ready import rules_of

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ingest.dispatch.runners import RunJobs, open_runner
-from ingest.reader.catalog import Catalog
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
-from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
 from ingest.settings import Settings, load
 from ingest.wiring.stores import address_of_store
 from workers.model import StepKey
 from workers.store.opening import open_objects
-from workers.store.sketches.sketch_tables import has_all_sketches
+from workers.store.sketches import has_all_sketches
 from workers.tasks.sketch import Sketched, SketchJob
 from workers.tasks.sketch import sketch as sketch_step
 

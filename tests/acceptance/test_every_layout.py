@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingest import open_store
-from ingest.reader.rows import summary_row
+from ingest.reader.step import summary_row
 from ingest.reader.tensor import Tensor
 from tests import checker, dump_data_writer
 from tests.cli import run, start

@@ -16,7 +16,7 @@ import pytest
 
 import ingest
 from ingest.reader.dump_store import DumpStore
-from ingest.reader.parallel.told_placement import told_placement
+from ingest.reader.unsharded import told_placement
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.pt_files import text

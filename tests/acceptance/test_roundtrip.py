@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest import open_store
-from ingest.reader.rows import summary_row
+from ingest.reader.step import summary_row
 from tests import checker
 from tests.cli import run
 from tests.dumps import DumpLibrary

@@ -40,6 +40,6 @@ def test_the_store_is_as_it_was_after_each_case(campaign: Campaign) -> None:
 
 
 def test_an_answer_that_hides_damage_is_found(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.store.table_codec.refuse_foreign", lambda *_: None)
+    monkeypatch.setattr("workers.store.tables.refuse_foreign", lambda *_: None)
     outcomes = {(case.question, case.outcome) for case in cases_of(campaign, TABLES[2])}
     assert ("ls tensors", Outcome.WRONG) in outcomes

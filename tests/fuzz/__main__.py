@@ -20,19 +20,11 @@ from unittest.mock import patch
 import atheris
 
 with atheris.instrument_imports(
-    include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.pb"]
+    include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.ir"]
 ):
-    from ingest.layouts import (
-        cann,
-        debug_mode,
-        logged_statistics,
-        mindspore,
-        msprobe,
-        pytorch,
-        torchair,
-    )
+    from ingest.layouts import cann, logged_statistics, mindspore, msprobe, numerics, pytorch
     from ingest.layouts.sections import runs
-    from ingest.reader.context import pb
+    from ingest.reader.context import ir
     from workers.dump import paths
     from workers.dump.formats import (
         distcp,
@@ -151,8 +143,8 @@ def read_logs(content: bytes) -> None:
         list(logged_statistics.read_titan_log("log", log))
     call = {"type": "op", "op_name": text, "args_str": text, "output_str": text, "stack_trace": text}
     for variant in (content, json.dumps({"logs": [call]}).encode()):
-        with suppress(debug_mode.NotDebugMode):
-            for row in debug_mode.read_log("log", variant, "net"):
+        with suppress(numerics.NotDebugMode):
+            for row in numerics.read_log("log", variant, "net"):
                 row.attributes.encode()
 
 
@@ -195,7 +187,7 @@ def read_names(content: bytes) -> None:
         cann.parse_npy_name,
         mindspore.parse_raw_name,
         msprobe.parse_tensor_name,
-        torchair.parse_call_name,
+        cann.parse_call_name,
         pytorch.parse_trt_llm_name,
         pytorch.parse_aoti_name,
         pytorch.parse_te_name,
@@ -215,7 +207,7 @@ def read_graph(content: bytes) -> None:
     node = b"\x0a" + varint(len(content)) + content
     model = b"\x22" + varint(len(node)) + node
     for variant in (content, b"\x22" + varint(len(content)) + content, model):
-        for op in pb.parse_pb([variant]).ops.values():
+        for op in ir.parse_pb([variant]).ops.values():
             op.name.encode()
 
 

@@ -16,8 +16,7 @@ import pytest
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.page.access import Access
-from ingest.page.handlers import HEADERS
+from ingest.page.handlers import HEADERS, Access
 from tests.dumps import DumpLibrary
 from tests.page_server import Got, RunningPage
 from tests.pipeline import ingest_directly

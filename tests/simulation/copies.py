@@ -18,7 +18,7 @@ from tests.simulation.objects import Bucket, SimulatedObjects
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import read_announcements
+from workers.store.commit import read_announcements
 from workers.store.record import encode_leaf
 
 _COPIES = "consolidated/commit"

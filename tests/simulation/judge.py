@@ -14,7 +14,7 @@ from tests.simulation.kernel import EPOCH, Kernel, Violation
 from tests.simulation.objects import INDEX, SHARD, Bucket
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import BEGUN, DONE, REMOVED, path_of
+from workers.store.commit import BEGUN, DONE, REMOVED, path_of
 from workers.store.packed import pool
 from workers.store.record import LEAF
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from tests.simulation.faults import OF_READS, OF_SHARDS, OF_WRITES, Faults
 from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import StoreUnavailable
-from workers.store.announcements import CHANGED
+from workers.store.commit import CHANGED
 from workers.store.model import StoreAddress
 from workers.store.objects import Gathered, NewObject, StoredObject, UnfinishedUpload
 from workers.store.packed.pool import POOL

@@ -23,7 +23,7 @@ from ingest.store_gc.planner import _Planner
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit
-from workers.store.announcements import end_of
+from workers.store.commit import end_of
 from workers.store.packed import recompressing
 from workers.tasks.read_back import ReadBack, ReadBackVerdict
 

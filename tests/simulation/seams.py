@@ -196,7 +196,7 @@ def simulated() -> Iterator[None]:
         for module in ("ingest.dispatch.submitter", "ingest.dispatch.window"):
             stack.enter_context(patch(f"{module}.time", clock))
         numbers = map(uuid.UUID, map("{:032x}".format, itertools.count(1)))
-        for module in ("ingest.store_gc.execute", "workers.store.announcements"):
+        for module in ("ingest.store_gc.execute", "workers.store.commit"):
             stack.enter_context(patch(f"{module}.uuid", SimpleNamespace(uuid4=numbers.__next__)))
         for name, function in same.items():
             stack.enter_context(patch.object(tasks, name, function))

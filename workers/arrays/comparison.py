@@ -40,9 +40,35 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled import comparison_kernels, comparison_loops
+from workers.arrays.compiled import comparison_loops, kernels
+from workers.arrays.compiled.comparison_loops import PLACES
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import has_statistics
+
+
+def new_state() -> npt.NDArray[np.float64]:
+    """Return the state of no pairs of elements: shape (len(PLACES),)."""
+    return np.zeros(len(PLACES))
+
+
+def accumulate(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], state: npt.NDArray[np.float64], scratch: npt.NDArray[np.float64]
+) -> int:
+    """Add pairs of elements to `state`; return the number of pairs that were added.
+
+    If it is less than the number of elements, squares of some of the next `BLOCK` elements overflow or vanish
+    in float64, and none of that block was added.
+
+    Args:
+        a: 1-D and contiguous, float32 or float64 in native byte order.
+        b: the same.
+        state: from `new_state`.
+        scratch: (4, BLOCK); overwritten.
+    """
+    places = [kernels.address(array) for array in (a, b, state, scratch)]
+    kernels.entries()[f"compare_f{a.itemsize}_f{b.itemsize}"](*places, a.size)
+    return int(scratch.view(np.int64)[0, 0])
+
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -149,7 +175,7 @@ class RunningComparison:
     def _update_compiled(self, a: Array, b: Array) -> None:
         if self._scratch is None:
             self._scratch = np.empty((4, comparison_loops.BLOCK))
-        state = comparison_kernels.new_state()
+        state = new_state()
         as_they_are = _is_as_compiled(a) and _is_as_compiled(b)
         # Contiguous pieces: what is widened stays in the cache until it is compared.
         length = a.size if as_they_are else BLOCK
@@ -157,7 +183,7 @@ class RunningComparison:
             left, right = (_narrowly_widened(side[start : start + length]) for side in (a, b))
             added = 0
             while added < left.size:
-                added += comparison_kernels.accumulate(left[added:], right[added:], state, self._scratch)
+                added += accumulate(left[added:], right[added:], state, self._scratch)
                 if added < left.size:
                     rest = slice(added, added + comparison_loops.BLOCK)
                     self._add(_widened(left[rest]), _widened(right[rest]), None)

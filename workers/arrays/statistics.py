@@ -10,6 +10,8 @@ of which there are 256.
 
 Complex elements count as NaN if either part is NaN, else as +Inf if either part is infinite. Zero
 counts and the L2 norm are of the magnitude, at most the largest float64; the other fields are NaN or 0.
+
+`aggregated` and its neighbours put the statistics of several tensors together.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.compiled import kernel_loops, kernels
-from workers.arrays.compiled.histogram_kernels import accumulate_many
 from workers.arrays.compiled.kernel_loops import (
     FINITE,
     M2,
@@ -41,9 +42,18 @@ from workers.arrays.compiled.kernel_loops import (
     POSITIVE,
     UNIT,
 )
+from workers.arrays.compiled.kernels import accumulate_many
 from workers.arrays.dtypes import FLOAT8, ElementType, from_name
-from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
-from workers.arrays.sketches.running_histogram import RunningHistogram
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, RunningMarginals
+
+
+def divisor_for(low: float, high: float) -> float:
+    """Return by what two numbers are divided before they are subtracted: the difference is finite then.
+
+    The least numbers are not divided: half of them is zero.
+    """
+    return 2.0 if math.isinf(high - low) else 1.0
+
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -121,6 +131,50 @@ _APPENDED = ("std", "l2_norm")
 _in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
     *map((*kernel_loops.PLACES, *_APPENDED).index, FIELDS)
 )
+
+
+#: Integers that are converted at a time.
+_BLOCK = 32 * 1024
+
+
+class RunningHistogram:
+    """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
+
+    def __init__(self) -> None:
+        self._counts = kernels.take_counts()
+
+    def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
+        """Add elements to the histogram, and to the state of their statistics.
+
+        Integers of 64 bits above 2**53 are rounded to float64.
+
+        Args:
+            values: 1-D and contiguous, float32, float64 or integers, in native byte order.
+            state: from `workers.arrays.compiled.kernels.new_state`.
+        """
+        if values.dtype.kind == "f":
+            kernels.accumulate_floats(values, state, self._counts)
+            return
+        kernels.accumulate(values, state)
+        for start in range(0, values.size, _BLOCK):
+            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._counts)
+
+    def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
+        """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""
+        kernels.count_codes(counts, meanings, self._counts)
+
+    def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
+        """Return the histogram as it is stored, (bin, 3); see `FIELDS`. Call it once.
+
+        Args:
+            pos_inf: how many of the elements are +Inf.
+            neg_inf: how many are -Inf.
+        """
+        counts = self._counts
+        del self._counts  # the next tensor uses it
+        rows = kernels.sparse(counts, pos_inf, neg_inf)
+        kernels.give_back(counts)
+        return rows
 
 
 class RunningStatistics:
@@ -332,3 +386,86 @@ def has_statistics(kind: ElementType | np.dtype[Any]) -> bool:
         return not kind.is_opaque and has_statistics(kind.values)
     # Long double is left out: it does not fit into float64, in which everything is accumulated.
     return kind.kind in "biu" or kind in _CODED or kind == _COMPLEX32 or kind.newbyteorder("=") in _SUMMABLE
+
+
+#: Statistics that are sums of several others.
+SUMS = {
+    "inf_count": ("pos_inf_count", "neg_inf_count"),
+    "non_finite_count": ("nan_count", "pos_inf_count", "neg_inf_count"),
+}
+#: Statistics that count non-finite elements themselves.
+ABOUT_NON_FINITE = (*SUMS["non_finite_count"], *SUMS)
+#: The names of all statistics.
+STATISTICS = (*FIELDS, *SUMS)
+#: Those that count elements.
+COUNTS = (*COUNT_FIELDS, *SUMS)
+AGGREGATES = ("max", "min", "sum", "mean")
+#: Of two numbers, that which is not NaN counts.
+_EXTREMES = {"max": np.fmax, "min": np.fmin}
+
+
+def parts_of(statistic: str) -> tuple[str, ...]:
+    """Return the statistics whose sum is this one: itself alone, unless it is one of `SUMS`."""
+    return SUMS.get(statistic, (statistic,))
+
+
+def default_aggregate(statistic: str) -> str:
+    """Return the aggregate by which a statistic of several tensors becomes one number by default."""
+    if statistic in COUNTS:
+        return "sum"
+    return "min" if statistic == "min" else "max"
+
+
+def aggregated(values: npt.NDArray[np.float64], how: str) -> npt.NDArray[np.float64]:
+    """Return one number, (...), over the tensors with known values; NaN if there are none.
+
+    Args:
+        values: (..., tensor); NaN for what is not known.
+        how: one of `AGGREGATES`.
+    """
+    if how in _EXTREMES:
+        if not values.shape[-1]:
+            return np.full(values.shape[:-1], np.nan)
+        extreme: npt.NDArray[np.float64] = _EXTREMES[how].reduce(values, axis=-1)
+        return extreme
+    known = ~np.isnan(values)
+    count = known.sum(axis=-1)
+    with np.errstate(over="ignore"):
+        total = np.where(known, values, 0).sum(axis=-1)
+    if how == "mean":
+        total = total / np.maximum(count, 1)
+    return np.where(count > 0, total, np.nan)
+
+
+def joined(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], how: str
+) -> npt.NDArray[np.float64]:
+    """Return the aggregate over two groups of tensors from those of each, element by element.
+
+    Args:
+        first: the aggregates of one group; NaN where it has no known values.
+        second: those of the other group.
+        how: `max`, `min` or `sum`.
+    """
+    if how in _EXTREMES:
+        extreme: npt.NDArray[np.float64] = _EXTREMES[how](first, second)
+        return extreme
+    return np.where(np.isnan(first), second, np.where(np.isnan(second), first, first + second))
+
+
+def of_all_tensors(
+    statistic_of: Callable[[str], npt.NDArray[np.float64]], ranks: int
+) -> npt.NDArray[np.float64]:
+    """Return every statistic of all tensors of a step, by its default aggregate: (rank, STATISTICS).
+
+    Args:
+        statistic_of: returns one of `FIELDS`, (rank, tensor); NaN for what is not known.
+        ranks: how many ranks there are.
+    """
+    together = np.full((ranks, len(STATISTICS)), np.nan)
+    for number, name in enumerate(STATISTICS):
+        first, *others = (statistic_of(part) for part in parts_of(name))
+        values = np.ascontiguousarray(sum(others, start=first))
+        if values.size:
+            together[:, number] = aggregated(values, default_aggregate(name))
+    return together

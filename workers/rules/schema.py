@@ -27,15 +27,15 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from workers.arrays.dtypes import format_named
 from workers.arrays.filter import Filter
-from workers.arrays.number_formats import format_named
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.rules.names import REGEX, parse_range
 from workers.rules.step import COLUMNS
 from workers.rules.values import Parameter, Rule, Scope, Selector
 from workers.store.consolidated.blocks import BLOCK_COLUMNS
-from workers.store.sketches.sketch_names import is_sketch_column
+from workers.store.sketch_names import is_sketch_column
 from workers.store.tables import NUMBERS
 
 #: The largest number of findings of a rule in one step that may be stored.

@@ -15,21 +15,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.bounds import BoundedColumn
-from workers.arrays.dtypes import LIMITS
-from workers.arrays.filter import Filter
-from workers.arrays.number_formats import format_named
-from workers.arrays.sketches.histogram import Histogram
-from workers.arrays.sketches.rounding import losses, scale_for
+from workers.arrays.dtypes import LIMITS, format_named
+from workers.arrays.filter import BoundedColumn, Filter
+from workers.arrays.histogram import Histogram, losses, scale_for
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule, RuleSet, evaluated, why_failed
 from workers.store.model import Evaluated, Finding, RowKind, tensor_name
 from workers.store.roles import roles_of_tables
-from workers.store.sketches.sketch_columns import SketchColumns
-from workers.store.sketches.sketch_names import ColumnsWithSketches, is_sketch_column
-from workers.store.sketches.sketch_tables import StepSketches
+from workers.store.sketch_columns import SketchColumns
+from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
+from workers.store.sketches import StepSketches
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.

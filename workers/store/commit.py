@@ -1,28 +1,54 @@
-"""The commit: how a step becomes visible, and what its record says.
+"""The commit: how a step becomes visible, changes and goes, and what its record says.
 
 Everything of a generation is written first; the `zarr.json` of the leaf goes last, in one PUT, and carries
 the record and the metadata of every node below it. A leaf without that object does not exist for readers.
 
 What follows from a committed generation, and was not computed at its commit, is added by committing it again
 with more nodes (`extend`).
+
+Changes of commits are announced, for the cubes and the copies of commits that must follow the change.
+
+    consolidated/changed/{rank}.{step}.{fingerprint}     another generation takes its place
+    consolidated/changed/{rank}.{step}.removed           the commit goes
+    consolidated/changed/{rank}.{step}.begun-{change}    the generation stays, and its `zarr.json` changes
+    consolidated/changed/{rank}.{step}.done-{change}     that has happened
+
+The objects are empty, and stand until the consolidator has read the commit afterwards. That another
+generation was committed, or the commit removed, shows in what is there now. That the same generation was
+committed again does not: so that is announced twice, before and after. A writer that is killed in between
+leaves the first one alone, and everybody reads the commit. After its grace period, `gc` announces the end in
+place of the writer.
+
+Announced is each change of a commit that exists. The first commit of a step is found by listing.
+
+Tombstones say which steps were removed on purpose, so that nobody takes them for steps that are missing.
+
+    rank_{r}/removed/zarr.json                                a group without members
+    rank_{r}/removed/{step}.{milliseconds}.{fingerprint}      one for each removed generation
+
+The middle of the name is when the removed generation was committed. So one listing has everything that a
+watcher needs. What is in them is for people.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from msgspec import structs
 
 from workers.errors import DamagedStore, SourceChanged
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 from workers.store import metadata, tables
-from workers.store.announcements import REMOVED, announce, changing
 from workers.store.model import CommitSummary, rank_named, step_named
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
+from workers.store.packed.pool import without_pool
 from workers.store.record import (
     LEAF,
     CommitRecord,
@@ -33,7 +59,66 @@ from workers.store.record import (
     encode_leaf,
     not_ours,
 )
-from workers.store.table_codec import checksums_of
+from workers.store.tables import checksums_of
+
+#: Where the announcements are.
+CHANGED = "consolidated/changed"
+#: Stands there in the place of a generation if a commit was removed.
+REMOVED = "removed"
+#: Before the name of a change within a generation.
+BEGUN, DONE = "begun-", "done-"
+_BEGUN_PATH = re.compile(rf"{CHANGED}/[0-9]+\.[0-9]+\.{BEGUN}[0-9a-f]{{32}}")
+
+
+def path_of(key: StepKey, word: str) -> str:
+    """Return the object that announces a change: a generation, `REMOVED`, `BEGUN` or `DONE` with a name."""
+    return f"{CHANGED}/{key.rank}.{key.step}.{word}"
+
+
+def announce(objects: ObjectStore, key: StepKey, word: str) -> None:
+    """Announce a change of a commit; see `path_of`. Nobody has run files from elsewhere."""
+    if key.step is not None:
+        objects.put(path_of(key, word), b"")
+
+
+@contextmanager
+def changing(objects: ObjectStore, key: StepKey) -> Iterator[None]:
+    """Announce that a commit changes while the block runs, and may have the same generation afterwards.
+
+    If the block raises an error, nobody knows whether it has changed: the announcement stands.
+    """
+    change = uuid.uuid4().hex
+    announce(objects, key, f"{BEGUN}{change}")
+    yield
+    announce(objects, key, f"{DONE}{change}")
+
+
+def has_begun(path: str) -> bool:
+    """Return whether an object announces that a change within a generation has begun."""
+    return _BEGUN_PATH.fullmatch(path) is not None
+
+
+def end_of(begun: str) -> str:
+    """Return the object that announces the end of a change, from the one that announces its beginning."""
+    return begun.replace(f".{BEGUN}", f".{DONE}")
+
+
+def unfinished(paths: Collection[str]) -> list[str]:
+    """Return the objects that announce the beginning of a change whose end is not announced."""
+    present = set(paths)
+    return [path for path in paths if has_begun(path) and end_of(path) not in present]
+
+
+def read_announcements(objects: ObjectStore) -> dict[StepKey, list[str]]:
+    """Return the steps of which a commit was replaced, removed or changed, each with what is announced."""
+    announced: dict[StepKey, list[str]] = {}
+    for name in objects.children(CHANGED):
+        rank, _, rest = name.partition(".")
+        step, _, word = rest.partition(".")
+        if rank.isdecimal() and step.isdecimal() and word and "." not in word:
+            announced.setdefault(StepKey(int(rank), int(step)), []).append(word)
+    return announced
+
 
 ROOT = "zarr.json"
 #: Commits that are requested before the first of them is looked at.
@@ -257,7 +342,7 @@ def _refuse_if_late(present: Commit, record: CommitRecord, replaces: str | None)
 def replace_leaf(
     objects: ObjectStore, key: StepKey, data: bytes, fingerprint: str, history: Collection[str]
 ) -> None:
-    """Write a commit in the place of another one. That is announced first: see `workers.store.announcements`.
+    """Write a commit in the place of another one. That is announced first: see `workers.store.commit`.
 
     Args:
         objects: the store.
@@ -422,3 +507,71 @@ def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[
         if name == "run" or step_named(name) is not None
     ]
     return sorted(keys, key=lambda key: key.order)
+
+
+_NAME = re.compile(r"([0-9]{1,18})\.([0-9]{1,15})\.([0-9A-Za-z_-]{1,64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A step that was removed."""
+
+    rank: int
+    step: int
+    fingerprint: str
+    committed_ms: int
+    """When the removed generation was committed, in milliseconds since the epoch."""
+
+    @classmethod
+    def from_name(cls, rank: int, name: str) -> Tombstone | None:
+        """Return the tombstone of a rank that has this name; None if it is not the name of one."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        step, committed_ms, fingerprint = match.groups()
+        return cls(rank, int(step), fingerprint, int(committed_ms))
+
+    @property
+    def path(self) -> str:
+        """Where it is, relative to the store."""
+        return f"{_directory(self.rank)}/{self.step}.{self.committed_ms}.{self.fingerprint}"
+
+    def covers(self, fingerprint: str, files: Iterable[SourceFile] = ()) -> bool:
+        """Return whether a listing shows the removed files, or some of them.
+
+        Args:
+            fingerprint: of the listing.
+            files: of the listing; empty if they are not known.
+        """
+        if without_pool(fingerprint) == without_pool(self.fingerprint):
+            return True
+        newest = max((file.mtime_ns for file in files), default=None)
+        return newest is not None and newest <= self.committed_ms * 1_000_000
+
+
+def write_tombstone(objects: ObjectStore, tombstone: Tombstone, *, removed_at: str, why: str) -> None:
+    """Write a tombstone; `removed_at` (ISO 8601) and `why` are for people. Safe to call again."""
+    content = {**asdict(tombstone), "removed_at": removed_at, "why": why}
+    objects.put(tombstone.path, json.dumps(content).encode())
+
+
+def ensure_tombstones(objects: ObjectStore, rank: int) -> None:
+    """Make the group that holds the tombstones of a rank."""
+    # Readers do not list the members of a group with such metadata: tombstones are not part of the hierarchy.
+    no_members = {"kind": "inline", "must_understand": False, "metadata": {}}
+    group = {**metadata.group(), "consolidated_metadata": no_members}
+    objects.put(f"{_directory(rank)}/zarr.json", metadata.encode(group))
+
+
+def read_tombstones(objects: ObjectStore, rank: int) -> dict[int, list[Tombstone]]:
+    """Return the tombstones of a rank by step."""
+    tombstones: dict[int, list[Tombstone]] = {}
+    for name in objects.children(_directory(rank)):
+        tombstone = Tombstone.from_name(rank, name)
+        if tombstone is not None:
+            tombstones.setdefault(tombstone.step, []).append(tombstone)
+    return tombstones
+
+
+def _directory(rank: int) -> str:
+    return f"rank_{rank}/removed"

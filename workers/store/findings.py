@@ -20,7 +20,7 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.model import SEVERITIES, Evaluated, Finding
-from workers.store.table_codec import NO_CHECKSUMS, TableFormat
+from workers.store.tables import NO_CHECKSUMS, TableFormat
 
 GROUP = "findings"
 LABELS = ("rule", "severity", "graph", "name", "reason")

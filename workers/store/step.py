@@ -20,7 +20,7 @@ from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import new_digest
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
+from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics
 from workers.arrays.strided import StridedView
 from workers.errors import DamagedStore, StepRemoved, StoreDenied, TensorsRemoved, UsageError

@@ -3,7 +3,7 @@
 run.py                     the functions that are submitted, with packed arguments
 convert.py                 dump files become shards; the statistics of one entry are in entry_statistics.py
 isolate.py                 the same in a subprocess, to find the file that kills its reader
-publish.py, index.py       the commit of a step; its tables
+publish.py                 the commit of a step, and its tables
 sketch.py                  sketches for a step that was committed without
 read_back.py               source files compared with the store, before they are deleted and later
 consolidate.py             one step of some ranks into the cubes

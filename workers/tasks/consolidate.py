@@ -17,8 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.aggregate import of_all_tensors
-from workers.arrays.statistics import NON_FINITE_FIELDS
+from workers.arrays.statistics import NON_FINITE_FIELDS, of_all_tensors
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, tables
@@ -37,7 +36,7 @@ from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
-from workers.store.sketches import histograms
+from workers.store.sketches import HISTOGRAM_TABLE
 from workers.store.tables import Tables
 
 
@@ -93,7 +92,7 @@ def _read_sketches(
     objects: ObjectStore, steps: Mapping[int, tuple[Commit, Tables]]
 ) -> dict[int, SketchedRows]:
     """Return by rank what the cubes hold; histograms that are damaged count as missing."""
-    table = histograms.TABLE
+    table = HISTOGRAM_TABLE
     keys = {
         rank: f"{committed.prefix}/{table.chunk}"
         for rank, (committed, _) in steps.items()

@@ -9,20 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
-from workers.arrays.sketches.histogram import has_histogram
-from workers.arrays.sketches.marginal_scope import LEAST_ELEMENTS, MarginalScope
-from workers.arrays.sketches.marginals import NO_MARGINALS, MarginalTable, running_marginals
+from workers.arrays.histogram import has_histogram
+from workers.arrays.marginals import (
+    LEAST_ELEMENTS,
+    NO_MARGINALS,
+    MarginalScope,
+    MarginalTable,
+    running_marginals,
+)
 from workers.arrays.statistics import RunningStatistics, has_statistics, takes_many
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
 from workers.store.model import RowKind
-from workers.store.sketches import block_digests, histograms
-from workers.store.sketches.entry_table import EntryTable
-from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches import BLOCK_TABLE, HISTOGRAM_TABLE, EntryTable, StepMarginals
 from workers.tasks.model import Entry
 
 #: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
@@ -74,11 +77,11 @@ class Summary(NamedTuple):
     statistics: tuple[float, ...]
     """In the order of `workers.arrays.statistics.FIELDS`."""
     histogram: npt.NDArray[np.int64]
-    """(bin, 3); see `workers.arrays.sketches.histogram.FIELDS`. Empty if there is none."""
+    """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
     blocks: npt.NDArray[np.int64]
-    """(block, 1): see `workers.arrays.sketches.block_digests`. Empty for a payload of one block."""
+    """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
     marginals: MarginalTable
-    """See `workers.arrays.sketches.marginals`."""
+    """See `workers.arrays.marginals`."""
 
 
 UNKNOWN = Summary(
@@ -128,8 +131,8 @@ class Summaries:
         self._statistics[list(self._twins)] = self._statistics[list(self._twins.values())]
         return {
             "statistics": self._statistics,
-            "histograms": self._bins.entries(histograms.TABLE, rows),
-            "block_digests": self._blocks.entries(block_digests.TABLE, rows),
+            "histograms": self._bins.entries(HISTOGRAM_TABLE, rows),
+            "block_digests": self._blocks.entries(BLOCK_TABLE, rows),
             "marginals": StepMarginals.of_places(rows, self._marginals),
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.arrays.strided import StridedView
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
@@ -19,7 +19,7 @@ from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.packed.pool import PooledArray
 
 if TYPE_CHECKING:  # with them come the codecs, 0.05 s, which the start of a worker does without
-    from workers.store.sketches.marginals import StepMarginals
+    from workers.store.sketches import StepMarginals
     from workers.tasks.envelopes import Envelopes
 from workers.events import Event
 from workers.store.model import CommitSummary
@@ -200,9 +200,9 @@ class Receipt:
     """Payload bytes of the duplicates."""
     seconds: float
     histograms: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.sketches.histograms.TABLE`, for the tensors that are not duplicates."""
+    """Entries of `workers.store.sketches.TABLE`, for the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
-    """Entries of `workers.store.sketches.block_digests.TABLE`, for the large tensors among these."""
+    """Entries of `workers.store.sketches.TABLE`, for the large tensors among these."""
     marginals: StepMarginals | None = None
     """The marginals of the same tensors; None if none were requested."""
     envelopes: Envelopes | None = None

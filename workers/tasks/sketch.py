@@ -12,16 +12,26 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.sketches.block_digests import SMALL_NBYTES, RunningBlockDigests
-from workers.arrays.sketches.marginals import MarginalTable
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit, extend
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.sketches import block_digests, histograms, marginals, sketch_tables
-from workers.store.sketches.marginals import MarginalArrays, StepMarginals
+from workers.store.sketches import (
+    ALL_MARGINALS,
+    BLOCK_TABLE,
+    HISTOGRAM_TABLE,
+    MarginalArrays,
+    StepMarginals,
+    counted_rows,
+    distinct_payloads,
+    distinct_tensors,
+    has_all_sketches,
+    rows_with_marginals,
+)
 from workers.store.step import RecomputedStatistics, StoredStep
 
 _PIECE_NBYTES = 16 * MIB
@@ -74,7 +84,7 @@ def sketch(job: SketchJob) -> Sketched:
 
 def _why_left(present: Commit) -> str:
     """Return why a step needs no sketches, or cannot get them; "" if it can."""
-    if sketch_tables.has_all_sketches(present.nodes):
+    if has_all_sketches(present.nodes):
         return HAS_SKETCHES
     return "" if present.without_tensors is None else str(present.without_tensors)
 
@@ -91,7 +101,7 @@ class Sketches:
     """Their chunks, by path in the generation."""
 
 
-def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (marginals.ALL,)) -> Sketches:
+def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (ALL_MARGINALS,)) -> Sketches:
     """Return the sketches of a step, computed from its payloads.
 
     Args:
@@ -103,12 +113,10 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (marginals.
         StepRemoved, TensorsRemoved: they were removed since the step was opened.
     """
     table = step.tables
-    counted = set(histograms.distinct(histograms.counted_rows(table), table))
+    counted = set(distinct_tensors(counted_rows(table), table))
     large = _large_payloads(step)
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
-    scopes = {
-        arrays: counted.intersection(marginals.rows_with_marginals(table, arrays.scope)) for arrays in wanted
-    }
+    scopes = {arrays: counted.intersection(rows_with_marginals(table, arrays.scope)) for arrays in wanted}
     summed = set(chain.from_iterable(scopes.values()))
     rows = [row for row in sorted(counted | large) if is_stored[row]]
     of_axes: dict[int, MarginalTable] = {}
@@ -135,7 +143,7 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (marginals.
                 [entry_table.gathered(list(of_rows), [*map(len, of_rows.values())], list(of_rows.values()))]
             )
         )
-        for entry_table, of_rows in ((histograms.TABLE, bins), (block_digests.TABLE, blocks))
+        for entry_table, of_rows in ((HISTOGRAM_TABLE, bins), (BLOCK_TABLE, blocks))
     ]
     for arrays, rows_in_scope in scopes.items():
         in_scope = {row: of_axes[row] for row in rows_in_scope & of_axes.keys()}
@@ -155,4 +163,4 @@ def _large_payloads(step: StoredStep) -> set[int]:
     table = step.tables
     is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
     rows = np.flatnonzero(is_large).tolist()
-    return set(block_digests.distinct(rows, table))
+    return set(distinct_payloads(rows, table))

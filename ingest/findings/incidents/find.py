@@ -26,8 +26,7 @@ from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.search import Episode, FoundEpisodes, episodes_of
 from ingest.questions.question import Mode, Option, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import Choice
-from ingest.reader.ranges import format_ranges, named_ranges
+from ingest.reader.choice import Choice, format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.store.model import SEVERITIES, Finding

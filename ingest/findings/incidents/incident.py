@@ -13,11 +13,9 @@ import xxhash
 from ingest.findings.severities import BySeverity
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.question import Part, Table, Texts
-from ingest.reader import notebook
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted, printable
+from ingest.reader.text import Plain, counted, html_block, printable
 from workers.store.model import SEVERITIES
 
 #: How many rules are named in the text.
@@ -91,7 +89,7 @@ class Incident(Plain):
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:
-        return notebook.block(str(self))
+        return html_block(str(self))
 
     @property
     def findings(self) -> int:
@@ -128,7 +126,7 @@ class Incidents(BySeverity):
         return "\n\n".join(map(str, self.incidents)) or f"{self.store}: no incidents"
 
     def _repr_html_(self) -> str:
-        return notebook.block(str(self))
+        return html_block(str(self))
 
     def table(self) -> Table[Incident]:
         """Return a row for each incident."""

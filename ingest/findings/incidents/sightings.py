@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ingest.findings.stored import SeriesDocument, read_series
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of

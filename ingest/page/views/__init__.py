@@ -1,6 +1,6 @@
 """The screens: each module turns answers of the store into what its template shows."""
 
-from ingest.page.questions import ASKED, question_screen
+from ingest.page.asking import ASKED, question_screen
 from ingest.page.views import cell, compare, incidents, live, matrix, tensor
 
 #: By name in the URL.

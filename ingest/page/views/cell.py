@@ -10,15 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
-from ingest.page.asking import Asked, Endpoint, UrlParameter, around
-from ingest.page.cells import css_of, level_legend, levels_of, ribbon_picture
-from ingest.page.questions import AnswerLine, lines
+from ingest.page.asking import (
+    PATTERN,
+    STAT,
+    THE_RANK,
+    THE_STEP,
+    AnswerLine,
+    Asked,
+    Endpoint,
+    UrlParameter,
+    around,
+    lines,
+)
+from ingest.page.charts import css_of, level_legend, levels_of, ribbon_picture
 from ingest.page.rendering import command, counted
 from ingest.questions.choosing import statistic_named
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from workers.arrays.aggregate import COUNTS, STATISTICS, parts_of
+from workers.arrays.statistics import COUNTS, STATISTICS, parts_of
 from workers.rules.names import fits
 
 #: Operators of one page.

@@ -10,12 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from ingest.page.answers import BESIDE, STAT, sides_of, storage_options
-from ingest.page.asking import Asked, Endpoint, UrlParameter
-from ingest.page.cells import legend, matrix_picture
-from ingest.page.charts import Overlay, Series, overlay
-from ingest.page.moment import Moment
-from ingest.page.questions import RANK, STEP, AnswerLine, lines, page_question
+from ingest.page.asking import (
+    BESIDE,
+    RANK,
+    STAT,
+    STEP,
+    AnswerLine,
+    Asked,
+    Endpoint,
+    UrlParameter,
+    lines,
+    page_question,
+    sides_of,
+    storage_options,
+)
+from ingest.page.charts import Overlay, Series, legend, matrix_picture, overlay
+from ingest.page.library import Moment
 from ingest.page.rendering import command
 from ingest.page.views.tensor import series_over_steps
 from ingest.questions.choosing import statistic_named

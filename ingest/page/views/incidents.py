@@ -10,11 +10,9 @@ from markupsafe import Markup
 
 from ingest.findings.incidents import Incident
 from ingest.findings.incidents.incident import IncidentKind
-from ingest.page.asking import Asked, Endpoint, UrlParameter
-from ingest.page.cells import timeline_picture
-from ingest.page.questions import AnswerLine, lines, page_question
+from ingest.page.asking import AnswerLine, Asked, Endpoint, UrlParameter, lines, page_question
+from ingest.page.charts import SpreadPicture, spread_picture, timeline_picture
 from ingest.page.rendering import command
-from ingest.page.spread import SpreadPicture, spread_picture
 from ingest.questions.divergence import divergence
 from ingest.questions.origin import OriginSpread
 from ingest.questions.placement.layout_answer import LayoutFinding

@@ -9,14 +9,11 @@ from operator import attrgetter
 from typing import Any
 
 from ingest.findings.stored import read_series
-from ingest.page.asking import Asked, Endpoint
-from ingest.page.library import FiredRule, rules_fired_in
-from ingest.page.moment import Moment
-from ingest.page.questions import AnswerLine, lines
+from ingest.page.asking import AnswerLine, Asked, Endpoint, lines
+from ingest.page.library import FiredRule, Moment, rules_fired_in
 from ingest.page.rendering import command
 from ingest.page.watchers import Watched
-from ingest.reader.rows import summary_row
-from ingest.reader.step import Step
+from ingest.reader.step import Step, summary_row
 from ingest.service.live_watcher import DumpDisk, LiveWatcher
 from workers.store.model import SEVERITIES
 

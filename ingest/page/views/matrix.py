@@ -7,13 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ingest.page.answers import PATTERN, RANKS, STAT, STEPS, reads_tensors
-from ingest.page.asking import Asked, Endpoint, matrix_asked
-from ingest.page.cells import legend, matrix_picture
-from ingest.page.questions import AnswerLine, lines
+from ingest.page.asking import (
+    PATTERN,
+    RANKS,
+    STAT,
+    STEPS,
+    AnswerLine,
+    Asked,
+    Endpoint,
+    lines,
+    matrix_asked,
+    reads_tensors,
+)
+from ingest.page.charts import legend, matrix_picture
 from ingest.page.rendering import command, counted
 from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
-from workers.arrays.aggregate import ABOUT_NON_FINITE
+from workers.arrays.statistics import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
 _LISTED = 12

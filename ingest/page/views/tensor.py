@@ -9,30 +9,31 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ingest.page.answers import STAT, THE_TENSOR
-from ingest.page.asking import Asked, Endpoint, UrlParameter, around, tensor_of
-from ingest.page.charts import (
-    ExponentCounts,
-    Overlay,
-    Series,
-    histogram_picture,
-    overlay,
-    series_by_rank,
+from ingest.page.asking import (
+    STAT,
+    THE_TENSOR,
+    AnswerLine,
+    Asked,
+    Endpoint,
+    UrlParameter,
+    around,
+    lines,
+    page_question,
+    tensor_of,
 )
-from ingest.page.image import Image, as_float, image_of
-from ingest.page.moment import Moment
-from ingest.page.questions import AnswerLine, lines, page_question
+from ingest.page.charts import ExponentCounts, Overlay, Series, histogram_picture, overlay, series_by_rank
+from ingest.page.library import Moment
 from ingest.page.rendering import command
-from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet
+from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Image, Sheet, as_float, image_of
 from ingest.questions.choosing import statistic_named
 from ingest.questions.trend import trend_of
 from ingest.reader.context import context_of
-from ingest.reader.parallel.unsharded import UnshardedTensor
 from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
-from workers.arrays.sketches.histogram import Histogram
+from ingest.reader.unsharded import UnshardedTensor
+from workers.arrays.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
-from workers.store.sketches.marginals import arrays_of
+from workers.store.sketches import marginal_arrays_of as arrays_of
 
 #: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
 _AT_ONCE = 200

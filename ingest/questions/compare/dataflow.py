@@ -8,8 +8,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
-from ingest.reader.flow.step_parts import StepPart, parts_of
+from ingest.reader.operator_kinds import StepPart, is_input, is_output, is_parameter, parts_of
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 _NO_DIGEST = b""

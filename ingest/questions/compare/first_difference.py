@@ -19,8 +19,7 @@ from ingest.questions.compare.dataflow import Dataflow, gradient_name
 from ingest.questions.compare.placing import AssembledTensor
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
-from ingest.reader.flow.step_parts import StepPart
+from ingest.reader.operator_kinds import StepPart, is_input, slots_written_in_place
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore

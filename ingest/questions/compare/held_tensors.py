@@ -27,18 +27,24 @@ from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.thresholds import relative_difference
 from ingest.questions.placement.decide import Certainty, Decision, fit_limit
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.flow.step_parts import parts_of
-from ingest.reader.parallel.mesh import REPLICATED, Coordinates
-from ingest.reader.parallel.told_placement import Told, grid_of, told_placement
+from ingest.reader.mesh import REPLICATED, Coordinates
+from ingest.reader.operator_kinds import is_parameter, parts_of
+from ingest.reader.unsharded import Told, grid_of, told_placement
 from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES, digest
-from workers.arrays.sharded.agreement import part_error
-from workers.arrays.sharded.assembly import Assembly, Piece, Same
-from workers.arrays.sharded.marginal_placement import MarginalWay, held_as, ways_held
-from workers.arrays.sharded.placement import Dimension, Held, MeshGrid, Placement, placements
+from workers.arrays.marginals import Marginal
+from workers.arrays.sharded.assembly import Assembly, Piece, Same, part_error
+from workers.arrays.sharded.placement import (
+    Dimension,
+    Held,
+    MarginalWay,
+    MeshGrid,
+    Placement,
+    held_as,
+    placements,
+    ways_held,
+)
 from workers.arrays.sharded.placement_search import Pieces, ScoredWay, Search
-from workers.arrays.sketches.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.model import StepKey

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.text import shape_text
 from workers.arrays.comparison import METRICS
 

@@ -39,7 +39,7 @@ from ingest.questions.compare.thresholds import (
     relative_difference,
     rounding,
 )
-from ingest.reader.flow.step_parts import StepPart
+from ingest.reader.operator_kinds import StepPart
 from workers.arrays.comparison import Metrics
 
 #: By how much one operator may enlarge the relative difference of what it reads.

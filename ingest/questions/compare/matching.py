@@ -8,7 +8,7 @@ and shape; the same for a single tensor on either side whose shape differs; and 
 in `.`, `_` and `/` alone. What is left is for `alignment`; what only one side has then may make no difference
 (`without_effect`).
 
-References (`ingest.layouts.reference`) name outputs by the operator of the model: `conv1`, output 0. The dump
+References (`ingest.layouts.cann`) name outputs by the operator of the model: `conv1`, output 0. The dump
 of a compiled model has the same operator, or one that several were fused into: `conv1conv1_relu`, of which
 DumpData or the graph of GE says that it is output 0 of `conv1_relu` of the model (CANN, accuracy comparison
 of whole networks: `original_op` in DumpData, `_datadump_origin_name` in the graph). The model counts first,
@@ -33,14 +33,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.dump_configs.model import flatten
-from ingest.layouts.reference import REFERENCE
+from ingest.layouts.cann import REFERENCE
 from ingest.questions.compare.mapping import WILD, NameMapping
 from ingest.questions.compare.result import GOOD, UNMATCHED, ComparedTensor, GuessedName, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.flow.operator_kinds import is_input, is_parameter
-from ingest.reader.flow.step_parts import StepPart, parts_of
+from ingest.reader.operator_kinds import StepPart, is_input, is_parameter, parts_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey, TensorKey

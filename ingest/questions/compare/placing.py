@@ -30,8 +30,8 @@ from ingest.questions.placement.decide import (
     settled_by,
 )
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.reader.flow.step_parts import StepPart
-from ingest.reader.parallel.told_placement import told_text
+from ingest.reader.operator_kinds import StepPart
+from ingest.reader.unsharded import told_text
 from workers.arrays.comparison import no_difference
 from workers.arrays.sharded.assembly import replicas
 from workers.arrays.sharded.placement import Held, Placement

@@ -12,10 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ingest.questions.compare.thresholds import RoundingBound
-from ingest.reader import notebook
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted, number_text
+from ingest.reader.text import MAX_ROWS, Plain, counted, html_table, number_text
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 from workers.store.strict_json import finite_or_none
@@ -523,7 +521,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return the worst tensors: `compare --html` has a page of them all."""
         counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
-        shown = [tensor for tensor in self.worst(notebook.MAX_ROWS) if tensor.verdict is not Verdict.EQUAL]
+        shown = [tensor for tensor in self.worst(MAX_ROWS) if tensor.verdict is not Verdict.EQUAL]
         rows = (
             (
                 tensor.key_a.step,
@@ -538,7 +536,7 @@ class Comparison:
         title = f"{self.verdict}: {self.a} against {self.b}"
         columns = ("step", "rank", "tensor", "verdict", "reason", "max_abs")
         unequal = sum(tensor.verdict is not Verdict.EQUAL for tensor in self.tensors)
-        return notebook.table(title, columns, rows, total=unequal, remark=counts)
+        return html_table(title, columns, rows, total=unequal, remark=counts)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the tensors as a table, with the columns of `ComparedTensor.to_dict`."""

@@ -36,7 +36,7 @@ from ingest.questions.compare.stored_steps import StoreSource
 from ingest.questions.compare.thresholds import Thresholds
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.operator_kinds import is_parameter
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
 from ingest.reader.tensor_filter import FilterFields

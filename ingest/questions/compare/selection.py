@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
 from workers.errors import UsageError
 from workers.model import StepKey
 

@@ -22,17 +22,17 @@ from ingest.planning.plan import plan_step
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.stored_steps import StoreSource
-from ingest.reader.context.configuration import sample_of_dump
+from ingest.reader.choice import named_ranges
+from ingest.reader.context.files import sample_of_dump
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.dump_store import open_store
-from ingest.reader.flow.step_parts import StepPart, parts_of
-from ingest.reader.parallel.mesh import Coordinates
-from ingest.reader.ranges import named_ranges
+from ingest.reader.mesh import Coordinates
+from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import counted
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import ElementType, canonical, from_name
-from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import ReportedStatistics
 from workers.errors import DamagedStore, UsageError

@@ -39,8 +39,8 @@ from ingest.questions.compare.result import ComparedTensor, FirstDifference, Lim
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
-from ingest.reader.flow.step_parts import StepPart
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
+from ingest.reader.operator_kinds import StepPart
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.digest import DIGEST_BYTES

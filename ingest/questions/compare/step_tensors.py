@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ingest.reader.context.ge_graph import ModelOutput
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey

@@ -18,15 +18,15 @@ from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
-from ingest.reader.context.configuration import sample_of
+from ingest.reader.context.files import sample_of
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.parallel.mesh import Coordinates
+from ingest.reader.mesh import Coordinates
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_tables import read_marginals
 from ingest.reader.tensor import Tensor
 from workers.arrays.dtypes import from_name
-from workers.arrays.sketches.marginals import Marginal
+from workers.arrays.marginals import Marginal
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.consolidated.blocks import tensors_of

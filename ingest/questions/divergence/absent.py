@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks
 from ingest.questions.divergence.result import Missing
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.snapshot import Snapshot
 from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey, TensorKey

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.result import BrokenOperator
-from ingest.reader.compare_bits import compare_bits
-from ingest.reader.flow.operator_kinds import (
+from ingest.reader.anatomy import compare_bits
+from ingest.reader.operator_kinds import (
     is_collective,
     is_container,
     is_input,

@@ -17,7 +17,7 @@ from ingest.questions.divergence.expectations import Expectations, Partition, Te
 from ingest.questions.divergence.result import Difference, Odd
 from ingest.questions.placement.slot_kinds import WORDS, SlotKind
 from ingest.questions.placement.sums import Array, StepElements
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import Block, TensorKey

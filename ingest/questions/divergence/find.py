@@ -25,14 +25,13 @@ from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.questions.question import Option, Partial, Question, Ranks, Steps
-from ingest.reader.block_filter import BlockFilter
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_numbered
-from ingest.reader.parallel.mesh import replica_groups
-from ingest.reader.ranges import format_ranges, named_ranges
+from ingest.reader.choice import format_ranges, named_ranges
+from ingest.reader.mesh import replica_groups
+from ingest.reader.operator_kinds import is_numbered
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.tensor_filter import FilterFields
+from ingest.reader.tensor_filter import BlockFilter, FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.rules.names import parse_range

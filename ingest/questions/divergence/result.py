@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.question import ERROR, Answer, Note, Part, Table, Texts
-from ingest.reader.compare_bits import BitDifference
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import format_ranges, named_ranges
+from ingest.reader.anatomy import BitDifference
+from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 from workers.store.consolidated.blocks import TensorKey
 
 #: What is said of a store in which nobody is known to be a replica.

@@ -22,10 +22,9 @@ from ingest.dump_configs.checking.check import CheckedConfig
 from ingest.dump_configs.model import AskedDump
 from ingest.questions.next_dump.suspicion import OperatorId
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.plain import Plain
+from ingest.reader.operator_kinds import is_parameter
 from ingest.reader.step import Step
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 from ingest.units import human_bytes
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError

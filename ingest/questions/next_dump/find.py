@@ -23,17 +23,15 @@ from ingest.questions.next_dump.suspicion import (
     without_wrappers,
 )
 from ingest.questions.origin.search import origin
-from ingest.reader import notebook
 from ingest.reader.catalog import Catalog
-from ingest.reader.choice import as_names
+from ingest.reader.choice import as_names, named_ranges
 from ingest.reader.context import context_of
-from ingest.reader.context.configuration import configuration_of
-from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
-from ingest.reader.ranges import named_ranges
+from ingest.reader.context.files import configuration_of
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from ingest.reader.text import counted, printable
+from ingest.reader.text import counted, html_block, printable
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -89,7 +87,7 @@ class NextDump:
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:
-        return notebook.block(f"{self}\n\n{self.config.text}")
+        return html_block(f"{self}\n\n{self.config.text}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return one object of plain values."""

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ingest.questions.divergence.result import NOTHING_COMPARED, BrokenOperator, Divergence, Odd
 from ingest.questions.origin.answer import OriginAnswer, OriginOperator
-from ingest.reader.catalog import Catalog
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.context import context_of
-from ingest.reader.damage import Damage
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
+from ingest.reader.operator_kinds import is_parameter
+from ingest.reader.step_flow import FlowCall, StepFlow, flow_of
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.errors import UsageError

@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 from ingest.questions.origin.graph import SpreadGraph
 from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.why import WhyAnswer
-from ingest.reader import notebook
+from ingest.reader.choice import named_ranges
 from ingest.reader.context import SourceLine
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import named_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted, number_text, printable, shape_text, table_lines
+from ingest.reader.text import Plain, counted, html_block, number_text, printable, shape_text, table_lines
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 
 #: How many items of a list the text has; the fields have more.
@@ -175,7 +173,7 @@ class OriginAnswer(Shown, Plain):
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:
-        return notebook.block(str(self))
+        return html_block(str(self))
 
     @property
     def found(self) -> bool:

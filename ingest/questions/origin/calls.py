@@ -11,14 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, keys_of, tensor_rows
-from ingest.reader.flow.operator_kinds import (
-    gives_all_the_same,
-    is_collective,
-    is_input,
-    is_output,
-    is_parameter,
-)
+from ingest.reader.calls import CallKey, Content, content_of, is_in_order, key_of, keys_of, tensor_rows
+from ingest.reader.operator_kinds import gives_all_the_same, is_collective, is_input, is_output, is_parameter
 from ingest.reader.step import Step
 from workers.store.model import RowKind, tensor_name
 from workers.store.tables import Tables

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from ingest.questions.origin.calls import Call, CollectiveCall, RankTrace
-from ingest.reader.flow.content import CallKey, Content
-from ingest.reader.flow.operator_kinds import synchronises
+from ingest.reader.calls import CallKey, Content
+from ingest.reader.operator_kinds import synchronises
 
 #: A collective in which several ranks meet: its name, and its outputs if they tell groups of ranks apart.
 Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.collective_order import CollectiveOrder
-from ingest.reader.flow.content import CallKey
-from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.calls import CallKey
+from ingest.reader.operator_kinds import is_parameter
 
 
 @dataclass(frozen=True, slots=True, eq=False)

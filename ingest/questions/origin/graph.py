@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Flow
 from ingest.questions.origin.roots import Root
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.plain import Plain
+from ingest.reader.operator_kinds import is_parameter
+from ingest.reader.text import Plain
 
 OPERATOR, PARAMETER, PASSAGE = "operator", "parameter", "passage"
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Crossing, Edge, Flow
-from ingest.reader.flow.content import CallKey, Content
-from ingest.reader.flow.operator_kinds import (
+from ingest.reader.calls import CallKey, Content
+from ingest.reader.operator_kinds import (
     is_collective,
     is_container,
     is_optimizer,
@@ -24,7 +24,7 @@ from ingest.reader.flow.operator_kinds import (
     receives_as_is,
     writes_in_place,
 )
-from ingest.reader.flow.step_flow import latest_writer, row_of
+from ingest.reader.step_flow import latest_writer, row_of
 
 #: By content, the calls of one rank that wrote it, with the output; in order of execution.
 Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]

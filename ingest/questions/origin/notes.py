@@ -9,9 +9,9 @@ from ingest.questions.origin.calls import Call, operator_before
 from ingest.questions.origin.roots import BORN, CAME_IN, Root, Weight, masks_of, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import describe_root, list_in_words, sentence
-from ingest.reader.flow.content import CallKey
-from ingest.reader.flow.operator_kinds import is_collective
-from ingest.reader.ranges import named_ranges
+from ingest.reader.calls import CallKey
+from ingest.reader.choice import named_ranges
+from ingest.reader.operator_kinds import is_collective
 from ingest.reader.step import Step
 from ingest.reader.text import counted
 

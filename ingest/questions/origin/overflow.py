@@ -10,10 +10,9 @@ import numpy as np
 from ingest.questions.origin.answer import OriginAnswer, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call, bad_numbers
 from ingest.questions.origin.wording import source_of, tensors_of
-from ingest.reader.flow.content import key_of
-from ingest.reader.rows import overflow_rows
+from ingest.reader.calls import key_of
 from ingest.reader.snapshot import LeftOut, Snapshot
-from ingest.reader.step import Step
+from ingest.reader.step import Step, overflow_rows
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TENSOR_KINDS
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Flow
-from ingest.reader.flow.content import CallKey, Content
-from ingest.reader.flow.operator_kinds import (
+from ingest.reader.calls import CallKey, Content
+from ingest.reader.operator_kinds import (
     checks_finite,
     is_collective,
     is_container,

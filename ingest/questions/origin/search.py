@@ -25,9 +25,9 @@ from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import parameter_read, source_of, tensors_of
 from ingest.questions.question import Mode, Option, Partial, Question, Ranks, Steps
 from ingest.questions.why import WhyAnswer, explain
+from ingest.reader.calls import CallKey
 from ingest.reader.catalog import Catalog
-from ingest.reader.flow.content import CallKey
-from ingest.reader.flow.operator_kinds import is_collective, is_input, is_output
+from ingest.reader.operator_kinds import is_collective, is_input, is_output
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.tensor import Tensor

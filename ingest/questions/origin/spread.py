@@ -12,8 +12,8 @@ from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.roots import BORN, THROUGH, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import operator_of
-from ingest.reader.flow.content import CallKey, Content
-from ingest.reader.flow.operator_kinds import is_container, is_parameter
+from ingest.reader.calls import CallKey, Content
+from ingest.reader.operator_kinds import is_container, is_parameter
 
 #: The lengths of the lists in an answer.
 _NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10

@@ -8,7 +8,7 @@ from ingest.questions.origin.answer import OriginOperator, OriginTensor
 from ingest.questions.origin.calls import Call, Mask, rows_of
 from ingest.questions.origin.roots import Root
 from ingest.reader.context import SourceLine, context_of
-from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor

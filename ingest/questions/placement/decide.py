@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ingest.identities.limits import unit_of
-from ingest.reader.parallel.told_placement import Told, is_told, may_be_told, told_text
+from ingest.reader.unsharded import Told, is_told, may_be_told, told_text
 from workers.arrays.sharded.placement import Held
-from workers.arrays.sharded.placement_search import ScoredWay, Search
-from workers.arrays.sharded.segment_match import MatchedOrder
+from workers.arrays.sharded.placement_search import MatchedOrder, ScoredWay, Search
 
 #: The largest error with which a way fits: for float32 and wider, and in units of the epsilon for others.
 _FIT, _FIT_EPSILONS, _MAX_FIT = 1e-3, 8, 0.25

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from ingest.identities.evidence import Level
 from ingest.questions.question import Answer, Note, Part, Table
-from ingest.reader.plain import Plain
-from ingest.reader.ranges import format_ranges, named_ranges
+from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 
 
 @dataclass(frozen=True, slots=True)

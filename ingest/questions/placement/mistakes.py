@@ -40,9 +40,9 @@ from ingest.questions.placement.sums import (
     scattered_sums,
     summand_of,
 )
-from ingest.reader.flow.step_parts import StepPart, parts_of
-from ingest.reader.parallel.mesh import replica_groups
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
+from ingest.reader.mesh import replica_groups
+from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
 from workers.store.consolidated.blocks import TensorKey

@@ -11,7 +11,7 @@ import numpy as np
 
 from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
 from ingest.questions.placement.agree import is_parameter
-from ingest.reader.ranges import named_ranges
+from ingest.reader.choice import named_ranges
 from ingest.reader.step_statistics import StepStatistics
 from workers.store.consolidated.blocks import Block, TensorKey
 

@@ -24,7 +24,7 @@ from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.question import Option, Partial, Question
 from ingest.reader.catalog import Catalog
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, refuse_url, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.errors import DamagedStore, UsageError

@@ -23,9 +23,8 @@ from ingest.questions.rollout.parameters import parameters_of
 from ingest.questions.rollout.sequences import Lane, Prefixes
 from ingest.questions.rollout.stretches import DIFFERENT, MISPLACED, STALE, Arrived
 from ingest.questions.rollout.weights import compare_weights
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 from workers.errors import UsageError
 
 

@@ -19,8 +19,7 @@ from ingest.questions.rollout.recomputed import Explanation, SequenceView, cut
 from ingest.questions.rollout.sequences import Prefixes, Stream
 from ingest.questions.rollout.stretches import EQUAL as ARRIVED
 from ingest.questions.rollout.weights import ArrivedWeights
-from ingest.reader.plain import Plain
-from ingest.reader.text import counted
+from ingest.reader.text import Plain, counted
 
 #: Pairs of sequences at which a module is recomputed: those that differ most.
 _RECOMPUTED = 3

@@ -14,8 +14,8 @@ from ingest.identities.limits import limit_of
 from ingest.questions.rollout.linked import Lanes, ModuleLink, SequencePair
 from ingest.questions.rollout.recomputed import products
 from ingest.questions.rollout.sequences import Lane, Prefixes, Stream, TokenSequence
-from ingest.reader.flow.operator_kinds import is_output
-from ingest.reader.plain import Plain
+from ingest.reader.operator_kinds import is_output
+from ingest.reader.text import Plain
 
 #: The clip of PPO and GRPO, as trainers have it by default.
 CLIP = 0.2

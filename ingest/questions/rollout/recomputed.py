@@ -22,7 +22,7 @@ from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turnin
 from ingest.questions.rollout.fibres import rounded
 from ingest.questions.rollout.parameters import HeldParameter
 from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.operator_kinds import is_input, is_output
 from workers.arrays.digest import digest
 
 #: Earlier streams among which it is looked for what a stream consists of, and rows that are tried first.

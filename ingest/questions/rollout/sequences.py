@@ -20,7 +20,7 @@ from ingest.identities.definition import Array
 from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.rollout.parameters import HeldParameter
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.operator_kinds import is_input, is_output
 from workers.tasks.operands import elements_of
 
 #: Arrays of a rank that are kept in memory.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ingest.reader.plain import Plain
+from ingest.reader.text import Plain
 
 STALE, DIFFERENT, MISPLACED, OPEN, EQUAL = "stale", "different", "misplaced", "open", "equal"
 PADDING = "padding"

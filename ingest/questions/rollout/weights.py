@@ -37,9 +37,8 @@ from ingest.questions.rollout.stretches import (
     Arrived,
     FibreStretch,
 )
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.text import counted, shape_text
+from ingest.reader.text import Plain, counted, shape_text
 from workers.errors import UsageError
 
 #: Steps of the trainer, the nearest ones, in which it is looked for what does not come from the given one.

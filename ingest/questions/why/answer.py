@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.reader.plain import Plain
-from ingest.reader.text import counted, value_text
+from ingest.reader.text import Plain, counted, value_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingest.reader.context.files import NonTensorFile, NonTensorFiles
-from ingest.reader.context.ir import IrSource
-from ingest.reader.context.match import flatten
+from ingest.reader.context.ir import IrSource, flatten
 from workers.model import MIB
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Parse MindSpore's `.ir` files: name, call stack, types and sources of every operator of a graph.
+"""Graphs of MindSpore, from its `.ir` and `.pb` files; and which of their operators dumped ones are.
+
+An `.ir` file has name, call stack, types and sources of every operator of a graph:
 
     %1(equiv_5_output) = ReLU(%0) {instance name: relu} primitive_attrs: {IsFeatureMapOutput: Bool(1)}
         : (<Tensor[Float32], (2, 4, 6, 6)>) -> (<Tensor[Float32], (2, 4, 6, 6)>)
@@ -15,19 +17,46 @@ GetSourceLineList).
 `%0` is another node of the same subgraph, `%para6_fc1.weight` is a parameter. Some nodes only pass on what
 they read: `Load` a parameter, `Depend` its first input, `TupleGetItem` one output of several. The arguments
 of a node may go on for many lines if one is a constant.
+
+A `.pb` file has the same operators, edges, types and stacks:
+
+    ModelProto   4 graph
+    GraphProto   1 node   3 parameter {1 name, 2 type}   5 constant {1 name, 2 value}
+    NodeProto    1 input {1 name}   2 name   3 op_type   6 output_type   8 full_name   9 stack
+    TypeProto    1 data_type   2 tensor {1 element type, 2 shape {1 axis {1 length}}}
+    ValueProto   1 data_type   3 int_val   4 uint_val
+
+Nodes are named by numbers (`12`), parameters by their names, constants `cst7`. The stack is the text that
+the `.ir` file has below the node, from innermost to outermost. (MindSpore, `anf_ir.proto`; fields 8 and 9 as
+files of 2.0 to 2.10 have them.)
+
+Dumped operators are matched with the operators of a graph by name. File names contain the name of an operator
+with `_` for slash, dot, backslash and space; up to MindSpore 2.2 only its last part, which was unique in a
+process. The numbers at the end of names (`Cast-op3`) can differ as well: MindSpore renumbers some operators
+after it has chosen the file names.
+
+Operators that have no equal name are matched among those of the same scope and type, in two orders: the order
+of their first files with the order of execution, and the order of their numbers in both. Either may be wrong.
+In a network of casts the new numbers follow execution and the old ones the program, and operators that do not
+wait for each other are dumped in any order. So an order that contradicts the types is dropped. If two
+different orders remain, or none, an operator is matched only if it is the only one with its types.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from ingest.reader.context.files import Problems
-from ingest.reader.context.stacks import Frame
+from ingest.reader.context.files import Frame, Problems
+from workers.dump.formats.header import MAX_NDIM
+from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
+from workers.errors import UnreadableTensor
 
 #: The part of a line that is parsed. Only lines with large constants are longer, and they are not needed.
 _MAX_LINE_NBYTES = 64 * 1024
@@ -342,3 +371,293 @@ def _type(item: str) -> TensorType | None:
     if match is None or len(lengths) > _MAX_AXES or not all(map(_LENGTH.fullmatch, lengths)):
         return None
     return match[1].lower(), math.prod(map(int, lengths))
+
+
+#: Fields of all messages of a file that are walked over: 30 million nodes would take a minute.
+_MAX_FIELDS = 30_000_000
+_TENSOR_KIND = 14
+#: Lists and tuples: their elements have slots of their own when the graph runs.
+_SEQUENCES = frozenset({31, 32})
+#: `DataType` of anf_ir.proto, in the spelling of the dump.
+_DTYPES = dict(
+    enumerate(
+        (
+            *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("float16", "float32", "float64"),
+        ),
+        1,
+    )
+)
+#: The fields of a node, but for its inputs.
+_OF_NODE = frozenset({2, 3, 6, 8, 9})
+
+
+def parse_pb(pieces: Iterable[bytes | bytearray]) -> IrGraph:
+    """Parse a `.pb` graph. The time is proportional to its size; any content is accepted.
+
+    Args:
+        pieces: the content, cut at any bytes.
+    """
+    parser = IrParser()
+    try:
+        _PbGraph(b"".join(pieces), parser).read()
+    except UnreadableTensor as exc:
+        parser.add_problem(str(exc))
+    return parser.finished()
+
+
+class _PbGraph:
+    """The graph of a file. Its fields are walked over: a list of them may take a hundred times its memory."""
+
+    def __init__(self, data: bytes, parser: IrParser) -> None:
+        self._data = data
+        self._parser = parser
+        self._walk = FieldWalk(lambda offset, nbytes: data[offset : offset + nbytes], limit=_MAX_FIELDS)
+        self._sources: dict[str, IrSource | None] = {}
+        self._types: dict[str, TensorType | None] = {}
+        self._constants: dict[str, int] = {}
+        self._sequences: set[str] = set()
+        """Nodes, parameters and constants that are lists or tuples."""
+
+    def read(self) -> None:
+        """Add the operators to the graph of the parser.
+
+        Raises:
+            UnreadableTensor: it is not a message of protobuf.
+        """
+        for model in self._walk.fields(0, len(self._data)):
+            if model.number == 4:
+                # Nodes come first in the file, and read what stands behind them.
+                for part in self._inside(model, 3, 5):
+                    self._add_parameter_or_constant(part)
+                for node in self._inside(model, 1):
+                    self._add_node(node)
+
+    def _inside(self, message: WireField, *numbers: int) -> Iterator[WireField]:
+        if message.wire_type == LENGTH_DELIMITED:
+            for part in self._walk.fields(message.value, message.end):
+                if part.number in numbers:
+                    yield part
+
+    def _text(self, field: WireField | None) -> str:
+        return "" if field is None else self._data[field.value : field.end].decode("utf-8", "replace")
+
+    def _numbers(self, message: WireField, *numbers: int) -> Iterator[int]:
+        """Yield the values of fields that are numbers."""
+        for part in self._inside(message, *numbers):
+            if part.wire_type == 0:
+                yield read_varint(lambda offset, nbytes: self._data[offset : offset + nbytes], part)
+
+    def _add_parameter_or_constant(self, message: WireField) -> None:
+        parts = {part.number: part for part in self._inside(message, 1, 2)}
+        name, about = self._text(parts.get(1)), parts.get(2)
+        if message.number == 3:
+            self._sources[name] = IrSource(name, -1)
+            self._types[name] = None if about is None else self._type(about)
+        elif about is not None:
+            for value in self._numbers(about, 3, 4):
+                self._constants[name] = value
+            self._note_sequence(name, about)
+
+    def _note_sequence(self, name: str, about: WireField) -> None:
+        if not _SEQUENCES.isdisjoint(self._numbers(about, 1)):
+            self._sequences.add(name)
+
+    def _add_node(self, message: WireField) -> None:
+        parts = {part.number: part for part in self._inside(message, *_OF_NODE)}
+        read = [self._text(name) for part in self._inside(message, 1) for name in self._inside(part, 1)]
+        index, op_type, full_name, stack = (self._text(parts.get(number)) for number in (2, 3, 8, 9))
+        inputs = tuple(map(self._sources.get, read))
+        output = None
+        if (about := parts.get(6)) is not None:
+            output = self._type(about)
+            self._note_sequence(index, about)
+        self._types[index] = output
+        self._sources[index] = IrSource(full_name, 0) if full_name else None
+        if op_type in PASSING:
+            slot = self._constants.get(read[1]) if len(read) == 2 else None
+            self._sources[index] = passed_on(op_type, inputs, slot)
+        if full_name:
+            is_plain = self._sequences.isdisjoint(read)
+            types = tuple(map(self._types.get, read)) if is_plain else ()
+            signature = Signature(types, () if index in self._sequences else (output,))
+            self._parser.add_op(full_name, inputs, signature, stack.splitlines())
+
+    def _type(self, message: WireField) -> TensorType | None:
+        """Return the type of a tensor; None for what is not one, or of a type that is not known."""
+        if _TENSOR_KIND not in self._numbers(message, 1):
+            return None
+        element, lengths = 0, list[int]()
+        for tensor in self._inside(message, 2):
+            element = next(self._numbers(tensor, 1), 0)
+            for shape in self._inside(tensor, 2):
+                axes = islice(self._inside(shape, 1), MAX_NDIM + 1)
+                lengths = [next(self._numbers(axis, 1), 0) for axis in axes]
+        # A length that is not known is -1, as 64 bits.
+        if element not in _DTYPES or len(lengths) > MAX_NDIM or max(lengths, default=0) >= 2**63:
+            return None
+        return _DTYPES[element], math.prod(lengths)
+
+
+EXACT, BY_TYPE, AMBIGUOUS = "exact", "by scope and type", "ambiguous"
+
+_REPLACED = re.compile(r"[/.\\ ]")
+_NUMBERED = re.compile(r"(.*)-op(\d{1,18})", re.DOTALL)
+#: Pairs of operators whose types are compared; larger groups stay ambiguous.
+_MAX_PAIRS = 100_000
+#: Names in an `OperatorMatch` that is ambiguous.
+_MAX_CANDIDATES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedOp:
+    """An operator as its dumped files describe it."""
+
+    name: str
+    first: int = -1
+    """When its first file was written, in microseconds since the epoch; -1 if that is not known."""
+    types: Mapping[tuple[str, int], TensorType] = field(default_factory=dict)
+    """The types of its tensors, by `input` or `output`, and slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOp:
+    """An operator as a graph file names it."""
+
+    name: str
+    signature: Signature | None = None
+    runs: bool = True
+    """Whether it is in the execution order. Operators that are not are matched only by their exact name."""
+
+    def allows(self, op: DumpedOp) -> bool:
+        """Return whether a dumped operator may be this one, by its types."""
+        return self.signature is None or self.signature.allows(op.types)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMatch:
+    """The name of a dumped operator in a graph, and how it was matched."""
+
+    names: tuple[str, ...]
+    """Full names with scope: one name or, if the match is ambiguous, the first ones of the candidates."""
+    how: str
+    """`exact`, `by scope and type`, or `ambiguous`."""
+
+    @property
+    def name(self) -> str | None:
+        """The full name; None if the match is ambiguous."""
+        return self.names[0] if self.how != AMBIGUOUS else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `names` has all candidates."""
+        return len(self.names) < _MAX_CANDIDATES
+
+
+def flatten(name: str) -> str:
+    """Return a name as file names contain it; MindSpore 1.1 and 1.2 write `--` for `/`."""
+    return _REPLACED.sub("_", name.replace("--", "/"))
+
+
+def match_ops(dumped: Iterable[DumpedOp], graph: Sequence[GraphOp]) -> dict[str, OperatorMatch]:
+    """Match dumped operators with those of one graph.
+
+    Args:
+        dumped: all operators of the graph that were dumped in one step.
+        graph: the operators of the graph, in order of execution.
+
+    Returns:
+        The matches by name in the dump. Operators are left out if the graph has none of their scope and type.
+    """
+    by_name, by_stem = _index(graph)
+    matches: dict[str, OperatorMatch] = {}
+    unmatched: dict[str, list[DumpedOp]] = defaultdict(list)
+    for op in dumped:
+        flat = flatten(op.name)
+        if len(targets := by_name.get(flat, [])) == 1:
+            matches[op.name] = OperatorMatch((targets[0].name,), EXACT)
+        elif targets:
+            matches[op.name] = _ambiguous(targets)
+        else:
+            unmatched[_stem(flat)[0]].append(op)
+    taken = {name for match in matches.values() for name in match.names}
+    for stem, ops in unmatched.items():
+        free = [target for target in by_stem.get(stem, ()) if target.name not in taken]
+        matches |= _match_group(ops, free)
+    return matches
+
+
+def _index(graph: Sequence[GraphOp]) -> tuple[dict[str, list[GraphOp]], dict[str, list[GraphOp]]]:
+    """Return the operators by name, and those that run by scope and type, both as in names of files."""
+    full: dict[str, list[GraphOp]] = defaultdict(list)
+    last: dict[str, list[GraphOp]] = defaultdict(list)
+    for op in graph:
+        full[flatten(op.name)].append(op)
+        last[flatten(op.name.rpartition("/")[2])].append(op)
+    by_stem: dict[str, list[GraphOp]] = {}
+    # Full names take precedence: the last part of another name may be equal to one.
+    for names in (last, full):
+        stems: dict[str, list[GraphOp]] = defaultdict(list)
+        for flat, ops in names.items():
+            stems[_stem(flat)[0]] += [op for op in ops if op.runs]
+        by_stem |= stems
+    return {**last, **full}, by_stem
+
+
+def _stem(flat: str) -> tuple[str, int]:
+    """Return scope and type, and the number; -1 for no number."""
+    match = _NUMBERED.fullmatch(flat)
+    return (match[1], int(match[2])) if match else (flat, -1)
+
+
+def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
+    """Match dumped operators of one scope and type, whose names the graph does not have.
+
+    If not one pairing of all is possible, those are matched whose types allow exactly one; the others are
+    ambiguous.
+
+    Args:
+        ops: the dumped operators.
+        free: the operators of the graph of that scope and type which are not matched yet.
+    """
+    if not free:
+        return {}
+    pairings = _possible_pairings(ops, free) if len(ops) == len(free) else []
+    if len(pairings) == 1:
+        return {name: OperatorMatch((target.name,), BY_TYPE) for name, target in pairings[0].items()}
+    if len(ops) * len(free) > _MAX_PAIRS:
+        return {op.name: _ambiguous(free) for op in ops}
+    return _match_by_type(ops, free)
+
+
+def _match_by_type(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
+    """Match those operators whose types allow exactly one, which allows no other; the rest is ambiguous."""
+    candidates = {op.name: [target for target in free if target.allows(op)] for op in ops}
+    uses = Counter(target.name for targets in candidates.values() for target in targets)
+    return {
+        name: OperatorMatch((targets[0].name,), BY_TYPE)
+        if len(targets) == 1 and uses[targets[0].name] == 1
+        else _ambiguous(targets or free)
+        for name, targets in candidates.items()
+    }
+
+
+def _possible_pairings(ops: list[DumpedOp], free: list[GraphOp]) -> list[dict[str, GraphOp]]:
+    """Return the pairings by number and by time that do not contradict the types, without duplicates."""
+
+    def number(op: DumpedOp | GraphOp) -> int:
+        return _stem(flatten(op.name))[1]
+
+    numbered = sorted(ops, key=number)
+    timed = sorted(numbered, key=lambda op: op.first)
+    pairings: list[dict[str, GraphOp]] = []
+    for dumped, targets in ((numbered, sorted(free, key=number)), (timed, free)):
+        pairing = {op.name: target for op, target in zip(dumped, targets, strict=True)}
+        is_possible = all(target.allows(op) for op, target in zip(dumped, targets, strict=True))
+        if is_possible and pairing not in pairings:
+            pairings.append(pairing)
+    return pairings
+
+
+def _ambiguous(targets: Sequence[GraphOp]) -> OperatorMatch:
+    return OperatorMatch(tuple(target.name for target in targets[:_MAX_CANDIDATES]), AMBIGUOUS)

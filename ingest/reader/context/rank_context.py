@@ -10,32 +10,40 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ingest.reader.context.files import MAX_WHOLE_NBYTES, NonTensorFile, NonTensorFiles, Problems, nearest
-from ingest.reader.context.ge_graph import GeGraphs, ModelOutput, TrainingGraph, choose_training_graph
-from ingest.reader.context.ir import IrGraph, IrOp, IrSource, TensorType, parse_ir
-from ingest.reader.context.match import (
-    AMBIGUOUS,
-    BY_TYPE,
-    EXACT,
-    DumpedOp,
-    GraphOp,
-    OperatorMatch,
-    flatten,
-    match_ops,
-)
-from ingest.reader.context.pb import parse_pb
-from ingest.reader.context.stacks import (
+from ingest.reader.calls import tensor_rows
+from ingest.reader.context.files import (
+    MAX_WHOLE_NBYTES,
     Frame,
+    NonTensorFile,
+    NonTensorFiles,
+    Problems,
     SourceLine,
     best_frame,
     call_texts,
     find_key,
     find_stack,
+    nearest,
     parse_construct,
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.flow.content import tensor_rows
+from ingest.reader.context.ge_graph import GeGraphs, ModelOutput, TrainingGraph, choose_training_graph
+from ingest.reader.context.ir import (
+    AMBIGUOUS,
+    BY_TYPE,
+    EXACT,
+    DumpedOp,
+    GraphOp,
+    IrGraph,
+    IrOp,
+    IrSource,
+    OperatorMatch,
+    TensorType,
+    flatten,
+    match_ops,
+    parse_ir,
+    parse_pb,
+)
 from workers.model import MIB
 
 if TYPE_CHECKING:

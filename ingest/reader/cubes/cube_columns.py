@@ -17,9 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.cubes.cube_reader import CubeReader, with_nan
-from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, joined, parts_of
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.statistics import NON_FINITE_FIELDS
+from workers.arrays.statistics import (
+    NON_FINITE_FIELDS,
+    STATISTICS,
+    aggregated,
+    default_aggregate,
+    joined,
+    parts_of,
+)
 from workers.model import MIB, ceil_div
 from workers.store.backends.deadline import supervised
 from workers.store.consolidated.blocks import Block

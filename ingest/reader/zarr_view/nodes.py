@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from ingest.reader.catalog import Catalog
-from ingest.reader.damage import Damage
-from ingest.reader.rows import summary_row
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.snapshot import NOT_COMMITTED, LeftOut, partial_reason
-from ingest.reader.step import Step
+from ingest.reader.step import Step, summary_row
 from ingest.reader.tensor import Tensor
 from ingest.reader.zarr_view.elements import ViewArray, ViewElements
 from workers.errors import UsageError

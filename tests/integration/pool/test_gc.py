@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ingest.api import GcPolicy, apply_gc, open_store, plan_gc
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from tests.gc_stores import age, gc
 from tests.pools import RANKS, PooledRun, replicas, values_of
 from workers.errors import TensorsRemoved

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from tests.gc_stores import Fragile, Killed
 from tests.pools import RANKS, PooledRun, replicas, run, values_of
 from tests.xxh3_forgery import forged

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from tests.pools import RANKS, PooledRun, replicas
 from tests.wrapped_objects import WrappedObjects
 from workers.model import SourceFile, StepKey

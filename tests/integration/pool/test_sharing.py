@@ -6,7 +6,7 @@ import pytest
 
 from ingest.api import apply_gc, open_store, plan_gc
 from ingest.reader.catalog import Catalog
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from tests.gc_stores import age
 from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of

@@ -27,7 +27,7 @@ def run(code: str) -> str:
 #: What a type checker must know of expressions in a notebook.
 TYPES = {
     'ingest.open_store("run.zarr")': "ingest.reader.dump_store.DumpStore",
-    'store.tensors("Log.*", rank=1)': "ingest.reader.listing.Tensors",
+    'store.tensors("Log.*", rank=1)': "ingest.reader.step.Tensors",
     'store.tensors("Log.*")[0]': "ingest.reader.tensor.Tensor",
     'store.tensors("Log.*")[0].statistics': "workers.arrays.statistics.Statistics",
     'store.tensors("Log.*")[0].read()': "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]",

@@ -15,7 +15,7 @@ from tests import checker
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StoreFormatError
-from workers.store import commit, metadata, table_codec
+from workers.store import commit, metadata, tables
 from workers.store.opening import open_objects, resolve
 
 
@@ -143,10 +143,10 @@ def test_what_a_later_version_adds_is_passed_over(made: Path, tmp_path: Path) ->
             node = document["consolidated_metadata"]["metadata"][f"{prefix}/{path}"]
             rows, columns = node["shape"]
             chunk = old / key.path / prefix / path / "c/0/0"
-            table = table_codec.decode(chunk.read_bytes(), kind, (rows, columns), "here")
+            table = tables.decode_table(chunk.read_bytes(), kind, (rows, columns), "here")
             # In front, so that every other column has another place.
             wider = np.insert(table, 0, value, axis=1)
-            chunk.write_bytes(table_codec.encode(wider, kind))
+            chunk.write_bytes(tables.encode_table(wider, kind))
             node["shape"] = [rows, columns + 1]
             node["chunk_grid"]["configuration"]["chunk_shape"] = [max(rows, 1), columns + 1]
             node["attributes"]["fields"].insert(0, "later_column")

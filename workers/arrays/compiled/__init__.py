@@ -1,6 +1,6 @@
 """Compiled loops over elements: the loops, and how they are compiled, shipped and loaded.
 
-kernels.py, *_kernels.py    what others call
+kernels.py                  what others call
 *_loops.py                  the loops, as numba compiles them
 bitshuffle_code.py          the shuffles of Blosc, as LLVM code
 kernel_entries.py,          object code of all of these: its entries, its files

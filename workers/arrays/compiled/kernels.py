@@ -1,6 +1,6 @@
-"""Statistics of elements, by compiled loops.
+"""Statistics, histograms and sums along axes of elements, by compiled loops.
 
-The loops of `workers.arrays.compiled.kernel_loops` are object code that `warm_up` or the first use makes, in
+The loops of the modules `*_loops` are object code that `warm_up` or the first use makes, in
 half a minute, and that later processes load: see `workers.arrays.compiled.kernel_objects`. The last bits of
 sums depend on the processor that they are compiled for, because its vector length decides the order of
 summation. Extremes and counts do not.
@@ -11,16 +11,20 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.compiled.histogram_loops import BINS, LAST, LOWEST_EXPONENT, TABLES, WIDTH
 from workers.arrays.compiled.kernel_loops import MAX, MIN, PLACES, SCRATCH, UNIT
+from workers.arrays.compiled.marginal_loops import HAS_NONZERO, PLAN_FIELDS, TOTAL, WANTED
 
 if TYPE_CHECKING:
     from workers.arrays.compiled.kernel_objects import KernelEntry
+
 
 _EMPTY = np.zeros(len(PLACES))
 _EMPTY[MIN], _EMPTY[MAX], _EMPTY[UNIT] = math.inf, -math.inf, 1.0
@@ -120,3 +124,232 @@ def kept() -> dict[str, KernelEntry] | None:
 def warm_up() -> None:
     """Load the loops; if they were not made yet, make them first, or wait for a process that does."""
     entries()
+
+
+class Counts:
+    """How often each bin was counted so far."""
+
+    def __init__(self) -> None:
+        # One piece of memory, whose address is looked up once: what is done once for each tensor counts.
+        in_tables, in_rows = TABLES * WIDTH // 2, 3 * (LAST + 2)
+        memory = np.zeros(2 * BINS + in_tables + in_rows, np.int64)
+        self.totals = memory[: 2 * BINS]
+        """What was counted before."""
+        self.tables = memory[2 * BINS : -in_rows].view(np.uint32).reshape(TABLES, WIDTH)
+        """What was counted last; see `workers.arrays.compiled.histogram_loops`."""
+        self.rows = memory[-in_rows:].reshape(LAST + 2, 3)
+        """Where `sparse` writes."""
+        self.totals_address = address(memory)
+        self.tables_address = self.totals_address + self.totals.nbytes
+        self.rows_address = self.tables_address + self.tables.nbytes
+        self._in_tables = 0
+
+    def begin(self) -> None:
+        """Begin again; tables and totals are 0."""
+        self._in_tables = 0
+
+    def make_room(self, elements: int) -> None:
+        """Make sure that no table overflows when this many elements are counted."""
+        self._in_tables += elements
+        if self._in_tables > _MOST_IN_TABLES:
+            self.totals += self.tables[:, : 2 * BINS].sum(axis=0, dtype=np.int64)
+            self.tables[:] = 0
+            self._in_tables = elements
+
+
+#: Those that nobody uses: making one takes longer than counting a small tensor.
+_spare: list[Counts] = []
+
+
+def take_counts() -> Counts:
+    """Return counts of nothing. Whoever has used them up by `sparse` gives them back."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return Counts()
+
+
+def give_back(counts: Counts) -> None:
+    """Keep counts for the next tensor; `sparse` was the last that used them."""
+    _spare.append(counts)
+
+
+#: Elements that are counted in tables of 32 bits. Pieces are much smaller.
+_MOST_IN_TABLES = 2**31
+
+
+def count_floats(values: npt.NDArray[Any], counts: Counts) -> None:
+    """Count elements.
+
+    Args:
+        values: 1-D and contiguous, float32 or float64 in native byte order.
+        counts: what they are added to.
+    """
+    counts.make_room(values.size)
+    size = values.dtype.itemsize
+    bin_of = () if size == 4 else (_BIN_ADDRESS,)
+    entry = entries()[f"histogram_f{size}"]
+    entry(address(values), values.size, *bin_of, counts.tables_address)
+
+
+def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], counts: Counts) -> None:
+    """Add elements to their statistics, and count them while they are in the L1 cache.
+
+    Args:
+        values: 1-D and contiguous, float32 or float64 in native byte order.
+        state: from `kernels.new_state`.
+        counts: what they are added to.
+    """
+    counts.make_room(values.size)
+    entry = entries()[f"counted_f{values.dtype.itemsize}"]
+    scratch, tables = scratch_address(), counts.tables_address
+    entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
+
+
+def accumulate_many(
+    values: npt.NDArray[Any], sizes: Sequence[int]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the statistics and the histograms of many tensors, in one call.
+
+    Args:
+        values: the tensors one after the other: 1-D and contiguous, float32 or float64 in native byte order.
+        sizes: how many elements each has; few, so that the memory for all histograms is small.
+
+    Returns:
+        The state of each tensor, as `kernels.new_state` has it, (tensor, place); what `sparse` returns for
+        each, one after the other; and how many rows of that each tensor has.
+    """
+    counts, ends = take_counts(), np.cumsum(sizes)
+    states = np.tile(new_state(), (len(ends), 1))
+    # A tensor has no more bins than elements.
+    out, out_ends = np.empty((int(ends[-1]) + LAST + 2, 3), np.int64), np.empty_like(ends)
+    entries()[f"counted_many_f{values.dtype.itemsize}"](
+        address(values),
+        len(ends),
+        address(ends),
+        scratch_address(),
+        address(states),
+        _BIN_ADDRESS,
+        counts.tables_address,
+        counts.totals_address,
+        address(out),
+        address(out_ends),
+    )
+    give_back(counts)
+    return states, out[: out_ends[-1]].copy(), np.diff(out_ends, prepend=0)
+
+
+def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float64], counts: Counts) -> None:
+    """Count elements of one byte.
+
+    Args:
+        occurrences: how often each of the 256 bytes occurs.
+        values: what each of them means, NaN and infinities included.
+        counts: what they are added to.
+    """
+    bins = _BIN_OF_FLOAT64[((values.view(np.int64) - 1) >> 52) & 4095]
+    counts.totals += np.bincount(bins, occurrences, minlength=2 * BINS).astype(np.int64)
+
+
+def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
+    """Return the bins that hold finite elements other than zero; nothing is counted afterwards.
+
+    Args:
+        counts: what was counted.
+        pos_inf: how many of the counted elements are +Inf.
+        neg_inf: how many are -Inf.
+
+    Returns:
+        (bin, 3): exponent, number of positive and of negative elements, by exponent. The magnitudes of an
+        exponent e are in (2**e, 2**(e+1)].
+    """
+    entry = entries()["histogram_sparse"]
+    entry(counts.tables_address, counts.totals_address, pos_inf, neg_inf, counts.rows_address)
+    counts.begin()
+    out = counts.rows
+    return out[: out[-1, 0]].copy()
+
+
+def _bins_of_float64() -> npt.NDArray[np.uint16]:
+    """Return the bin of each combination of the upper 12 bits of a float64."""
+    upper = np.arange(4096)
+    exponent = upper & 2047
+    magnitude = np.where(exponent == 2047, BINS - 1, np.clip(exponent - 1023 - LOWEST_EXPONENT, 0, LAST))
+    return np.asarray(magnitude + BINS * (upper >> 11), np.uint16)
+
+
+_BIN_OF_FLOAT64 = _bins_of_float64()
+_BIN_ADDRESS = address(_BIN_OF_FLOAT64)
+
+
+#: Memory that nobody uses, and its address: what is done once for each tensor counts.
+_spare_sums: list[tuple[npt.NDArray[np.int64], int]] = []
+#: Numbers in a piece of memory that is kept: at least, and at most.
+_LEAST_SPARE, _MOST_SPARE = 16 * 1024, 64 * 1024
+
+
+def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return memory of at least `size` numbers, of any values, and its address."""
+    try:
+        memory, place = _spare_sums.pop()
+    except IndexError:
+        memory, place = np.empty(0, np.int64), 0
+    if memory.size < size:
+        memory = np.empty(max(size, _LEAST_SPARE), np.int64)
+        return memory, address(memory)
+    return memory, place
+
+
+class LoopPlan:
+    """How tensors of a shape are cut, for the loops; many tensors share it."""
+
+    __slots__ = ("address", "memory_size", "places", "wanted")
+
+    def __init__(self, places: npt.NDArray[np.int64]) -> None:
+        """Take what `marginal_loops.WIDTH` describes, (PLAN_FIELDS,)."""
+        self.places = places
+        self.address = address(places)
+        self.memory_size = PLAN_FIELDS + 3 * int(places[TOTAL])
+        self.wanted = int(places[WANTED])
+
+
+class Sums:
+    """The sums of a tensor whose elements arrive in pieces, at least one."""
+
+    __slots__ = ("_added", "_address", "_itemsize", "_memory", "_plan")
+
+    def __init__(self, plan: LoopPlan, itemsize: int) -> None:
+        """Begin with no elements; pieces are of `itemsize`, 4 or 8."""
+        self._plan, self._itemsize = plan, itemsize
+        self._memory, self._address = _take_memory(plan.memory_size)
+        self._added = 0
+
+    def add_piece(self, values: npt.NDArray[Any]) -> None:
+        """Add the next elements of the tensor; see `marginal_loops.add_piece`.
+
+        Args:
+            values: 1-D and contiguous, float32 or float64 in native byte order, finite; at least one.
+        """
+        entry = entries()[_ADD[self._itemsize]]
+        entry(address(values), values.size, self._plan.address, self._address, self._added)
+        self._added += values.size
+
+    def table(self) -> npt.NDArray[np.float32] | None:
+        """Return the sums, norms and largest magnitudes, (3, place).
+
+        It is None if all elements are zero. Call this once, because it adds up columns in place.
+        """
+        if self._added == 0:
+            return None
+        memory, out = self._memory, np.empty((3, self._plan.wanted), np.float32)
+        entries()[_WRITE[self._itemsize]](self._address, address(out))
+        has_nonzero = memory[HAS_NONZERO] != 0
+        del self._memory  # the next tensor uses it
+        if memory.size <= _MOST_SPARE:
+            _spare_sums.append((memory, self._address))
+        return out if has_nonzero else None
+
+
+#: The entries by size of the elements.
+_ADD = {size: f"marginals_f{size}" for size in (4, 8)}
+_WRITE = {size: f"marginals_table_f{size}" for size in (4, 8)}

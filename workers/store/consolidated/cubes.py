@@ -27,7 +27,7 @@ steps would take a request for each step. So each block of steps is written once
 along the tensors (`by_tensor`): all its steps, and a few tensors, in an inner chunk.
 
 The cubes cannot hold histograms, of which each has as many bins as its tensor needs. `sketches` holds the
-bounds that follow from these for a few columns of `workers.store.sketches.sketch_names`, as float64, so that
+bounds that follow from these for a few columns of `workers.store.sketch_names`, as float64, so that
 a condition is as certain as if the histograms were read.
 """
 
@@ -42,13 +42,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.aggregate import STATISTICS
-from workers.arrays.bounds import BoundedColumn
 from workers.arrays.compiled.histogram_loops import LAST, LOWEST_EXPONENT
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.number_formats import format_named
-from workers.arrays.sketches.histogram_table import HistogramTable
-from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS
+from workers.arrays.dtypes import format_named
+from workers.arrays.filter import BoundedColumn
+from workers.arrays.histogram import HistogramTable
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS, STATISTICS
 from workers.errors import DamagedStore
 from workers.model import MIB
 from workers.store import metadata
@@ -56,8 +55,8 @@ from workers.store.consolidated.blocks import TensorAxis, TensorKey
 from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.model import Count
 from workers.store.objects import ObjectStore
-from workers.store.sketches import histograms
-from workers.store.sketches.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
+from workers.store.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
+from workers.store.sketches import contents_of, counted_rows
 from workers.store.tables import Tables
 
 #: The columns, by the names that the cubes have for them.
@@ -109,7 +108,7 @@ def sketched_rows(index: Tables, entries: npt.NDArray[np.int64]) -> SketchedRows
         index: the index of the step.
         entries: the table of its histograms, `histograms.TABLE`.
     """
-    counted = np.array(histograms.counted_rows(index), np.int64)
+    counted = np.array(counted_rows(index), np.int64)
     sketch_of = _numbers_of_rows(index, entries, counted)
     first_rows, members = _distinct(counted, sketch_of)
     table, is_known = _table(index, entries, first_rows, sketch_of[first_rows])
@@ -130,7 +129,7 @@ def _numbers_of_rows(
     shared[own] = own
     copies = counted[shared[counted] < 0]
     if len(copies):
-        contents = histograms.contents_of(index)
+        contents = contents_of(index)
         first_of = {contents[row]: row for row in own[::-1].tolist()}
         shared[copies] = [first_of.get(contents[row], -1) for row in copies.tolist()]
     return shared
@@ -367,7 +366,7 @@ class CubeLayouts:
     def commits(self) -> ArrayLayout:
         """Copies of commits as text, in objects of their own for each step.
 
-        Whether a copy is up to date is known from announcements: see `workers.store.announcements`.
+        Whether a copy is up to date is known from announcements: see `workers.store.commit`.
         """
         return ArrayLayout("commit", "string", ("step", "rank"), (1, self.grid.ranks), "")
 

@@ -18,16 +18,15 @@ from numcodecs import blosc
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import commit, metadata, tombstones
+from workers.store import commit, metadata
 from workers.store.backends.deadline import supervised
-from workers.store.commit import Commit
+from workers.store.commit import Commit, Tombstone, read_tombstones
 from workers.store.model import ArraySpec
 from workers.store.objects import Gathered, ObjectStore
 from workers.store.packed.chunks import BY_BLOSC
 from workers.store.packed.pool import without_pool
 from workers.store.packed.shards import ShardPacker, ShardReader
 from workers.store.record import LEAF, CommitRecord, encode_leaf
-from workers.store.tombstones import Tombstone
 
 #: The ways to shuffle that are compared for each array.
 _SHUFFLES = ("shuffle", "bitshuffle")
@@ -212,7 +211,7 @@ def _commit(
     # It writes a tombstone before that.
     committed_ms = round(committed.record.committed_at_s * 1000)
     tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
-    if key.step is not None and tombstone in tombstones.read(objects, key.rank).get(key.step, []):
+    if key.step is not None and tombstone in read_tombstones(objects, key.rank).get(key.step, []):
         present = commit.read(objects, key)
         if present is not None and present.fingerprint == name:
             commit.withdraw(objects, key)

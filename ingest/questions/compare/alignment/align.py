@@ -28,7 +28,7 @@ from ingest.questions.compare.alignment.calls import Numbers, OperatorCall, only
 from ingest.questions.compare.alignment.evidence import Evidence, Side
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.result import Why
-from ingest.reader.flow.operator_kinds import is_container
+from ingest.reader.operator_kinds import is_container
 
 Row: TypeAlias = npt.NDArray[np.int64]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.context.match import flatten
-from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.context.ir import flatten
+from ingest.reader.operator_kinds import is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey

@@ -22,7 +22,7 @@ from ingest.questions.compare.alignment.calls import (
     classes_of,
     sources_of,
 )
-from ingest.reader.flow.operator_kinds import is_container
+from ingest.reader.operator_kinds import is_container
 
 #: Points. What is shared among several inputs, sources or readers is given once if all of them agree.
 RESULT, WEAK_RESULT = 24, 4

@@ -21,7 +21,7 @@ from ingest.questions.compare.matching import (
 from ingest.questions.compare.result import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.flow.operator_kinds import is_input
+from ingest.reader.operator_kinds import is_input
 from workers.store.consolidated.blocks import OperatorKey
 from workers.tasks.compare import Pair, are_turned
 

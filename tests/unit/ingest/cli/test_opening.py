@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.opening import (
-    load_settings_with_store,
-)
+from ingest.cli.options import load_settings_with_store
 from tests.cli import Answer
 from workers.errors import UsageError
 

@@ -13,8 +13,7 @@ import pytest
 
 from ingest.questions.heatmap import heatmap_rows
 from ingest.questions.trend import TrendAnswer
-from ingest.reader.rows import step_row
-from ingest.reader.step import Step
+from ingest.reader.step import Step, step_row
 from ingest.reader.tensor import Tensor
 from tests.cli import Answer
 from tests.npy_files import MadeDump, tensor_name

@@ -9,7 +9,7 @@ from tests.cube_stores import put
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED, DONE, REMOVED, changing, read_announcements
+from workers.store.commit import CHANGED, DONE, REMOVED, changing, read_announcements
 from workers.store.objects import ObjectStore
 
 KEY = StepKey(3, 12)

@@ -9,7 +9,7 @@ import xarray as xr
 import zarr
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps
 from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
 from workers.store.objects import ObjectStore

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from tests.cube_stores import (
     Fragile,
     Killed,
@@ -19,7 +19,7 @@ from tests.cube_stores import (
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED, REMOVED, announce, read_announcements
+from workers.store.commit import CHANGED, REMOVED, announce, read_announcements
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 

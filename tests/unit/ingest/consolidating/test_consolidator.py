@@ -11,15 +11,15 @@ import zarr
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import in_threads
-from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes.conditions import open_cubes
 from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED
 from workers.store.backends.wrappers import ObservedObjects
+from workers.store.commit import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LEASE_S, Lease, LeaseHeld
-from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes.conditions import open_cubes
 from tests.cube_stores import once, put
 from workers.store.objects import ObjectStore
 

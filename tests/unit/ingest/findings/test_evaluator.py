@@ -11,9 +11,9 @@ from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.events import Event
 from workers.model import StepKey
-from workers.store import commit, tombstones
+from workers.store import commit
+from workers.store.commit import Tombstone, ensure_tombstones, write_tombstone
 from workers.store.objects import ObjectStore
-from workers.store.tombstones import Tombstone
 
 
 def documents(objects: ObjectStore) -> dict[str, bytes | None]:
@@ -87,9 +87,9 @@ def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) ->
 def remove(objects: ObjectStore, key: StepKey) -> None:
     """Remove a step as `gc` does."""
     record = commit.read_records(objects, [key])[key]
-    tombstones.ensure_group(objects, key.rank)
+    ensure_tombstones(objects, key.rank)
     tombstone = Tombstone(key.rank, key.step or 0, record.fingerprint, int(record.committed_at_s * 1000))
-    tombstones.write(objects, tombstone, removed_at="", why="")
+    write_tombstone(objects, tombstone, removed_at="", why="")
     objects.delete(f"{key.path}/zarr.json")
 
 

@@ -15,7 +15,7 @@ from ingest.findings.series import KINDS
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire
-from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
 from workers.store.consolidated.blocks import TensorKey
 

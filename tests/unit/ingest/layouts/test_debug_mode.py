@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingest.layouts.debug_mode import NotDebugMode, read_log
+from ingest.layouts.numerics import NotDebugMode, read_log
 from workers.dump.model import ReportedStatistics
 
 

@@ -18,7 +18,7 @@ from workers.arrays.statistics import summarise
 from workers.dump.formats.pt import read_headers
 from workers.dump.model import TensorName
 from workers.model import SourceFile
-from workers.tasks.index import disagreements
+from workers.tasks.publish import disagreements
 
 TREES = (
     "msprobe-26.2.0-mindspore-cpu",

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place, TensorFile
-from ingest.layouts.msprobe_native import MsProbeNative, parse_tensor_name
+from ingest.layouts.msprobe import MsProbeNative
+from ingest.layouts.msprobe import parse_native_name as parse_tensor_name
 from workers.arrays.dtypes import from_name
 from workers.dump.formats import raw
 from workers.dump.formats.header import Container

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 import ingest
+from ingest.layouts.cann import parse_reference_name
 from ingest.layouts.detect import find_dump
-from ingest.layouts.reference import parse_reference_name
 from tests.dump_data_writer import Tensor, dump_data, version_1
 from tests.pipeline import ingest_directly
 from workers.dump.formats.header import Container

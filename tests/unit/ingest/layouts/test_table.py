@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from ingest.layouts import table
-from ingest.layouts.base import Layout, System
+from ingest.layouts.base import MESH_FIELDS, Layout, System
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.pattern import MESH_FIELDS
 from tests.npy_files import npy_bytes
 
 ROOT = Path(__file__).parents[4]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.base import Place
-from ingest.layouts.torchair import TorchAir, parse_call_name, parse_node_name
+from ingest.layouts.cann import TorchAir, parse_call_name, parse_node_name
 from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName

@@ -11,7 +11,7 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.reader.dump_store import DumpStore, open_store
-from ingest.reader.parallel.mesh import Coordinate
+from ingest.reader.mesh import Coordinate
 from ingest.steps.keeping import KeepReason
 from tests.deleting import Run
 from tests.dumps import unpack

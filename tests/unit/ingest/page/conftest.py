@@ -10,8 +10,7 @@ import pytest
 
 from ingest.page.asking import Arguments, Asked, Links
 from ingest.page.handlers import page_of
-from ingest.page.library import Library, Run
-from ingest.page.moment import Moment
+from ingest.page.library import Library, Moment, Run
 from ingest.page.views import SCREENS
 from ingest.reader.dump_store import open_store
 from tests.page_server import Got, RunningPage

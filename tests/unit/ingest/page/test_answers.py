@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ingest.page.answers import ENDPOINTS
-from ingest.page.asking import Arguments, Asked, Links
-from ingest.page.moment import Moment
+from ingest.page.asking import ENDPOINTS, Arguments, Asked, Links
+from ingest.page.library import Moment
 from tests.page_server import RunningPage
 from workers.errors import UsageError
 

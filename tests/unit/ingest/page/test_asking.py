@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.asking import Arguments, Asked, Links, UrlParameter, matrix_asked
-from ingest.page.moment import Moment
-from ingest.page.questions import AnswerLine, lines
+from ingest.page.asking import AnswerLine, Arguments, Asked, Links, UrlParameter, lines, matrix_asked
+from ingest.page.library import Moment
 from ingest.page.rendering import command
 from workers.errors import UsageError
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.access import Access
-from ingest.page.handlers import HEADERS
+from ingest.page.handlers import HEADERS, Access
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy

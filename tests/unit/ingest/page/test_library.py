@@ -12,9 +12,8 @@ import pytest
 
 import ingest
 from ingest.page import library as module
-from ingest.page.library import Library, Overview, Run
-from ingest.page.moment import Moment
-from ingest.page.refreshed import Refreshed
+from ingest.page.library import Library, Moment, Overview, Run
+from ingest.page.watchers import Refreshed
 from tests.page_server import RunningPage
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, StoreError, UsageError

@@ -9,12 +9,12 @@ import pytest
 
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
-from ingest.page import moment as module
+from ingest.page import library as module
 from ingest.page.asking import Arguments, matrix_asked
-from ingest.page.moment import Moment
+from ingest.page.library import Moment
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED
+from workers.store.commit import CHANGED
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors

@@ -11,11 +11,18 @@ import zlib
 import numpy as np
 import pytest
 
-from ingest.page.cells import matrix_picture, ribbon_picture, timeline_picture
-from ingest.page.charts import ExponentCounts, Series, overlay, tag
-from ingest.page.image import MAX_SIDE, Image, image_of
+from ingest.page.charts import (
+    ExponentCounts,
+    Series,
+    matrix_picture,
+    overlay,
+    ribbon_picture,
+    tag,
+    timeline_picture,
+)
+from ingest.page.sheet import MAX_SIDE, Image, image_of
 from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
-from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.histogram import Histogram
 
 
 def test_text_and_attributes_are_escaped() -> None:

@@ -13,10 +13,8 @@ import pytest
 
 import ingest
 from bench.steps import commit_run
-from ingest.page.asking import Arguments
-from ingest.page.library import Library
-from ingest.page.moment import Moment
-from ingest.page.questions import ASKED
+from ingest.page.asking import ASKED, Arguments
+from ingest.page.library import Library, Moment
 from ingest.page.views import SCREENS, compare
 from ingest.questions.compare import ComparedStep, Comparison
 from ingest.questions.compare.result import GuessedName, OperatorGap, Programs, Why

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.page.access import Listen
-from ingest.page.handlers import PageSettings
+from ingest.page.handlers import Listen, PageSettings
 from ingest.page.library import Library
 from ingest.page.server import PageServer, base_path
 from tests.page_server import RunningPage

@@ -13,7 +13,7 @@ from ingest.questions.heatmap import heatmap
 from ingest.questions.placement.layout_map import MappedPlacement
 from ingest.questions.trend import trend
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from workers.arrays.aggregate import STATISTICS
+from workers.arrays.statistics import STATISTICS
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import BLOCK_COLUMNS, TensorKey
 

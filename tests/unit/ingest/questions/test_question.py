@@ -16,9 +16,9 @@ from ingest.cli.question import help_of
 from ingest.questions import QUESTIONS, Listed
 from ingest.questions.outliers import OutliersAnswer
 from ingest.questions.question import Answer, Option, Pattern, Question, Table
-from ingest.reader.plain import Plain
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields, with_pattern
+from ingest.reader.text import Plain
 from workers.store.strict_json import dumps
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import ingest
-from ingest.reader.damage import Damage
+from ingest.reader.catalog import Damage
 from tests.rule_sets import only
 
 

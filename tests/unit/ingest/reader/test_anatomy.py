@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ingest.reader.anatomy import (
-    Anatomy,
-    examine,
-    keys_of,
-    parse_index,
-    percentiles,
-    value_of,
-    widened,
-)
+from ingest.reader.anatomy import Anatomy, examine, keys_of, parse_index, percentiles, value_of, widened
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import summarise
 from workers.errors import UsageError

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import ingest
-from ingest.reader.block_filter import BlockFilter
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.tensor_filter import FilterFields
+from ingest.reader.tensor_filter import BlockFilter, FilterFields
 from workers.store.roles import ROLES
 
 

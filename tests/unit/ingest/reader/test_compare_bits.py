@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.reader.compare_bits import bit_difference, compare_bits
+from ingest.reader.anatomy import bit_difference, compare_bits
 from ingest.reader.tensor import Tensor
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.damage import Damage, DamagedStepWarning, warn_of, with_tables
+from ingest.reader.catalog import Damage, DamagedStepWarning, warn_of, with_tables
 from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -10,7 +10,7 @@ import pytest
 
 import ingest
 from ingest.reader.cubes import conditions as cube_conditions
-from ingest.reader.verifying.verify_view import verify_view
+from ingest.reader.verifying import verify_view
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.ranges import format_ranges
+from ingest.reader.choice import format_ranges
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ingest.api import open_store
-from ingest.reader.rows import file_rows, step_row
+from ingest.reader.step import file_rows, step_row
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 

@@ -7,13 +7,13 @@ import pytest
 
 import ingest
 from ingest.reader.step_tables import histograms_of
-from ingest.reader.verifying.verify import WRONG_SKETCHES, verify
+from ingest.reader.verifying import WRONG_SKETCHES, verify
 from tests.damages import forget_checksums
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
 from workers.store.commit import Commit
-from workers.store.sketches import histograms, sketch_tables
+from workers.store.sketches import HISTOGRAM_TABLE, HISTOGRAMS
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def opened(made: MadeDump, store: Path) -> ingest.DumpStore:
 
 def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:
     """Put other histograms of the same shape in their place, which a commit without checksums allows."""
-    _, chunks = histograms.TABLE.encode(np.array(entries))
-    (store / committed.prefix / histograms.TABLE.chunk).write_bytes(chunks[histograms.TABLE.chunk])
+    _, chunks = HISTOGRAM_TABLE.encode(np.array(entries))
+    (store / committed.prefix / HISTOGRAM_TABLE.chunk).write_bytes(chunks[HISTOGRAM_TABLE.chunk])
     forget_checksums(store / committed.key.path / "zarr.json")
 
 
@@ -41,7 +41,7 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
     assert list(verify(opened)) == []
     rewrite(committed, store, [[0, -1, 1, 0], [0, 5, 0, 1], [1, 1, 2, 0]])
     (damage,) = verify(opened)
-    assert damage.reason == WRONG_SKETCHES[sketch_tables.HISTOGRAMS]
+    assert damage.reason == WRONG_SKETCHES[HISTOGRAMS]
     rewrite(committed, store, [[0, -1, 1, 0], [0, 0, 0, 7], [1, 1, 2, 0]])
     (damage,) = verify(opened)
     assert "counts other elements than the statistics" in damage.reason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.damage import DamagedStepWarning
+from ingest.reader.catalog import DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.damages import only
 from tests.made_runs import numbers

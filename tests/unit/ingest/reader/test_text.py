@@ -3,11 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.text import (
-    printable,
-    shortened,
-    table_lines,
-)
+from ingest.reader.text import printable, shortened, table_lines
 
 
 def test_columns_are_as_wide_as_their_longest_cell() -> None:

@@ -15,8 +15,7 @@ import pytest
 
 import ingest
 from ingest.recording import black_box, writer
-from ingest.recording.black_box import adopt
-from ingest.recording.ring import Ring
+from ingest.recording.black_box import Ring, adopt
 from ingest.recording.triggers import OUTSIDE, Suspicions, Triggers
 from tests import recordings
 from tests.pipeline import ingest_directly

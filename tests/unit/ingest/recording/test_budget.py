@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ingest
-from ingest.recording.budget import LookBudget
+from ingest.recording.recorder import LookBudget
 from tests import recordings
 from tests.pipeline import ingest_directly
 

@@ -7,7 +7,7 @@ import pytest
 from numcodecs import blosc
 
 from ingest.api import open_store, repair
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from tests import checker
 from tests.pools import GRID, PooledRun, replicas, small_pools
 from workers.model import StepKey

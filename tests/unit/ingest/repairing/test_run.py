@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store, repair
-from ingest.reader.verifying.verify_view import verify_surroundings
+from ingest.reader.verifying import verify_surroundings
 from tests import checker
 from tests.damages import DAMAGES, STEP, flip, only
 from tests.npy_files import MadeDump

@@ -10,9 +10,9 @@ from tests import checker
 from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.store.sketches import histograms, marginals
+from workers.store.sketches import ALL_MARGINALS, HISTOGRAM_TABLE
 
-CHUNK = f"rank_1/step_2/*/{histograms.TABLE.chunk}"
+CHUNK = f"rank_1/step_2/*/{HISTOGRAM_TABLE.chunk}"
 
 
 def reasons(store: Path) -> list[str]:
@@ -23,9 +23,9 @@ def spoil(store: Path) -> None:
     """Make one histogram that contradicts its tensor, and has its counts."""
     path = only(store, CHUNK)
     step = open_store(store).step(1, 2)
-    entries = histograms.TABLE.decode(step.commit.nodes[histograms.TABLE.path], path.read_bytes(), "").copy()
+    entries = HISTOGRAM_TABLE.decode(step.commit.nodes[HISTOGRAM_TABLE.path], path.read_bytes(), "").copy()
     entries[[0, 1], 1] = entries[[1, 0], 1]
-    path.write_bytes(histograms.TABLE.encode(np.sort(entries, axis=0))[1][histograms.TABLE.chunk])
+    path.write_bytes(HISTOGRAM_TABLE.encode(np.sort(entries, axis=0))[1][HISTOGRAM_TABLE.chunk])
 
 
 @pytest.mark.parametrize("dump_is_there", [True, False])
@@ -49,7 +49,7 @@ def test_histograms_that_contradict_the_payloads_are_made_again(store: Path) -> 
     assert checker.objects(store) == before
 
 
-@pytest.mark.parametrize("damaged", [marginals.ALL.axes.chunk, f"{marginals.ALL.values}/c/0/0"])
+@pytest.mark.parametrize("damaged", [ALL_MARGINALS.axes.chunk, f"{ALL_MARGINALS.values}/c/0/0"])
 def test_of_the_two_tables_of_marginals_only_the_damaged_one_is_written(tmp_path: Path, damaged: str) -> None:
     dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
     values = np.random.default_rng(0).normal(size=(32, 512)).astype("<f4")

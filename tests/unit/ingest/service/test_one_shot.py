@@ -11,7 +11,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
-from ingest.reader.rows import file_rows
+from ingest.reader.step import file_rows
 from ingest.service.one_shot import finish, ingest_once
 from ingest.service.service import Service
 from tests.npy_files import MadeDump

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.reader.verifying.verify_listing import ExpectedObjects
+from ingest.reader.verifying import ExpectedObjects
 from ingest.service.rechecks import StartupCheck, expected_of
 from ingest.steps.state import StepTable
 from tests.npy_files import MadeDump

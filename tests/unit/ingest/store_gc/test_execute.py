@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 import ingest
-from ingest.reader.verifying.verify import verify
+from ingest.reader.verifying import verify
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.plan import GcPolicy
@@ -32,7 +32,7 @@ from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
 from workers.model import StepKey
-from workers.store.announcements import changing, end_of
+from workers.store.commit import changing, end_of
 from workers.store.opening import connect, resolve
 
 

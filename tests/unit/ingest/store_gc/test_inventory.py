@@ -7,7 +7,7 @@ from ingest.store_gc.inventory import Extent, take_inventory
 from tests.gc_stores import objects_of
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import BEGUN, DONE, REMOVED, announce, changing, path_of, read_announcements
+from workers.store.commit import BEGUN, DONE, REMOVED, announce, changing, path_of, read_announcements
 
 KEY = StepKey(0, 3)
 

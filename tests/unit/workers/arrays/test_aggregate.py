@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.arrays.aggregate import aggregated, joined
+from workers.arrays.statistics import aggregated, joined
 
 NAN = np.nan
 VALUES = np.array([[1.0, NAN, 3.0], [NAN, NAN, NAN], [-np.inf, 2.0, NAN]])

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.arrays.bounds import BoundedColumn, Decided
-from workers.arrays.filter import Filter
+from workers.arrays.filter import BoundedColumn, Decided, Filter
 
 _COLUMNS = frozenset(["a", "b", "known"])
 _NUMBERS = st.sampled_from(

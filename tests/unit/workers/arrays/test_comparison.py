@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from workers.arrays import comparison
-from workers.arrays.comparison import (
-    BLOCK,
-    METRICS,
-    Metrics,
-    RunningComparison,
-    is_real,
-    no_difference,
-)
+from workers.arrays.comparison import BLOCK, METRICS, Metrics, RunningComparison, is_real, no_difference
 from workers.arrays.dtypes import from_name
 
 Array = npt.NDArray[Any]

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workers.arrays.number_formats import NAMED, format_named
+from workers.arrays.dtypes import NAMED, format_named
 from workers.errors import UsageError
 
 #: Casts of ml_dtypes cut off what is too large for these, which have neither infinities nor NaN.

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from workers.arrays.spans import divisor_for
+from workers.arrays.statistics import divisor_for
 
 LARGEST, LEAST = float(np.finfo(np.float64).max), float(np.finfo(np.float64).smallest_subnormal)
 

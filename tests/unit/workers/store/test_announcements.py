@@ -9,8 +9,7 @@ from bench.steps import commit_tables, make_tables
 from tests.wrapped_objects import WrappedObjects
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED, read_announcements
-from workers.store.commit import Commit
+from workers.store.commit import CHANGED, Commit, read_announcements
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors

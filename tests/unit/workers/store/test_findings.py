@@ -9,7 +9,7 @@ import pytest
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import findings, table_codec
+from workers.store import findings, tables
 from workers.store.findings import LABELS, NUMBERS
 from workers.store.model import Evaluated, Finding
 
@@ -32,9 +32,9 @@ def decoded(change: Callable[[dict[str, Any], dict[str, bytes]], object] = lambd
 def test_columns_of_another_version_do_no_harm() -> None:
     def add_column(documents: dict[str, Any], chunks: dict[str, bytes]) -> None:
         document = documents["findings/0123/labels"]
-        table = table_codec.decode(chunks["findings/0123/labels/c/0/0"], "string", (2, 5), "here")
+        table = tables.decode_table(chunks["findings/0123/labels/c/0/0"], "string", (2, 5), "here")
         wider = np.insert(table, 0, "later", axis=1)
-        chunks["findings/0123/labels/c/0/0"] = table_codec.encode(wider, "string")
+        chunks["findings/0123/labels/c/0/0"] = tables.encode_table(wider, "string")
         document["shape"] = [2, 6]
         document["attributes"]["fields"] = ["added", *LABELS]
 
@@ -51,9 +51,9 @@ def write(documents: dict[str, Any], chunks: dict[str, bytes], name: str, value:
     columns, kind = (LABELS, "string") if is_label else (NUMBERS, "float64")
     path = f"findings/0123/{'labels' if is_label else 'numbers'}"
     shape = documents[path]["shape"]
-    table = table_codec.decode(chunks[f"{path}/c/0/0"], kind, (shape[0], shape[1]), "here").copy()
+    table = tables.decode_table(chunks[f"{path}/c/0/0"], kind, (shape[0], shape[1]), "here").copy()
     table[0, columns.index(name)] = value
-    chunks[f"{path}/c/0/0"] = table_codec.encode(table, kind)
+    chunks[f"{path}/c/0/0"] = tables.encode_table(table, kind)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,10 @@ from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.table_codec import checksums_of, refuse_foreign
-from workers.store.tables import Tables
+from workers.store.tables import Tables, checksums_of, refuse_foreign
 from workers.tasks import publish as publishing
 from workers.tasks.convert import convert
-from workers.tasks.index import build_tables
-from workers.tasks.publish import publish
+from workers.tasks.publish import build_tables, publish
 
 KEY, OTHER = StepKey(0, 1), StepKey(0, 2)
 

@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from tests.cube_stores import NAMES, SMALL, Job, Result, once, put
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -19,7 +19,7 @@ from workers.store import commit
 from workers.store.consolidated.cubes import GROUP, CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.sketches import histograms
+from workers.store.sketches import HISTOGRAM_TABLE
 from workers.tasks.consolidate import (
     Consolidated,
     ConsolidateJob,
@@ -107,7 +107,7 @@ def filled(made: MadeDump, store: Path) -> ingest.DumpStore:
 
 def test_damaged_histograms_count_as_missing(filled: ingest.DumpStore) -> None:
     prefix = filled.step(0, 0).commit.prefix
-    filled.objects.put(f"{prefix}/{histograms.TABLE.chunk}", b"damaged")
+    filled.objects.put(f"{prefix}/{HISTOGRAM_TABLE.chunk}", b"damaged")
     ingest.consolidate(filled.url)
     cubes = filled.consolidated()
     assert cubes.table("with_histogram").tolist() == [[0]]

@@ -19,8 +19,8 @@ from workers.store.model import RowKind
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
-from workers.tasks.index import build_tables, disagreements
 from workers.tasks.model import StepPlan
+from workers.tasks.publish import build_tables, disagreements
 
 VALUES = np.arange(6, dtype="<f4").reshape(2, 3)
 

@@ -15,7 +15,7 @@ from ingest.questions.compare.held_tensors import (
 from ingest.questions.compare.selection import Selection
 from ingest.questions.compare.sources import open_source
 from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.parallel.mesh import Mesh
+from ingest.reader.mesh import Mesh
 from tests.dumps import unpack
 from tests.sharded_net import LAYOUT, Array, Dump, write
 from workers.arrays.digest import digest

@@ -8,7 +8,7 @@ import pytest
 
 from ingest.questions.compare import compare
 from ingest.questions.compare.html import to_html
-from ingest.reader import notebook
+from ingest.reader.text import MAX_NBYTES
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import TIME
@@ -50,4 +50,4 @@ def test_a_notebook_shows_the_worst_in_small(hostile: Callable[[], str]) -> None
     shown = compare(f"{store}@0", f"{store}@1")._repr_html_()
     assert "<script" not in shown
     assert "1 different" in shown
-    assert len(shown.encode()) <= notebook.MAX_NBYTES
+    assert len(shown.encode()) <= MAX_NBYTES

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ingest.layouts.reference import REFERENCE
+from ingest.layouts.cann import REFERENCE
 from ingest.questions.compare.matching import model_pairs
 from ingest.reader.context.ge_graph import ModelOutput
 from workers.store.consolidated.blocks import TensorKey

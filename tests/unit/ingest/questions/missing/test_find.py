@@ -8,7 +8,7 @@ import pytest
 import ingest
 from ingest.questions.compare import compare
 from ingest.questions.missing import MissingItem, MissingItems, why_never_dumped
-from ingest.reader.damage import Damage, DamagedStepWarning
+from ingest.reader.catalog import Damage, DamagedStepWarning
 from tests.asked_dumps import asked_dump, store_of
 from tests.damages import only
 from tests.dumps import DumpLibrary

@@ -11,7 +11,7 @@ from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays.marginals import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json
 

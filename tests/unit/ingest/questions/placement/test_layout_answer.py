@@ -4,7 +4,7 @@ import json
 
 from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.reader import notebook
+from ingest.reader.text import MAX_ROWS
 
 KIND = PlacedKind("<Mul>.m", (0, 1, 2), "shard 0", "told", 7)
 FINDING = LayoutFinding(3, (0, 1), "Mul.m", "wrong shard", "ranks 0-1 hold the same bytes", Level.LIKELY, 2)
@@ -38,8 +38,8 @@ def test_an_answer_is_json() -> None:
 
 
 def test_a_notebook_shows_the_first_kinds_and_counts_all() -> None:
-    many = RunLayout("/run.zarr", (0,), (3,), (KIND,) * (notebook.MAX_ROWS + 5), (FINDING,), ())
+    many = RunLayout("/run.zarr", (0,), (3,), (KIND,) * (MAX_ROWS + 5), (FINDING,), ())
     shown = many._repr_html_()
-    assert shown.count("&lt;Mul&gt;.m") == notebook.MAX_ROWS
+    assert shown.count("&lt;Mul&gt;.m") == MAX_ROWS
     assert "5 more" in shown
     assert "1 finding: " in shown

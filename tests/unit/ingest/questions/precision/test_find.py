@@ -14,7 +14,7 @@ from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
 from tests.unit.workers.arrays.sketches.test_rounding import cast_losses
-from workers.arrays.number_formats import NAMED
+from workers.arrays.dtypes import NAMED
 from workers.errors import UsageError
 from workers.store import strict_json
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.reader.context.files import Frame, best_frame
 from ingest.reader.context.ir import ArgumentReader, IrSource, parse_ir
 from ingest.reader.context.rank_context import parse_order
-from ingest.reader.context.stacks import Frame, best_frame
 from tests.dumps import DumpLibrary
 from tests.samples import sample
 

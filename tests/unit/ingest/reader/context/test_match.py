@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.ir import Signature, TensorType, parse_ir
-from ingest.reader.context.match import (
+from ingest.reader.context.ir import (
     AMBIGUOUS,
     BY_TYPE,
     EXACT,
     DumpedOp,
     GraphOp,
     OperatorMatch,
+    Signature,
+    TensorType,
     match_ops,
+    parse_ir,
 )
 from ingest.reader.context.rank_context import parse_order
 from tests.dumps import DumpLibrary

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.ir import IrGraph, parse_ir
-from ingest.reader.context.pb import parse_pb
-from ingest.reader.context.stacks import best_frame
+from ingest.reader.context.files import best_frame
+from ingest.reader.context.ir import IrGraph, parse_ir, parse_pb
 from tests.dumps import DumpLibrary
 from workers.dump.formats.wire import varint
 

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.reader.context import Context, context_of
-from ingest.reader.context.stacks import Frame
+from ingest.reader.context.files import Frame
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, tensor_name

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.stacks import (
+from ingest.reader.context.files import (
     Frame,
     best_frame,
     find_key,

@@ -9,11 +9,11 @@ import pytest
 
 import ingest
 from bench.steps import CountingStore
-from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes.conditions import open_cubes
 from tests.cube_stores import once, put
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import REMOVED, announce
+from workers.store.commit import REMOVED, announce
 from workers.store.consolidated.cubes import GROUP
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve

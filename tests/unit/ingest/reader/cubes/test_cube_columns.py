@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from ingest.reader.cubes import cube_reader
-from ingest.reader.cubes.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
 from tests.cube_stores import NAMES, once, put
 from tests.wrapped_objects import WrappedObjects
-from workers.arrays.aggregate import STATISTICS, aggregated, default_aggregate, parts_of
-from workers.arrays.statistics import FIELDS
+from workers.arrays.statistics import FIELDS, STATISTICS, aggregated, default_aggregate, parts_of
 from workers.errors import DamagedStore
 from workers.store import commit
 from workers.store.consolidated.cubes import CubeGrid

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.api import ConsolidatedCubes, DumpStore
-from ingest.reader.cubes.consolidated import open_cubes
+from ingest.reader.cubes.conditions import open_cubes
 from workers.errors import DamagedStore
 
 

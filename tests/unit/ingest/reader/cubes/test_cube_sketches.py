@@ -13,8 +13,8 @@ from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.cubes import GROUP, SKETCHES, CubeGrid
 from workers.store.opening import open_objects, resolve
-from workers.store.sketches.sketch_columns import SketchColumns
-from workers.store.sketches.sketch_tables import StepSketches
+from workers.store.sketch_columns import SketchColumns
+from workers.store.sketches import StepSketches
 
 
 def values(step: int) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 from ingest.api import DumpStore, heatmap
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import of_all_tensors
-from workers.arrays.aggregate import STATISTICS
+from workers.arrays.statistics import STATISTICS
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)

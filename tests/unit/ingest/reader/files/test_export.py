@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.reader.files.export import export
+from ingest.reader.export import export
 from workers.errors import UsageError
 
 

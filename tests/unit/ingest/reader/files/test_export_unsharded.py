@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import ingest
-from ingest.reader.parallel import unsharded
+from ingest.reader import unsharded
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
 

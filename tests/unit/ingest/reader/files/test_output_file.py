@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.files.output_file import output_file
+from ingest.reader.output_file import output_file
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StoreDenied, UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.files.save import save_npy
+from ingest.reader.save import save_npy
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import DumpIngestError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.reader.files.export import TargetDirectory
+from ingest.reader.export import TargetDirectory
 from workers.errors import UsageError
 
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from ingest.reader.flow.operator_kinds import (
-    is_collective,
-    slots_written_in_place,
-)
+from ingest.reader.operator_kinds import is_collective, slots_written_in_place
 
 
 @pytest.mark.parametrize(

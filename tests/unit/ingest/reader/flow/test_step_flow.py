@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.flow.operator_kinds import is_parameter
-from ingest.reader.flow.step_flow import BY_BOTH, BY_CONTENT, BY_GRAPH
+from ingest.reader.operator_kinds import is_parameter
+from ingest.reader.step_flow import BY_BOTH, BY_CONTENT, BY_GRAPH
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name

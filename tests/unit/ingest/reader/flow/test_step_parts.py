@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.reader.flow.step_parts import StepPart, parts_of
+from ingest.reader.operator_kinds import StepPart, parts_of
 from workers.store.consolidated.blocks import TensorKey
 
 

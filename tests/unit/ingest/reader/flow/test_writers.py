@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ingest.reader.flow.step_flow import latest_writer
+from ingest.reader.step_flow import latest_writer
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from bench.steps import make_tables
-from ingest.reader.parallel.mesh import (
-    Coordinate,
-    Mesh,
-    replica_groups,
-    told_coordinates,
-)
+from ingest.reader.mesh import Coordinate, Mesh, replica_groups, told_coordinates
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.tables import LABELS, Tables

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.reader.parallel.mesh import Coordinate, Mesh
-from ingest.reader.parallel.told_placement import grid_of, may_be_told, told_placement
+from ingest.reader.mesh import Coordinate, Mesh
+from ingest.reader.unsharded import grid_of, may_be_told, told_placement
 from workers.arrays.sharded.placement import MeshGrid, block_placements
 
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 import ingest
-from ingest.reader.parallel.mesh import Mesh
-from ingest.reader.parallel.unsharded import pieces_of, unshard
+from ingest.reader.mesh import Mesh
 from ingest.reader.step import Step
+from ingest.reader.unsharded import pieces_of, unshard
 from tests.diverging import WEIGHT, replicas
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.reader.verifying.verify import _payload_damage, _rounding, verify
+from ingest.reader.verifying import _payload_damage, _rounding, verify
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 

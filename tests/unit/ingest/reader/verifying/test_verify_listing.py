@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.verifying.verify_listing import ExpectedObjects, damage_in_listing
+from ingest.reader.verifying import ExpectedObjects, damage_in_listing
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.model import StepKey

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.verifying.verify_view import uncommitted, verify_copies, verify_view
+from ingest.reader.verifying import uncommitted, verify_copies, verify_view
 from tests.cube_stores import once, put
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.announcements import CHANGED
+from workers.store.commit import CHANGED
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import connect, open_objects, resolve
 

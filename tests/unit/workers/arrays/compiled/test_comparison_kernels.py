@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workers.arrays.comparison import accumulate, new_state
 from workers.arrays.compiled import kernels
-from workers.arrays.compiled.comparison_kernels import accumulate, new_state
 from workers.arrays.compiled.comparison_loops import BLOCK, PLACES
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.compiled import histogram_kernels as kernels
+from workers.arrays.compiled import kernels
 
 
 def counted(values: np.ndarray[Any, Any]) -> dict[int, tuple[int, int]]:

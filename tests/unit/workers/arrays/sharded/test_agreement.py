@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from workers.arrays.sharded.agreement import Agreement
+from workers.arrays.sharded.assembly import Agreement
 
 
 def agreement(a: list[float], b: list[float]) -> Agreement:

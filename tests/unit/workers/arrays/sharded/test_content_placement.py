@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.in_memory import InMemory, Values, elements
-from workers.arrays.sharded.content_placement import FoundPlacement, place_by_content
 from workers.arrays.sharded.placement import MeshGrid, grids
+from workers.arrays.sharded.placement_search import FoundPlacement, place_by_content
 
 WHOLE = np.random.default_rng(7).normal(size=(48, 12)).astype(np.float32)
 #: Of two ranks: positions of sequences of 8, 24 and 16 tokens.

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.arrays.sharded.marginal_placement import held_as, ways_held
-from workers.arrays.sketches.marginals import marginals_of
+from workers.arrays.marginals import marginals_of
+from workers.arrays.sharded.placement import held_as, ways_held
 
 RNG = np.random.default_rng(6)
 WHOLE = RNG.standard_normal((96, 400, 40)).astype(np.float32)

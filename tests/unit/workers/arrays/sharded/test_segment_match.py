@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.in_memory import InMemory, elements
 from workers.arrays.sharded.assembly import AxisSegment
-from workers.arrays.sharded.segment_match import match_order
+from workers.arrays.sharded.placement_search import match_order
 
 WHOLE = np.random.default_rng(2).normal(size=(3, 10, 4)).astype(np.float32)
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.arrays.sketches.channels import ABS_MAX, L2_NORM, channels_of, relative_error
-from workers.arrays.sketches.marginals import marginals_of
+from workers.arrays.marginals import ABS_MAX, L2_NORM, channels_of, marginals_of, relative_error
 
 RNG = np.random.default_rng(3)
 VALUES = RNG.standard_normal((300, 40)).astype(np.float32)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.sketches.histogram import Bounds, Histogram
+from workers.arrays.histogram import Bounds, Histogram
 from workers.arrays.statistics import RunningStatistics, Statistics
 
 FLOATS = st.floats(width=32)

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.arrays.compiled.histogram_loops import BINS, LOWEST_EXPONENT
-from workers.arrays.number_formats import format_named
-from workers.arrays.sketches.histogram import Bounds, Histogram
-from workers.arrays.sketches.histogram_table import HistogramTable
-from workers.arrays.sketches.rounding import losses
+from workers.arrays.dtypes import format_named
+from workers.arrays.histogram import Bounds, Histogram, HistogramTable, losses
 
 _PLACES = st.integers(0, BINS - 2)
 _BINS = st.dictionaries(_PLACES, st.integers(1, 50), max_size=5)

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.arrays.dtypes import from_name
-from workers.arrays.sketches.marginals import (
-    Marginal,
-    RunningMarginals,
-    kept_axes,
-    marginals_of,
-    running_marginals,
-)
+from workers.arrays.marginals import Marginal, RunningMarginals, kept_axes, marginals_of, running_marginals
 from workers.arrays.statistics import RunningStatistics
 
 SHAPES = ((300, 250), (7, 11, 13, 17), (64, 64, 3, 3), (2, 3000), (5000, 1, 2), (3, 70, 2, 40), (4, 9000))

@@ -11,9 +11,8 @@ from ingest.api import open_store
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.unit.workers.arrays.sketches.test_histogram import histogram_of
-from workers.arrays.number_formats import NAMED, NumberFormat
-from workers.arrays.sketches.histogram import Bounds
-from workers.arrays.sketches.rounding import losses, power_below
+from workers.arrays.dtypes import NAMED, NumberFormat
+from workers.arrays.histogram import Bounds, losses, power_below
 
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float8_e4m3fnuz")
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.workers.arrays.compiled.test_histogram_kernels import counted
 from workers.arrays.compiled.histogram_loops import BINS
-from workers.arrays.sketches.histogram import Histogram
+from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
 
 TYPES: tuple[Any, ...] = (

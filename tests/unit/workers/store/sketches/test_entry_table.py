@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workers.errors import DamagedStore
-from workers.store.sketches.entry_table import EntryTable
+from workers.store.sketches import EntryTable
 
 TABLE = EntryTable("histograms", ("bin", "count"))
 

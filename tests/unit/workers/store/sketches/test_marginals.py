@@ -13,14 +13,13 @@ from tests import checker
 from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.arrays.sketches import marginals as arrays
-from workers.arrays.sketches.marginal_scope import MarginalScope
+from workers.arrays import marginals as arrays
+from workers.arrays.marginals import MarginalScope
 from workers.errors import DamagedStore
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.record import encode_leaf
-from workers.store.sketches import marginals
-from workers.store.sketches.marginals import StepMarginals
+from workers.store.sketches import ALL_MARGINALS, LARGE_MARGINALS, StepMarginals
 from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
 
 VALUES = np.random.default_rng(4).standard_normal((500, 300)).astype("<f4")
@@ -100,7 +99,7 @@ def test_damage_is_named_and_repaired(summed: ingest.DumpStore) -> None:
     values = step_values(summed)
     values[1, 5] += 1
     path.write_bytes(
-        marginals.ALL.encode(StepMarginals(read_marginals(step).entries, values))[1]["marginals/c/0/0"]
+        ALL_MARGINALS.encode(StepMarginals(read_marginals(step).entries, values))[1]["marginals/c/0/0"]
     )
     (damage,) = ingest.open_store(summed.url).verify()
     assert "the marginals do not match" in str(damage)
@@ -114,20 +113,20 @@ def test_many_places_are_cut_into_chunks_and_shards() -> None:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((3, 1_100_000)).astype(np.float32)
     entries = np.array([[0, 1, 0, 1_000_000], [3, 0, 1_000_000, 100_000]])
-    documents, chunks = marginals.ALL.encode(StepMarginals(entries, values))
+    documents, chunks = ALL_MARGINALS.encode(StepMarginals(entries, values))
     assert sorted(chunks) == ["marginal_axes/c/0/0", "marginals/c/0/0", "marginals/c/0/1"]
-    assert sorted(marginals.ALL.chunk_keys(documents, "")) == sorted(chunks)
-    decoded = marginals.ALL.decode(documents, chunks, "")
+    assert sorted(ALL_MARGINALS.chunk_keys(documents, "")) == sorted(chunks)
+    decoded = ALL_MARGINALS.decode(documents, chunks, "")
     np.testing.assert_array_equal(decoded.values, values)
     joined = StepMarginals.joined([decoded, StepMarginals.none(), decoded])
     assert joined.entries[:, 0].tolist() == [0, 0, 3, 3]
     np.testing.assert_array_equal(joined.of_row(3)[0].sum, values[0, 1_000_000:])
     chunks.pop("marginals/c/0/1")
     with pytest.raises(DamagedStore, match="missing"):
-        marginals.ALL.decode(documents, chunks, "")
+        ALL_MARGINALS.decode(documents, chunks, "")
     documents["marginals"]["shape"] = [3, 2**60]
     with pytest.raises(DamagedStore, match="impossible shape"):
-        marginals.ALL.decode(documents, chunks, "")
+        ALL_MARGINALS.decode(documents, chunks, "")
 
 
 LARGE = np.random.default_rng(5).standard_normal((600, 500)).astype("<f4")
@@ -167,9 +166,9 @@ def test_damaged_ones_of_large_tensors_are_made_again(of_large: ingest.DumpStore
     if "sketch" in source:
         assert sketch(SketchJob(of_large.objects.address, step.key)).left == ""
     before = checker.objects(store)
-    flip(only(store, f"rank_0/step_0/*/{marginals.LARGE.values}/c/0/0"))
+    flip(only(store, f"rank_0/step_0/*/{LARGE_MARGINALS.values}/c/0/0"))
     if "sketch" in source:
-        flip(only(store, f"rank_0/step_0/*/{marginals.ALL.axes.chunk}"))
+        flip(only(store, f"rank_0/step_0/*/{ALL_MARGINALS.axes.chunk}"))
     if "dump" in source:
         flip(only(store, "rank_0/step_0/*/tensors/float32/c/0"))
     damages = [str(damage) for damage in ingest.open_store(store).verify()]

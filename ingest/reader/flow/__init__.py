@@ -1,1 +1,0 @@
-"""How content passes between the tensors of one step: operators, their calls, who wrote and who read."""
