@@ -15,9 +15,7 @@ from tests import checker, dump_data_writer
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
 from tests.in_process import run_here
-from tests.npy_files import npy_bytes, tensor_name
 from tests.pipeline import ingest_directly
-from tests.samples import sample
 from tests.servers.cluster import DaskCluster
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -141,45 +139,6 @@ def test_statistics_are_those_of_the_file_to_its_printed_precision(
     for read in (tensor.read, tensor.read_device, tensor.dask, lambda: tensor.edges(1)):
         with pytest.raises(UsageError, match="only statistics"):
             read()
-
-
-def test_raw_files_of_the_first_releases_have_the_golden_values(tmp_path: Path) -> None:
-    (tree,) = sample("mindspore-1.x-gpu-raw-bin/sync_trans_false").iterdir()
-    summaries = ingest_directly(tree.parent, tmp_path / "run.zarr")
-    assert {summary.key for summary in summaries} == {StepKey(0, 2), StepKey(0, 3)}
-    assert {summary.status for summary in summaries} == {"complete"}
-    (tensor,) = open_store(tmp_path / "run.zarr").tensors(step=2, name="*conv3*Conv2D*")
-    raw = next(path for path in tree.rglob("*conv3*Conv2D*.bin") if "iteration_2" in str(path))
-    assert tensor.read().tobytes() == raw.read_bytes()
-    assert tensor.shape == (4, 4, 4, 4)
-
-
-def computed_elsewhere(place: Path, *, maximum: str) -> None:
-    """Write one tensor and what its dump system says of it."""
-    values = np.array([[1.5, -2.0], [0.25, 3.0]], np.float32)
-    name = tensor_name("Sub.Default_Sub-op0", time=77)
-    (place / name).write_bytes(npy_bytes(values))
-    (place / "statistic.csv").write_text(
-        "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value\n"
-        f'Sub,Default_Sub-op0,0,0,77,output,0,16,float32,"(2,2)",{maximum},-2,\n'
-    )
-
-
-@pytest.mark.parametrize(("maximum", "disagreements"), [("3", 0), ("4.25", 1)])
-def test_computed_statistics_are_kept_and_disagreements_named(
-    maximum: str, disagreements: int, tmp_path: Path
-) -> None:
-    place = tmp_path / "dump" / "rank_0" / "Net" / "0" / "0"
-    place.mkdir(parents=True)
-    computed_elsewhere(place, maximum=maximum)
-    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    assert (summary.tensors, summary.statistics_only, summary.files) == (1, 0, 1)
-    assert (summary.disagreements, summary.status) == (disagreements, "complete")
-    (tensor,) = open_store(tmp_path / "run.zarr").tensors()
-    assert (tensor.statistics.max, tensor.statistics_from) == (3.0, "computed")
-    assert ("4.25" in tensor.problem) == bool(disagreements)
-    problems = run("ls", tmp_path / "run.zarr", "--problems", "--json").json
-    assert len(problems) == disagreements
 
 
 def write_operator(place: Path, name: str, data: bytes) -> None:

@@ -52,23 +52,3 @@ def test_two_stores_on_object_storage_are_compared_on_a_cluster(
     assert [tensor.metrics and tensor.metrics.max_abs for tensor in comparison.tensors] == [
         pytest.approx(1)
     ] * 3
-
-
-def test_pieces_of_two_ranks_are_put_together_on_a_cluster(
-    s3_bucket: S3Bucket, client: Client, tmp_path: Path
-) -> None:
-    values = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
-    name = tensor_name("MatMul.net_MatMul-op0", time=1_795_220_037_870_000)
-    whole, cut = MadeDump(tmp_path / "whole"), MadeDump(tmp_path / "cut")
-    whole.add(values, name)
-    for rank, shard in enumerate(np.split(values, 2, axis=1)):
-        cut.add(shard, name, rank=rank)
-    stores = [f"{s3_bucket.url}/{dump.root.name}.zarr" for dump in (cut, whole)]
-    for dump, store in zip((cut, whole), stores, strict=True):
-        ingest_directly(dump.root, store, SMALL_GRID)
-
-    comparison = compare(*stores, client=client, keep_equal=True)
-
-    assert comparison.verdict == "equal"
-    assert comparison.layout == {("shard 1", "certain"): 1}
-    assert comparison.to_dict() == compare(*stores, keep_equal=True).to_dict()

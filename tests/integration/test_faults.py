@@ -148,18 +148,3 @@ def test_terminated_watcher_finishes_what_it_has_begun(dump: Path, store: Path, 
     begun = {path.parent.parent for path in store.glob("rank_*/*/*/tensors")}
     assert {leaf / "zarr.json" for leaf in begun} == set(store.glob("rank_*/step_*/zarr.json"))
     assert {leaf.status for leaf in checker.leaves(store)} == {"complete"}
-
-
-def test_second_signal_ends_a_watcher_at_once(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
-    """Whoever cannot wait for the drain need not."""
-    words = ("watch", dump, "--store", store, "--scheduler", own_cluster.address)
-    with start(*words, env=SMALL_TASKS) as watch:
-        wait_for_the_middle(watch, store)
-        own_cluster.pause_worker()
-        watch.process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
-        assert watch.alive
-        began = time.monotonic()
-        assert watch.terminate() != 0
-        assert time.monotonic() - began < 15
-    checker.leaves(store)

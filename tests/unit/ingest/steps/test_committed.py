@@ -107,18 +107,6 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
     assert {outcome.plan.key for outcome in outcomes} == {StepKey(0, STEPS)}
 
 
-def test_nothing_is_remembered_of_steps_that_are_gone(filled: MadeDump, store: Path) -> None:
-    service, _, _ = started(filled, store)
-    service.tick()
-    assert sum(state.committed is not None for state in service.table) == STEPS
-    for step in range(STEPS - 1):
-        shutil.rmtree(filled.directory(step))
-    service.schedule.scan_soon()
-    service.tick()
-    assert [state.key for state in service.table if state.committed is not None] == [KEYS[-1]]
-    assert {state.key for state in service.table} == {KEYS[-1], StepKey(0, None)}
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
