@@ -90,11 +90,9 @@ class ComparisonBuilder:
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        for pattern, guess in comparison.guesses.items():
-            self.guesses.setdefault(pattern, guess)
+        self.guesses = comparison.guesses | self.guesses
         self._operators = max(self._operators, comparison.operators)
-        for gap in comparison.gaps:
-            self._gaps.setdefault((gap.side, gap.name), gap)
+        self._gaps = {(gap.side, gap.name): gap for gap in comparison.gaps} | self._gaps
         if comparison.underived:
             self._underived[comparison.underived] = self._underived.get(comparison.underived, 0) + 1
         self._note_first(comparison, rows)
@@ -104,13 +102,16 @@ class ComparisonBuilder:
         self.guessed.update(comparison.guessed)
         self.layout.update(comparison.layout)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
+        self._list(rows)
+        for known, own in zip(self._names, (a.names, a.names if a.keys == b.keys else b.names), strict=True):
+            known.update(own)
+        self._note_rules(a, b)
+
+    def _list(self, rows: Sequence[ComparedTensor]) -> None:
         self.damaged += sum(row.damaged for row in rows)
         self._listed += [row for row in rows if self.choices.keep_equal or row.verdict is not Verdict.EQUAL]
         if len(self._listed) > 2 * MAX_LISTED:
             self._drop()
-        for known, own in zip(self._names, (a.names, a.names if a.keys == b.keys else b.names), strict=True):
-            known.update(own)
-        self._note_rules(a, b)
 
     def leave_out(self, a: object, b: object) -> None:
         """Record steps that cannot be compared, because those of one side, or both, are left out."""

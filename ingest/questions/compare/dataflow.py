@@ -8,7 +8,18 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ingest.reader.operator_kinds import StepPart, is_input, is_output, is_parameter, parts_of
+from ingest.reader.operator_kinds import (
+    StepPart,
+    is_collective,
+    is_input,
+    is_optimizer,
+    is_output,
+    is_parameter,
+    is_point_to_point,
+    parts_of,
+    receives_as_is,
+    writes_in_place,
+)
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 _NO_DIGEST = b""
@@ -26,6 +37,11 @@ def gradient_name(parameter: str) -> str:
 def module_of(key: TensorKey) -> str:
     """Return the module that a parameter, or the gradient of one, is of."""
     return _MARK.sub("", key.op_name).rpartition(".")[0]
+
+
+def _only_receives(op_type: str) -> bool:
+    """Return whether an operator reads nothing: it waits for what another rank sends to it."""
+    return is_point_to_point(op_type) and receives_as_is(op_type)
 
 
 @dataclass(frozen=True)
@@ -154,6 +170,26 @@ class Dataflow:
         own = _NO_DIGEST if self.digests is None else self.digests[0][number]
         readers = () if own == _NO_DIGEST else self._readers[0].get(own, ())
         return [n for reader in readers if reader > number for n in self._outputs[self.keys[reader].operator]]
+
+    def is_overwritten(self, number: int) -> bool:
+        """Return whether an input is memory that its operator writes over, as `recv` does.
+
+        It may hold anything before. What else the operator has returned shows whether that was read.
+        """
+        key = self.keys[number]
+        if not is_input(key.io) or not writes_in_place(key.op_type) or is_optimizer(key.op_type):
+            return False
+        if _only_receives(key.op_type):
+            return True
+        # What a rank gives to a collective is read, but by another rank than that of B maybe.
+        is_written = (
+            self.is_same_rank if is_collective(key.op_type) else self._inputs[key.operator][0] == number
+        )
+        return is_written and bool(self.outputs_of(number))
+
+    def outputs_of(self, number: int) -> list[int]:
+        """Return the outputs of the operator of a tensor."""
+        return self._outputs.get(self.keys[number].operator, [])
 
     @cached_property
     def _outputs(self) -> dict[OperatorKey, list[int]]:

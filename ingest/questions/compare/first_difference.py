@@ -85,23 +85,25 @@ def _with_inputs(step: ComparedTensors, first: ComparedTensor) -> FirstDifferenc
     order = sorted(
         inputs, key=lambda number: (not _differs(compared.get(number)), number in in_place, number)
     )
-    answers = []
-    for number in order:
-        known = compared.get(number)
-        answer = ComparedInput(
-            name=a.keys[number].name,
-            verdict=known.verdict if known else Verdict.EQUAL,
-            reason=known.reason if known else "",
-            written_in_place=number in in_place,
-        )
-        if _differs(known) and number in step.flow.in_b:
-            answer = _with_values(
-                answer, _only_element(a, number), _only_element(step.b, step.flow.in_b[number])
-            )
-        answers.append(answer)
+    answers = tuple(_input(step, number, is_written=number in in_place) for number in order)
     if is_input(first.io) and order and order[0] != first.number and _differs(compared[first.number]):
         first = compared[order[0]]
-    return FirstDifference(first, tuple(answers))
+    return FirstDifference(first, answers)
+
+
+def _input(step: ComparedTensors, number: int, *, is_written: bool) -> ComparedInput:
+    """Return an input as it compared: with its only element on both sides, if it has one that differs."""
+    known, of_b = step.known.get(number), step.flow.in_b.get(number)
+    answer = ComparedInput(
+        name=step.a.keys[number].name,
+        verdict=known.verdict if known else Verdict.EQUAL,
+        reason=known.reason if known else "",
+        written_in_place=is_written,
+    )
+    if not _differs(known) or of_b is None:
+        return answer
+    values = _only_element(step.a, number), _only_element(step.b, of_b)
+    return replace(answer, value_a=values[0], value_b=values[1]) if all(values) else answer
 
 
 def _first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | None:
@@ -189,11 +191,6 @@ def _is_part_of_sum(step: ComparedTensors, number: int, following: ComparedTenso
     own, other = (step.a.keys[n].op_name for n in (number, following.number))
     is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
     return step.placed[number].is_certain_sum and not is_reduction
-
-
-def _with_values(answer: ComparedInput, value_a: str, value_b: str) -> ComparedInput:
-    """Return an input with its only element on both sides, if both have one."""
-    return replace(answer, value_a=value_a, value_b=value_b) if value_a and value_b else answer
 
 
 def _differs(tensor: ComparedTensor | None) -> bool:

@@ -207,7 +207,7 @@ class _FirstPieces:
         return side.operands.attributes(own)
 
 
-def _call(key: TensorKey, number: int = 0) -> TensorKey:
+def call_of(key: TensorKey, number: int = 0) -> TensorKey:
     """Return what the tensors of a call of an operator have in common: by default, of its first call."""
     return key._replace(io="", slot=0, copy=0, occurrence=number)
 
@@ -217,7 +217,7 @@ def calls_of(ranks: Iterable[StepTensors]) -> dict[TensorKey, int]:
     calls: Counter[TensorKey] = Counter()
     for tensors in ranks:
         for key in tensors.keys:
-            calls[_call(key)] = max(calls[_call(key)], key.occurrence + 1)
+            calls[call_of(key)] = max(calls[call_of(key)], key.occurrence + 1)
     return calls
 
 
@@ -228,17 +228,17 @@ def _counted(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> Iterator[t
     instead of keeping activations, if the other side called less often.
     """
     keys, own = tensors.keys, calls_of([tensors])
-    extra = {_call(keys[number], keys[number].occurrence) for number in Dataflow(keys).idle}
+    extra = {call_of(keys[number], keys[number].occurrence) for number in Dataflow(keys).idle}
     contents: defaultdict[TensorKey, list[bytes]] = defaultdict(list)
     for number, key in enumerate(keys):
-        contents[_call(key, key.occurrence)].append(tensors.digests[number].tobytes())
+        contents[call_of(key, key.occurrence)].append(tensors.digests[number].tobytes())
     for call, digests in contents.items():
-        is_repeated = digests == contents.get(_call(call, call.occurrence - 1)) and all(map(any, digests))
-        if is_repeated and 0 < calls.get(_call(call), 0) < own[_call(call)]:
+        is_repeated = digests == contents.get(call_of(call, call.occurrence - 1)) and all(map(any, digests))
+        if is_repeated and 0 < calls.get(call_of(call), 0) < own[call_of(call)]:
             extra.add(call)
     for number, key in enumerate(keys):
-        if _call(key, key.occurrence) not in extra:
-            before = sum(_call(key, earlier) in extra for earlier in range(key.occurrence))
+        if call_of(key, key.occurrence) not in extra:
+            before = sum(call_of(key, earlier) in extra for earlier in range(key.occurrence))
             yield number, key._replace(occurrence=key.occurrence - before)
 
 

@@ -66,6 +66,7 @@ _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 _PARALLEL = 1e-3
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 _OTHER_SAMPLES = "its call holds other samples than that of B"
+_OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 _AWAITED = "dumped before anybody waited for the collective that writes it"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
@@ -94,6 +95,8 @@ class Measured(NamedTuple):
     """The share of its elements that are zero: rounding does not show in these."""
     averaged: float = 1.0
     """The factor of the sum if what ranks of A hold is taken for its mean, and the other way round for B."""
+    rms: float = math.nan
+    """The root mean square of its elements; NaN if it is not known."""
 
     @property
     def unequal(self) -> int:
@@ -210,6 +213,7 @@ class Judge:
         *,
         is_last: bool = False,
         has_other_calls: bool = False,
+        has_other_shapes: bool = False,
     ) -> dict[int, Judgement]:
         """Judge one step; return the judgements by the number of the tensor, of equal ones maybe none.
 
@@ -222,6 +226,8 @@ class Judge:
             is_last: no step follows whose parameters could show what became of the gradients.
             has_other_calls: calls of both sides hold other samples: so do gradients, and only parameters are
                 the same.
+            has_other_shapes: activations have other shapes on both sides, as where a batch is cut in another
+                way: then calls hold other samples, too, if the gradients of all parameters agree.
         """
         self._steps += 1
         scaled = {} if is_last and not self._is_scale_undone else _but_for_scale(tensors, flow.parts)
@@ -230,7 +236,7 @@ class Judge:
         is_apart = any(tensor.unequal for tensor in tensors)
         if is_apart or self._steps <= _EQUAL_STEPS:
             judgements = _StepJudge(
-                self._known, tensors, flow, elements, has_other_calls=has_other_calls
+                self._known, tensors, flow, elements, (has_other_calls, has_other_shapes)
             ).judge()
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
         is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
@@ -252,8 +258,7 @@ class _StepJudge:
         tensors: Sequence[Measured],
         flow: Dataflow,
         elements: Elements,
-        *,
-        has_other_calls: bool,
+        other: tuple[bool, bool],
     ) -> None:
         self._known, self._flow, self._elements = known, flow, elements
         self._tensors = {tensor.number: tensor for tensor in tensors}
@@ -263,8 +268,8 @@ class _StepJudge:
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow.parts, tensors)
         self._judgements: dict[int, Judgement] = {}
-        self._has_other_calls = has_other_calls
-        self._unread = self._of_other_samples() if has_other_calls else self._without_readers()
+        self._has_other_calls, self._has_other_shapes = other
+        self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
@@ -273,7 +278,7 @@ class _StepJudge:
         """Return the judgements by number."""
         for number, tensor in self._tensors.items():
             judgement = self._judgements[number] = self._of(tensor)
-            if judgement.verdict is Verdict.CLOSE:
+            if judgement.verdict is Verdict.CLOSE and self._differences[number] <= judgement.bound.limit:
                 self._known.healthy = max(self._known.healthy, self._differences[number])
             self._is_equal_so_far &= not tensor.unequal
             if tensor.unequal and self._flow.parts[number].is_gradient:
@@ -303,7 +308,8 @@ class _StepJudge:
         if self._differences[number] <= limit:
             return False  # a fact
         lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
-        return any(_have_same_rows(*pair, length, limit) for length in lengths if length)
+        is_offset = self._has_noisy_bias(number)
+        return any(_have_same_rows(*pair, n, limit, but_for_mean=is_offset) for n in lengths if n)
 
     def _of(self, tensor: Measured) -> Judgement:
         number, difference = tensor.number, self._differences[tensor.number]
@@ -321,11 +327,21 @@ class _StepJudge:
             return Judgement(verdict, bound, self._unread[number])
         if fact:
             return Judgement(Verdict.DIFFERENT, replace(bound, explained=False), fact, "shown")
-        if noise := self._noise(tensor, limit, reads):
-            return Judgement(Verdict.NOISE, bound, noise)
+        if harmless := self._harmless(tensor, bound, reads):
+            return harmless
         bound = RoundingBound(limit, times, self._is_explained(difference, base, reads))
         level = "likely" if reads is None else "shown"
         return Judgement(Verdict.DIFFERENT, bound, self._beyond(tensor, limit, reads), level)
+
+    def _harmless(
+        self, tensor: Measured, bound: RoundingBound, reads: Sequence[int] | None
+    ) -> Judgement | None:
+        """Return the judgement on noise, or on what cancels, beyond its limit; None if it is neither."""
+        if noise := self._noise(tensor, bound.limit, reads):
+            return Judgement(Verdict.NOISE, bound, noise)
+        if self._differences[tensor.number] <= bound.limit * self._cancellation(tensor, reads or ()):
+            return Judgement(Verdict.CLOSE, bound, "its addends cancel: rounding is relative to these")
+        return None
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
@@ -338,6 +354,22 @@ class _StepJudge:
         before = self._known.healthy if reads is None else self._largest(reads)
         cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
         return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
+
+    def _cancellation(self, tensor: Measured, reads: Iterable[int]) -> float:
+        """Return how many times smaller the gradient of a parameter is than what was added up makes likely.
+
+        Rounding is relative to what is added up. What cancels, as for a bias before a normalisation, is
+        smaller than sums of such addends are.
+        """
+        parts = self._flow.parts
+        if parts[tensor.number] is not StepPart.PARAMETER_GRADIENT:
+            return 1.0
+        known = [self._tensors[n] for n in reads if not parts[n].is_of_parameter]
+        known.sort(key=lambda each: not parts[each.number].is_gradient)
+        likely = (
+            _likely_sum(tensor, known) if sum(parts[each.number].is_gradient for each in known) == 1 else 0.0
+        )
+        return max(likely / tensor.rms, 1.0) if likely > 0 and tensor.rms > 0 else 1.0
 
     def _largest(self, numbers: Iterable[int]) -> float:
         """Return the largest difference of some tensors, of which something was computed as they are."""
@@ -467,11 +499,15 @@ class _StepJudge:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
         noisy = [number for number in reads if self._is_noise(number)]
         carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
-        if self._flow.keys[tensor.number].op_name in self._known.noisy and self._is_offset(tensor, limit):
+        if self._has_noisy_bias(tensor.number) and self._is_offset(tensor, limit):
             return "all its rows differ by one, as a bias whose gradient is rounding alone makes them"
         if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
             return ""
         return f"no more than what {self._flow.names[noisy[0]]} differs by, which is noise, makes"
+
+    def _has_noisy_bias(self, number: int) -> bool:
+        """Return whether a tensor is of a module of which a parameter had a gradient of rounding alone."""
+        return self._flow.keys[number].op_name in self._known.noisy
 
     def _is_offset(self, tensor: Measured, limit: float) -> bool:
         """Return whether nothing but one row that is added to all explains how a tensor differs."""
@@ -536,6 +572,7 @@ class _StepJudge:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
         unread = dict.fromkeys(self._flow.idle, _IDLE)
         unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
+        unread |= {n: _OVERWRITTEN for n in self._tensors if self._is_overwritten_alike(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
         is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
@@ -549,11 +586,8 @@ class _StepJudge:
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
             if part.is_of_parameter or number in unread:
                 continue
-            reader = self._flow.read_otherwise(number) if tensor.unequal else None
-            if reader in self._differences and self._differences[reader] * _CLOSER <= difference:
-                unread[number] = (
-                    f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
-                )
+            if why := self._read_as_other(tensor, of_parameters):
+                unread[number] = why
             elif of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
                 unread[number] = (
                     f"nothing was computed from it: the gradients of all parameters are at least "
@@ -573,6 +607,25 @@ class _StepJudge:
             else:
                 later, closest = later + 1, max(closest, self._differences[number])
         return unread
+
+    def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:
+        """Return what shows that something else was read than a differing tensor; "" if nothing does.
+
+        That is what agrees and was read in its place; or, if activations have other shapes on both sides, as
+        where a batch is cut in another way, that the gradients of all parameters agree.
+        """
+        reader = self._flow.read_otherwise(tensor.number) if tensor.unequal else None
+        if reader in self._differences and self._differences[reader] <= self._coarsest:
+            return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
+        is_cut = self._has_other_shapes and tensor.unequal
+        return _OTHER_SAMPLES if is_cut and of_parameters <= max(map(default_limit, tensor.dtypes)) else ""
+
+    def _is_overwritten_alike(self, number: int) -> bool:
+        """Return whether what an operator has written over a differing tensor agrees."""
+        if not self._tensors[number].unequal or not self._flow.is_overwritten(number):
+            return False
+        written = self._flow.outputs_of(number)
+        return all(n in self._tensors and self._differences[n] <= self._coarsest for n in written)
 
     def _is_cut_otherwise(self, unread: Container[int], of_parameters: float) -> bool:
         """Return whether the batch is cut in another way, so that no activation is alike, but gradients are.
@@ -653,14 +706,41 @@ def but_for_factor(metrics: Metrics) -> Metrics:
     return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=factor)
 
 
+def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
+    """Return the size that the gradient of a parameter has if addends have any signs; NaN if not known.
+
+    It is a sum over samples and places of what its module returned, of the gradient of that, times an input
+    for a matrix. The sum of n addends of any signs has about the size of one times the square root of n.
+
+    Args:
+        parameter: the gradient of the parameter.
+        known: the gradient of what its module returned, and what that read.
+    """
+    gradient, *inputs = known
+    is_matrix = len(parameter.shape) > 1
+    if (
+        not parameter.shape
+        or gradient.size % parameter.shape[0]
+        or len(inputs) not in ({1} if is_matrix else {0, 1})
+    ):
+        return math.nan
+    if any("int" in each.dtypes[0] for each in inputs):
+        return math.nan  # rows of an embedding are chosen, and not multiplied
+    addends = gradient.size // parameter.shape[0]
+    return math.sqrt(addends) * gradient.rms * (inputs[0].rms if is_matrix else 1.0)
+
+
 def _has_one_type(tensor: Measured) -> bool:
     return tensor.dtypes[0] == tensor.dtypes[1]
 
 
-def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float) -> bool:
+def _have_same_rows(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float, *, but_for_mean: bool = False
+) -> bool:
     """Return whether rows of a length are the same within a limit, in whatever order.
 
-    Rows are sorted by a random projection, which keeps those together that differ by rounding.
+    They may differ by one row that is added to all, `but_for_mean`. Rows are sorted by a random projection,
+    which keeps those together that differ by rounding.
     """
     if a.dtype.kind == "c":
         return False
@@ -668,9 +748,14 @@ def _have_same_rows(a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit
         first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
     except (ValueError, TypeError):  # no numbers
         return False
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return False
+    size = np.linalg.norm(second)
+    if but_for_mean:
+        first, second = (side - side.mean(axis=0) for side in (first, second))
     by = np.random.default_rng(0).standard_normal(length)
     first, second = (side[np.argsort(side @ by)] for side in (first, second))
-    return bool(np.linalg.norm(first - second) <= limit * np.linalg.norm(second))
+    return bool(np.linalg.norm(first - second) <= limit * size)
 
 
 def _usual_gradient(parts: Sequence[StepPart], tensors: Iterable[Measured]) -> float:

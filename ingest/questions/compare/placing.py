@@ -408,21 +408,18 @@ class Placing:
             a.pieces(pair.a).identical,
         )
 
-    def _cuts_of_batches(self, parts: Sequence[StepPart]) -> frozenset[tuple[int, int]]:
+    def _cuts_of_batches(self, parts: Sequence[StepPart]) -> frozenset[tuple[int | None, int]]:
         """Return along which axis, over how many ranks, batches are cut: as tokens and what comes first."""
-        cuts = set()
         numbers = sorted(self._pairs)
         first = next((number for number in numbers if not parts[number].is_of_parameter), None)
-        for number in numbers:
-            decision = self._decisions.get(number)
-            if decision is not None and decision.way and (number == first or "int" in self._a.dtype(number)):
-                dimensions = decision.way.a.dimensions
-                cuts |= {(cut.axis, cut.size) for cut in dimensions if cut.axis is not None}
-        return frozenset(cuts)
+        told = [number for number in numbers if number == first or "int" in self._a.dtype(number)]
+        ways = [way for n in told if n in self._decisions and (way := self._decisions[n].way) is not None]
+        cuts = (cut for way in ways for cut in (*way.a.dimensions, *way.b.dimensions))
+        return frozenset((cut.axis, cut.size) for cut in cuts if cut.axis is not None)
 
 
 def _rescaled(
-    outcome: PairComparison, placed: AssembledTensor, batches: frozenset[tuple[int, int]]
+    outcome: PairComparison, placed: AssembledTensor, batches: frozenset[tuple[int | None, int]]
 ) -> tuple[PairComparison, AssembledTensor]:
     """Return a gradient of activations without the factor that data parallelism gives it.
 
@@ -432,15 +429,18 @@ def _rescaled(
     way = placed.decision and placed.decision.way
     if not way or outcome.metrics is None:
         return outcome, placed
-    sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
-    if any(cut.held is Held.MEAN and cut.size in sizes for cut in way.a.dimensions):
+    own, other = (
+        {cut.size for cut in side.dimensions if (cut.axis, cut.size) in batches} for side in (way.a, way.b)
+    )
+    if any(cut.held is Held.MEAN and cut.size in own for cut in way.a.dimensions):
         # Parts of a sum that is as many times larger look like a mean.
         return outcome, replace(placed, odd="")
-    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes):
+    factors = {float(size): size for size in own - other} | {1 / size: size for size in other - own}
+    factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=_FACTOR)), None)
+    if factor is None:
         return outcome, placed
-    size = round(way.factor)
-    note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
-    metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
+    size, metrics = factors[factor], replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
+    note = f"{factor:g} times B, as each of {size} ranks averages the loss over its share of the batch"
     return replace(outcome, metrics=metrics), replace(placed, note=note)
 
 

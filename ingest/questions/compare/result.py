@@ -452,8 +452,12 @@ class Comparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether nothing differs or is missing, but some tensors could not be compared."""
-        return self._bad == {Verdict.UNKNOWN} and not self._is_missing
+        """Whether nothing differs or is missing, but some tensors could not be compared.
+
+        What was read, and agrees in no way in which ranks may hold it, has a bound, and is different.
+        """
+        is_read = any(row.verdict is Verdict.UNKNOWN and row.bound is not None for row in self.tensors)
+        return self._bad == {Verdict.UNKNOWN} and not self._is_missing and not is_read
 
     @property
     def _bad(self) -> set[Verdict]:

@@ -13,6 +13,7 @@ from ingest.questions.compare.held_tensors import (
     LocalNumbers,
     are_cut_into_other_calls,
     by_batch,
+    call_of,
     calls_of,
     hold_together,
     with_tied_weights,
@@ -42,7 +43,6 @@ from ingest.reader.step import Step
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
-from workers.store.consolidated.blocks import TensorKey
 from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:
@@ -280,20 +280,45 @@ def _are_cut_differently(
 
 
 def _have_other_shards(sources: tuple[Source, Source], a: SideSteps, b: SideSteps) -> bool:
-    """Return whether a rank has parameters of other shapes on both sides, in the first step of both."""
+    """Return whether a rank has pieces of other shapes on both sides, in the first step of both.
+
+    These are parameters; or, if both sides begin with the same shapes, what they called as often, cut over
+    some of the ranks, as sequences are.
+    """
     key = next((key for key in a.keys if key in set(b.keys)), None)
     if key is None or any(source.sample for source in sources):
         return False
     try:
-        first, second = (_parameter_shapes(source.load(key)) for source in sources)
+        first, second = (source.load(key) for source in sources)
     except DamagedStore:
         return False
-    return any(second.get(own, shape) != shape for own, shape in first.items())
+    return _are_cut_over_ranks(first, second, len(a.ranks))
 
 
-def _parameter_shapes(side: StepTensors) -> dict[TensorKey, tuple[int, ...]]:
-    shapes = zip(side.keys, side.shapes, strict=True)
-    return {own: shape for own, shape in shapes if is_parameter(own.op_type)}
+def _are_cut_over_ranks(a: StepTensors, b: StepTensors, ranks: int) -> bool:
+    """Return whether the shapes of one step of a rank tell that the two sides are cut in other ways."""
+    shapes = dict(zip(b.keys, b.shapes, strict=True))
+    of_both = {own: shape for own, shape in zip(a.keys, a.shapes, strict=True) if own in shapes}
+    other = [own for own, shape in of_both.items() if shapes[own] != shape]
+    if any(is_parameter(own.op_type) for own in other):
+        return True
+    begin = next((own for own in of_both if not is_parameter(own.op_type)), None)
+    if not other or begin == other[0]:
+        return False
+    calls = calls_of([a]), calls_of([b])
+    return all(
+        len({of_side[call_of(own)] for of_side in calls}) == 1 and _is_cut(of_both[own], shapes[own], ranks)
+        for own in other
+    )
+
+
+def _is_cut(a: tuple[int, ...], b: tuple[int, ...], ranks: int) -> bool:
+    """Return whether one of two shapes is that of a piece of the other, cut along one axis over ranks."""
+    lengths = [sorted(axis) for axis in zip(a, b, strict=False) if axis[0] != axis[1]]
+    if len(a) != len(b) or len(lengths) != 1 or not lengths[0][0]:
+        return False
+    times, rest = divmod(lengths[0][1], lengths[0][0])
+    return not rest and ranks % times == 0
 
 
 def _open(

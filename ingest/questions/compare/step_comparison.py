@@ -207,7 +207,7 @@ class StepComparison:
             measured = [_MeasuredPair(*known) for known in self._placing.measure(self._flow.parts)]
         else:
             rows, measured = self._measure([self._pairs[number] for number in np.flatnonzero(~same).tolist()])
-        judgements = self._judgements(measured, equal)
+        judgements = self._judgements(rows, measured, equal)
         judged = {known.pair.a: self._judge(known, judgements.get(known.pair.a)) for known in measured}
         self._remember(measured, judged)
         rows += judged.values()
@@ -299,7 +299,7 @@ class StepComparison:
         return rows, measured
 
     def _judgements(
-        self, measured: Sequence[_MeasuredPair], equal: Sequence[TensorPair]
+        self, rows: Sequence[ComparedTensor], measured: Sequence[_MeasuredPair], equal: Sequence[TensorPair]
     ) -> Mapping[int, Judgement]:
         """Return the judgements of differing tensors, by their numbers; none if limits are not derived."""
         if not self._choices.thresholds.are_empty or self.underived:
@@ -308,7 +308,15 @@ class StepComparison:
         known += [self._measured(each) for each in measured if self._is_sure(each.pair)]
         tensors = sorted((each for each in known if each is not None), key=lambda each: each.number)
         return self._seen.judge.judge(
-            tensors, self._flow, self._elements, is_last=self._is_last, has_other_calls=self._has_other_calls
+            tensors,
+            self._flow,
+            self._elements,
+            is_last=self._is_last,
+            has_other_calls=self._has_other_calls,
+            has_other_shapes=any(
+                row.verdict is Verdict.SHAPE and self._flow.parts[row.number] is StepPart.ACTIVATION
+                for row in rows
+            ),
         )
 
     def _measured(self, known: _MeasuredPair) -> Measured | None:
@@ -316,7 +324,7 @@ class StepComparison:
         (n, of_b, *_), outcome, placed = known
         a, b = self._a, self._b
         dtypes = a.dtypes[n], b.dtypes[of_b]
-        measured = Measured(n, dtypes, a.shapes[n], outcome.metrics, zeros=a.zeros[n])
+        measured = Measured(n, dtypes, a.shapes[n], outcome.metrics, zeros=a.zeros[n], rms=a.sizes[n])
         if placed is not None:
             return placed.measured(measured, outcome.problem)
         return None if outcome.problem else measured
@@ -452,31 +460,41 @@ class StepComparison:
 
     def _unmatched(self) -> Iterator[ComparedTensor]:
         """Yield the rows of the tensors that one side alone has."""
-        for verdict, side, numbers in (
-            (Verdict.ONLY_A, self._a, self._only_a),
-            (Verdict.ONLY_B, self._b, self._only_b),
-        ):
-            is_a = side is self._a
-            why = {gap.name: str(gap) for gap in self.gaps if gap.side == ("A" if is_a else "B")}
+        for side, numbers in (("A", self._only_a), ("B", self._only_b)):
+            why = {gap.name: str(gap) for gap in self.gaps if gap.side == side}
             for number in numbers:
-                name, dtype, key = side.names[number], side.dtypes[number], side.keys[number]
-                limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-                ranks = self._placing.holders(number, is_a=is_a) if self._placing else ()
-                own, other = ("a", "b") if is_a else ("b", "a")
-                sides: dict[str, Any] = {f"name_{other}": "", f"dtype_{other}": "", f"shape_{other}": None}
-                sides |= {f"name_{own}": name, f"dtype_{own}": dtype, f"shape_{own}": side.shapes[number]}
-                yield ComparedTensor(
-                    key_a=StepKey(ranks[0], self._a.key.step) if ranks else self._a.key,
-                    key_b=StepKey(ranks[0], self._b.key.step) if ranks else self._b.key,
-                    number=number,
-                    graph=key.graph,
-                    op_type=key.op_type,
-                    io=key.io,
-                    verdict=Verdict.IGNORED if is_ignored(limits) else verdict,
-                    reason=why.get(operator_name(key.operator))
-                    or self._not_in_partner(key.operator, is_a=is_a),
-                    **sides,
-                )
+                yield self._unmatched_row(number, why, is_a=side == "A")
+
+    def _unmatched_row(self, number: int, why: Mapping[str, str], *, is_a: bool) -> ComparedTensor:
+        """Return the row of a tensor of one side; `why` explains operators of that side."""
+        side, verdict = (self._a, Verdict.ONLY_A) if is_a else (self._b, Verdict.ONLY_B)
+        name, dtype, shape, key = (
+            side.names[number],
+            side.dtypes[number],
+            side.shapes[number],
+            side.keys[number],
+        )
+        limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
+        key_a, key_b = self._a.key, self._b.key
+        if self._placing is not None:
+            rank = self._placing.holders(number, is_a=is_a)[0]
+            key_a, key_b = StepKey(rank, key_a.step), StepKey(rank, key_b.step)
+        return ComparedTensor(
+            key_a=key_a,
+            key_b=key_b,
+            number=number,
+            name_a=name if is_a else "",
+            name_b="" if is_a else name,
+            graph=key.graph,
+            op_type=key.op_type,
+            io=key.io,
+            dtype_a=dtype if is_a else "",
+            dtype_b="" if is_a else dtype,
+            shape_a=shape if is_a else None,
+            shape_b=None if is_a else shape,
+            verdict=Verdict.IGNORED if is_ignored(limits) else verdict,
+            reason=why.get(operator_name(key.operator)) or self._not_in_partner(key.operator, is_a=is_a),
+        )
 
     def _not_in_partner(self, operator: OperatorKey, *, is_a: bool) -> str:
         """Return that the operator's counterpart does not have such a tensor; "" if it has no counterpart."""

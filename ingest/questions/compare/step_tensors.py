@@ -90,14 +90,12 @@ class StepTensors:
         shares: list[float] = np.nan_to_num(zeros / np.maximum(count, 1)).tolist()
         return shares
 
-    @property
-    def different_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes that occur: a few hundred, of ten thousand tensors."""
-        if self.forms is None:
-            return list(set(self.shapes))
-        # The last field is that of all numbers, and the same where these are.
-        alike = self.forms[:, -1].tolist()
-        return [self.shapes[number] for number in dict(zip(alike, range(len(alike)), strict=True)).values()]
+    @cached_property
+    def sizes(self) -> list[float]:
+        """By tensor, the root mean square of the elements; NaN if it is not known."""
+        count, norms = (self.statistics[:, FIELDS.index(name)] for name in ("count", "l2_norm"))
+        sizes: list[float] = (norms / np.sqrt(np.maximum(count, 1))).tolist()
+        return sizes
 
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""

@@ -225,3 +225,48 @@ def test_nan_in_one_of_two_tensors_is_no_number() -> None:
     running = RunningComparison()
     running.update(np.array([1.0, np.nan]), np.array([1.0, 2.0]))
     assert relative_difference(running.result()) == math.inf
+
+
+def _of_gradients(sizes: dict[str, float]) -> Judgement:
+    """Judge the gradient of a bias that differs by 1e-3, of which these are the root mean squares."""
+    keys = [*_module("conv"), *(TensorKey("", "", "Gradient", f"conv.{of}", "output", 0) for of in sizes)]
+    shapes = [_SHAPE, _SHAPE, (64, 64), (64,)]
+    tensors = [
+        Measured(number, ("float32", "float32"), shape, _metrics(1e-3 if number == 3 else 0.0), rms=rms)
+        for number, (shape, rms) in enumerate(zip(shapes, (1.0, 1.0, *sizes.values()), strict=True))
+    ]
+    return Judge().judge(tensors, Dataflow(keys), lambda _: None, is_last=True)[3]
+
+
+def test_rounding_is_relative_to_what_is_added_up_and_not_to_what_cancels() -> None:
+    """Of 64 gradients of size 1, a sum of about 8 is likely: one of 1e-3 has cancelled."""
+    assert _of_gradients({"output": 1.0, "bias": 8.0}).verdict is Verdict.DIFFERENT
+    assert _of_gradients({"output": 1.0, "bias": 1e-3}).verdict is Verdict.CLOSE
+
+
+@pytest.mark.parametrize(("agrees", "verdict"), [(True, Verdict.NOT_READ), (False, Verdict.DIFFERENT)])
+def test_memory_that_an_operator_writes_over_is_not_what_it_read(agrees: bool, verdict: Verdict) -> None:
+    keys = [key._replace(op_type="Tensor.scatter_") for key in _module("scatter_.0")]
+    differences = {"scatter_.0.input": _metrics(1.0), "scatter_.0.output": None if agrees else _metrics(1.0)}
+    assert _judged(keys, differences)["scatter_.0.input"].verdict is verdict
+
+
+def test_a_buffer_is_not_read_before_something_is_received_into_it() -> None:
+    (buffer,) = (key._replace(op_type="Distributed.recv") for key in _module("recv.0") if key.io == "input")
+    assert _judged([buffer], {"recv.0.input": _metrics(1.0)})["recv.0.input"].verdict is Verdict.NOT_READ
+    sent = buffer._replace(op_type="Distributed.send")
+    assert _judged([sent], {"recv.0.input": _metrics(1.0)})["recv.0.input"].verdict is Verdict.DIFFERENT
+
+
+@pytest.mark.parametrize(("gradient", "verdict"), [(1e-6, Verdict.NOT_READ), (1e-2, Verdict.DIFFERENT)])
+def test_calls_that_are_cut_otherwise_hold_other_samples_if_gradients_agree(
+    gradient: float, verdict: Verdict
+) -> None:
+    parameter, of_it = (
+        TensorKey("", "", kind, "fc.weight", "output", 0) for kind in ("Parameter", "Gradient")
+    )
+    keys = [parameter, *_module("fc"), *_module("loss"), of_it]
+    differences = {3: _metrics(0.01), 4: _metrics(0.01), 5: _metrics(gradient)}
+    tensors = [Measured(n, ("float32", "float32"), _SHAPE, differences.get(n)) for n in range(len(keys))]
+    found = Judge().judge(tensors, Dataflow(keys), lambda _: None, is_last=True, has_other_shapes=True)
+    assert found[4].verdict is verdict
