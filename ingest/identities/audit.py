@@ -22,7 +22,7 @@ from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import named_difference
 from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
-from ingest.identities.optimizer import ParameterHistory, recorded_update
+from ingest.identities.optimizer import MARKS, ParameterHistory, recorded_update
 from ingest.identities.updates import ParameterUpdate, judged
 from ingest.reader.calls import CallKey
 from ingest.reader.operator_kinds import (
@@ -49,7 +49,7 @@ _GRADIENT = "Gradient"
 _OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
-#: Elements of parameters whose history is kept: 152 bytes for each.
+#: Elements of parameters whose history is kept: 176 bytes for each.
 _KEPT = 1 << 24
 #: Elements of the largest operator that is looked at in a sample.
 _SAMPLED_CALL = 1 << 24
@@ -59,6 +59,8 @@ _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
+#: The same of a parameter that ranks shared, if others follow from the sum of the gradients of all ranks.
+OWN_UPDATE = "follows from the gradient of this rank alone"
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
 #: The graph of what the backward pass computes again, and what proves what is read there.
@@ -94,7 +96,18 @@ class RankHistory:
     step: int | None = None
     parameters: dict[str, ParameterHistory] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
+    """Those of parameters that ranks share are summed over the ranks, if they were dumped before that."""
+    own: dict[str, Array] = field(default_factory=dict)
+    """Of these, the gradients of this rank."""
+    own_parameters: dict[str, ParameterHistory] = field(default_factory=dict)
+    """Of these, what the gradients of this rank made of parameters."""
     before: StepAudit | None = None
+
+    def forget(self) -> None:
+        """Begin anew: the step that comes does not follow the last one."""
+        for kept in (self.parameters, self.gradients, self.own, self.own_parameters):
+            kept.clear()
+        self.before = None
 
 
 class StepAudit:
@@ -125,9 +138,7 @@ class StepAudit:
         """
         number, self._peers = self._step.key.step, peers
         if number is None or history.step != number - 1:
-            history.parameters.clear()
-            history.gradients.clear()
-            history.before = None
+            history.forget()
         names = {operand.row: name for name, operand in self._parameters.items()}
         for updated in self._updates(history):
             yield updated._replace(is_replica=self._is_replica(names[updated.row]))
@@ -225,6 +236,11 @@ class StepAudit:
         """Return what is equal for equal gradients of a parameter; None if it was not dumped."""
         known = self._gradients.get(name)
         return known and known.content
+
+    def gradient_of(self, name: str) -> Array | None:
+        """Return the gradient of a parameter in float64; None if it cannot be read."""
+        known = self._gradients.get(name)
+        return wide(self._read(known)) if known is not None and self._is_readable(known) else None
 
     def operand_of(self, key: CallKey) -> FlowOperand | None:
         """Return the first output of a call."""
@@ -602,6 +618,7 @@ class StepAudit:
         with np.errstate(all="ignore"):
             norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
         updates = []
+        alone: dict[int, ParameterUpdate] = {}
         for name, operand in self._parameters.items():
             known, gradient = history.parameters.get(name), history.gradients.get(name)
             row = operand.row
@@ -612,16 +629,21 @@ class StepAudit:
                 yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
             else:
                 updates.append(ParameterUpdate(row, known, wide(gradient), self._read(operand)))
-        for each, found in judged(updates, norm):
+                if name in history.own:
+                    alone[row] = replace(
+                        updates[-1], known=history.own_parameters[name], gradient=wide(history.own[name])
+                    )
+        by_one = {each.row: found for each, found in judged([*alone.values()], norm)}
+        for row, found in _by_one_or_all({each.row: own for each, own in judged(updates, norm)}, by_one):
             reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
-            yield CheckedTensor(each.row, reason, found)
+            yield CheckedTensor(row, reason, found)
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
         sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
         history.step, history.before = number, self
+        peers = [*self._peers.values()]
         # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
-        peers = self._peers.values()
-        own = {
+        apart = {
             name
             for name in self._gradients
             if self._is_replica(name) and len({peer.gradient_content(name) for peer in peers}) > 1
@@ -635,13 +657,29 @@ class StepAudit:
         history.gradients = {
             name: self._read(each)
             for name, each in self._gradients.items()
-            if name not in own and not _OF_ACTIVATION.search(name) and self._is_readable(each)
+            if not _OF_ACTIVATION.search(name) and self._is_readable(each)
         }
+        self._keep(history, apart, peers)
+
+    def _keep(self, history: RankHistory, apart: Collection[str], peers: Sequence[StepAudit]) -> None:
+        """Keep the mean of the gradients that ranks do not share, and the values that updates begin with."""
+        history.own = {name: each for name, each in history.gradients.items() if name in apart}
+        for name in history.own:
+            theirs = [peer.gradient_of(name) for peer in peers[:_RANKS]]
+            known = [each for each in theirs if each is not None]
+            history.gradients[name] = np.mean(known, axis=0)
+            if len(known) < len(peers):
+                del history.gradients[name]
+        self._begin(history.parameters, history.gradients)
+        self._begin(history.own_parameters, history.own)
+
+    def _begin(self, kept: dict[str, ParameterHistory], gradients: Mapping[str, Array]) -> None:
+        """Keep the values of parameters that have gradients, and no others."""
         for name, operand in self._parameters.items():
-            if name not in history.gradients:
-                history.parameters.pop(name, None)
-            elif name not in history.parameters and self._is_readable(operand):
-                history.parameters[name] = ParameterHistory(wide(self._read(operand)))
+            if name not in gradients:
+                kept.pop(name, None)
+            elif name not in kept and self._is_readable(operand):
+                kept[name] = ParameterHistory(wide(self._read(operand)))
 
     def _is_readable(self, operand: FlowOperand) -> bool:
         tensor = Tensor(self._step, operand.row)
@@ -672,6 +710,21 @@ class StepAudit:
         while self._held > _HELD and len(self._arrays) > 1:
             self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
         return found
+
+
+def _by_one_or_all(
+    by_all: Mapping[int, IdentityCheck], by_one: Mapping[int, IdentityCheck]
+) -> Iterator[tuple[int, IdentityCheck]]:
+    """Yield the checks of updates by the gradients of all ranks; or by that of one, if that alone holds."""
+    is_usual = any(by_all[row].status == "holds" for row in by_one)
+    for row, found in by_all.items():
+        own = by_one.get(row)
+        if own and is_usual and own.status == "holds" and found.status != "holds":
+            yield row, replace(own, told=OWN_UPDATE)
+        elif own and not any(mark in found.told for mark in MARKS):
+            yield row, replace(found, told="")  # sum or mean: what the rate is, is not known
+        else:
+            yield row, found
 
 
 def _of_gradient(found: IdentityCheck) -> IdentityCheck:

@@ -40,6 +40,8 @@ _ROUNDINGS = 4.0
 _LEAST = 3
 #: The largest share of an axis that is few rows.
 _FEW = 0.25
+#: The largest share of a tensor that is a block of it: elements here and there span more.
+_PART = 0.75
 #: Rows whose order is looked at, along each axis.
 _ROWS = 1 << 16
 
@@ -149,7 +151,7 @@ def _place(differs: npt.NDArray[np.bool_], count: int) -> tuple[Box, Where, int 
         return box, "everywhere", None
     if len(single) == 1 and len(long) > 1:
         return box, "row", single[0]
-    if 2 * count >= math.prod(lengths):
+    if 2 * count >= math.prod(lengths) and math.prod(lengths) <= _PART * differs.size:
         return box, "block", None
     if len(long) > 1 and share <= _FEW and count * 2 >= share * differs.size:
         return box, "rows", fewest

@@ -3,9 +3,10 @@
 SGD, with momentum, decay or Nesterov's look-ahead, changes a parameter by a linear combination of the
 gradient, its last change, the last gradient and the parameter itself, so that the last values tell all
 coefficients. Adam and AdamW (D. P. Kingma and J. Ba, ICLR 2015; I. Loshchilov and F. Hutter, ICLR 2019),
-Lion (X. Chen et al., NeurIPS 2023), Adafactor (N. Shazeer and M. Stern, ICML 2018) and Muon (K. Jordan et
-al., 2024) need the gradients since their states were zero. The `eps` of Adam and the decay follow from one
-step, because an update u = -lr (m / (sqrt(v) + eps) + d p) is linear in lr, eps, lr d and lr d eps:
+NAdam (T. Dozat, 2016), RMSprop (T. Tieleman and G. Hinton, 2012), Lion (X. Chen et al., NeurIPS 2023),
+Adafactor (N. Shazeer and M. Stern, ICML 2018) and Muon (K. Jordan et al., 2024) need the gradients since
+their states were zero. The `eps` of Adam and the decay follow from one step, because an update
+u = -lr (m / (sqrt(v) + eps) + d p) is linear in lr, eps, lr d and lr d eps:
 lr m + u sqrt(v) + eps u + lr d p sqrt(v) + lr d eps p = 0.
 
 Gradients are recorded before they are clipped. Those that are clipped in every step have one norm then, so
@@ -32,9 +33,13 @@ _CLIP_EPS = 1e-6
 #: The norm is a sum in float32 over all elements, which rounds a few times more than the rest.
 _OF_NORM = 4.0
 #: A parameter of fewer elements does not tell the coefficients.
-_LEAST = 16
+LEAST = 16
 #: The rates of Lion that are tried: of the direction, and of the momentum.
 _LION = ((0.9, 0.99), (0.95, 0.98))
+#: The rates of the second moment of RMSprop that are tried.
+_RMSPROP = (0.99, 0.9, 0.95)
+#: How fast the first rate of NAdam comes near to that of Adam.
+_NADAM = 0.004
 #: The exponent of the rate of Adafactor's second moment, over the steps.
 _ADAFACTOR = -0.8
 #: The rate of Muon's momentum, and the polynomial that makes a matrix orthogonal in five steps.
@@ -43,6 +48,10 @@ _MUON, _NEWTON_SCHULZ, _ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
 _MUON_COST = 1 << 31
 #: The share of elements that a fit leaves out: those that it explains least.
 LEFT_OUT = 0.02
+#: And all that it explains so many times worse than half of them; and how often it is fitted.
+_ODD, _REFITS = 32.0, 4
+#: How many times what rounding may do the residue of a fit may be that tells how well it is known.
+_NEAR = 4.0
 _WORKING = 2.0**-24
 #: A share of the sizes of elements that is well above all rounding.
 _VISIBLE = 2.0**-8
@@ -60,6 +69,8 @@ MOMENTUM = "SGD with momentum"
 WITHOUT_GRADIENT = ", its momentum alone"
 JUMPED = ", far more than before"
 LOST = ", after an update that was lost"
+#: Such parts of what is told may be a mistake; all else is what the optimizer does.
+MARKS = (RESET, CLIPPED, WITHOUT_GRADIENT, JUMPED, LOST)
 
 
 class _Model(NamedTuple):
@@ -72,8 +83,32 @@ class _Model(NamedTuple):
     """Which term is the parameter itself."""
     lost: int | None = None
     """Which term tells that the last update was made, although the parameter does not show it."""
+    momentum: int | None = None
+    """Which term is the last change."""
+    ahead: int | None = None
+    """Which term is the last gradient, of which Nesterov takes as much off as momentum adds."""
     missing: Array | float = np.inf
     """What is not in the change: its lack tells something if rounding does not hide it."""
+
+    def rate(self, coefficients: Array) -> float:
+        """Return the learning rate."""
+        return -float(coefficients[0]) - (0.0 if self.ahead is None else float(coefficients[self.ahead]))
+
+    def is_admissible(self, coefficients: Array, last_rate: float) -> bool:
+        """Return whether an optimizer may have these coefficients: rates above 0, momentum below 1.
+
+        Args:
+            coefficients: those of the terms.
+            last_rate: the learning rate of the step before; NaN if it is not known.
+        """
+        rate = self.rate(coefficients)
+        if rate <= 0 or (self.decay is not None and coefficients[self.decay] > 0):
+            return False
+        if self.ahead is not None and not 0 < coefficients[self.ahead] < rate:
+            return False
+        carried = 0.5 if self.momentum is None else float(coefficients[self.momentum])
+        # The last change was made with the last rate.
+        return carried > 0 and not (self.momentum is not None and carried * last_rate >= rate)
 
 
 def rate_of(told: str) -> float:
@@ -94,6 +129,8 @@ class _Moments:
     first: Array | float = 0.0
     sizes: Array | float = 0.0
     second: dict[float, Array | float] = field(default_factory=lambda: dict.fromkeys(_BETAS, 0.0))
+    product: float = 1.0
+    """Of the first rates of NAdam."""
 
     def advance(self, gradient: Array) -> None:
         self.first = _BETA * self.first + (1 - _BETA) * gradient
@@ -101,6 +138,7 @@ class _Moments:
         for rate in _BETAS:
             self.second[rate] = rate * self.second[rate] + (1 - rate) * gradient**2
         self.count += 1
+        self.product *= _nadam_rate(self.count)
 
     def models(
         self, value: Array, change: Array, eps: float | None = None, told: str = ""
@@ -120,10 +158,24 @@ class _Moments:
             yield _Model(name, terms, sizes / divisor)
             yield _Model(name, [*terms, value], sizes / divisor, 2)
 
+    def nadam(self, value: Array, gradient: Array) -> Iterator[_Model]:
+        """Yield NAdam, which looks ahead by a part of the gradient."""
+        now, after = _nadam_rate(self.count), _nadam_rate(self.count + 1)
+        ahead, own = after / (1 - self.product * after), (1 - now) / (1 - self.product)
+        divisor = np.sqrt(self.second[_BETAS[0]] / (1 - _BETAS[0] ** self.count)) + _ADAM_EPS
+        direction, sizes = ahead * self.first + own * gradient, ahead * self.sizes + own * np.abs(gradient)
+        terms = [direction / divisor, direction / divisor**2]
+        yield _Model(f"NAdam, betas = {_BETA}, {_BETAS[0]}", terms, sizes / divisor)
+        yield _Model(f"NAdam, betas = {_BETA}, {_BETAS[0]}", [*terms, value], sizes / divisor, 2)
+
+
+def _nadam_rate(count: int) -> float:
+    return float(_BETA * (1 - 0.5 * 0.96 ** (count * _NADAM)))
+
 
 @dataclass(slots=True)
 class _OtherStates:
-    """Those of Lion, Adafactor and Muon of the gradients since they were zero, in float64."""
+    """Those of Lion, RMSprop, Adafactor and Muon of the gradients since they were zero, in float64."""
 
     count: int = 0
     lion: list[Array | float] = field(default_factory=lambda: [0.0] * len(_LION))
@@ -131,6 +183,8 @@ class _OtherStates:
     """The magnitudes that were added up in the momentum of Lion."""
     momentum: Array | float = 0.0
     """That of Muon."""
+    means: list[Array | float] = field(default_factory=lambda: [0.0] * len(_RMSPROP))
+    """The second moments of RMSprop."""
     squares: list[Array | float] = field(default_factory=lambda: [0.0, 0.0])
     """The second moment of Adafactor: by row and by column; of a vector, by element."""
 
@@ -141,11 +195,32 @@ class _OtherStates:
         ]
         self.sizes = _LION[0][1] * self.sizes + (1 - _LION[0][1]) * np.abs(gradient)
         self.momentum = _MUON * self.momentum + gradient
+        self.means = [
+            rate * each + (1 - rate) * gradient**2 for each, rate in zip(self.means, _RMSPROP, strict=True)
+        ]
         new, squares = self.count**_ADAFACTOR, gradient**2
         means = [squares.mean(axis, keepdims=True) if gradient.ndim > 1 else squares for axis in (-1, -2)]
         self.squares = [(1 - new) * old + new * mean for old, mean in zip(self.squares, means, strict=True)]
 
-    def models(self, value: Array, gradient: Array) -> Iterator[_Model]:
+    def models(self, value: Array, gradient: Array, change: Array, last: Array | None) -> Iterator[_Model]:
+        """Yield what they make of a gradient; `last` is the change before this one."""
+        if self.count > 1:  # the first update of Lion and RMSprop is that of Adam
+            yield from self._lion(value, gradient)
+            yield from self._rmsprop(value, gradient, change, last)
+        yield from self.adafactor(value, gradient)
+        yield from self._muon(value, gradient)
+
+    def _rmsprop(self, value: Array, gradient: Array, change: Array, last: Array | None) -> Iterator[_Model]:
+        for rate, mean in zip(_RMSPROP, self.means, strict=True):
+            root, told = np.sqrt(mean), f"alpha = {rate}"
+            for eps in {_ADAM_EPS: 0, _found_eps(gradient, root, value, change) or _ADAM_EPS: 0}:
+                divisor = root + eps
+                terms, size = [gradient / divisor, gradient / divisor**2], np.abs(gradient) / divisor
+                yield _Model(f"RMSprop, {told}", terms, size)
+                if last is not None:
+                    yield _Model(f"RMSprop with momentum, {told}", [*terms, last], size, momentum=2)
+
+    def _lion(self, value: Array, gradient: Array) -> Iterator[_Model]:
         for (fast, slow), after in zip(_LION, self.lion, strict=True):
             before = (after - (1 - slow) * gradient) / slow
             mixed = fast * before + (1 - fast) * gradient
@@ -153,7 +228,8 @@ class _OtherStates:
             # Where rounding decides on the sign, nothing follows.
             doubt = np.where((np.abs(mixed) <= FEW * _WORKING * sizes) & (sizes > 0), np.inf, 1.0)
             yield from _decayed(f"Lion, betas = {fast}, {slow}", np.sign(mixed), value, doubt)
-        yield from self._adafactor(value, gradient)
+
+    def _muon(self, value: Array, gradient: Array) -> Iterator[_Model]:
         if gradient.ndim > 1 and gradient.size * min(gradient.shape[0], gradient[0].size) <= _MUON_COST:
             for told, update in ((", Nesterov", gradient + _MUON * self.momentum), ("", self.momentum)):
                 matrix = np.asarray(update).reshape(len(gradient), -1)
@@ -166,12 +242,13 @@ class _OtherStates:
                         direction = exact.reshape(value.shape)
                         yield from _decayed(f"Muon, momentum = {_MUON}{told}", direction, value, sizes)
 
-    def _adafactor(self, value: Array, gradient: Array) -> Iterator[_Model]:
+    def adafactor(self, value: Array, gradient: Array, told: str = "") -> Iterator[_Model]:
+        """Yield Adafactor."""
         rows, columns = (np.asarray(each) for each in self.squares)
         second = rows * columns / rows.mean(-2, keepdims=True) if gradient.ndim > 1 else rows
         direction = np.where(gradient, gradient, 0.0) / np.sqrt(np.where(second > 0, second, 1.0))
         sums = sum(sum_error(length, _WORKING) for length in gradient.shape[-2:]) / (FEW * _WORKING)
-        yield from _decayed("Adafactor", direction, value, (1 + sums) * np.abs(direction))
+        yield from _decayed(f"Adafactor{told}", direction, value, (1 + sums) * np.abs(direction))
 
 
 def _decayed(family: str, direction: Array, value: Array, sizes: Array) -> Iterator[_Model]:
@@ -205,23 +282,22 @@ def _found_eps(first: Array, root: Array, value: Array, change: Array) -> float:
     """
     step = max(1, first.size // _SAMPLE)
     m, r, p, u = (each.reshape(-1)[::step] for each in (first, root, value, change))
-    matrix = np.stack([m, u, p * r, p], 1)
-    norms = np.linalg.norm(matrix, axis=0)
-    if not (np.isfinite(matrix).all() and norms.all()):
+    begin = _least_squares(np.stack([m, u, p * r, p], 1), -u * r)
+    if begin is None:
         return 0.0
-    eps = float((np.linalg.lstsq(matrix / norms, -u * r, rcond=None)[0] / norms)[1])
+    eps = float(begin[0][1])
     eps = eps if eps > 0 else _DWARFED * float(np.median(r))
     for _ in range(4):
-        fitted = _fitted([m / (r + eps), m / (r + eps) ** 2, p], u)
-        if fitted is None or fitted.coefficients[0] >= 0:
+        found = _least_squares(np.stack([m / (r + eps), m / (r + eps) ** 2, p], 1), u)
+        if found is None or found[0][0] >= 0:
             return 0.0
-        eps = max(eps - float(fitted.coefficients[1] / fitted.coefficients[0]), eps / 8)
+        eps = max(eps - float(found[0][1] / found[0][0]), eps / 8)
     return eps
 
 
 @dataclass(slots=True)
 class ParameterHistory:
-    """What is kept of a parameter from step to step, in float64: 19 numbers for each element."""
+    """What is kept of a parameter from step to step, in float64: 22 numbers for each element."""
 
     value: Array
     gradient: Array | None = None
@@ -256,9 +332,10 @@ class ParameterHistory:
             self.lost = moved, gradient
         self.change = change
         self.value, self.gradient, self.told = after, gradient, told
-        if told.startswith("Adam") and RESET in told:
-            self.moments = _Moments()
+        if RESET in told:
+            self.moments, self.others = _Moments(), _OtherStates()
             self.moments.advance(gradient)
+            self.others.advance(gradient)
 
     def expectations(
         self, gradient: Array, after: Array, known: Sequence[KnownRates] = ()
@@ -275,7 +352,7 @@ class ParameterHistory:
         stored = unit_roundoff(after.dtype)
         some = np.s_[:: max(1, change.size // _SAMPLE)]
         self.fits.clear()
-        for model, fit in self._fits(gradient, change, known) if self.value.size >= _LEAST else ():
+        for model, fit in self._fits(gradient, change, stored, known) if self.value.size >= LEAST else ():
             value, error = self._made(model, fit, stored, some)
             if np.mean(np.abs(new.reshape(-1)[some] - value) <= 2 * error) * 2 < 1:
                 continue
@@ -288,29 +365,56 @@ class ParameterHistory:
             first, *others = fit.coefficients
             is_lost = model.lost is not None or (self.lost is not None and model.family.startswith("Adam"))
             decay = "" if model.decay is None else f", decay = {others[model.decay - 1] / first:.3g}"
-            told = f"{model.family}, lr = {-first:.5g}{decay}{LOST if is_lost else ''}"
+            rate = model.rate(fit.coefficients)
+            told = f"{model.family}, lr = {rate:.4g}{decay}{LOST if is_lost else ''}"
             self.fits[told] = KnownRates(model.family, fit)
             yield Expectation(value.reshape(after.shape), error.reshape(after.shape), told)
 
     def _fits(
-        self, gradient: Array, change: Array, known: Sequence[KnownRates]
+        self, gradient: Array, change: Array, stored: float, known: Sequence[KnownRates]
     ) -> Iterator[tuple[_Model, _Fit]]:
         for model in self._models(gradient, change):
-            own = None if known else _fitted(model.terms, change)
-            if own is not None and own.coefficients[0] < 0:
+            # With another optimizer, the last rate was found otherwise.
+            last_rate = rate_of(self.told) if family_of(self.told) == model.family else np.nan
+            own = None if known else self._fitted(model, change, stored)
+            if own is not None and model.is_admissible(own.coefficients, last_rate):
                 yield model, own
             for family, fit in known:
                 if family == model.family and len(fit.coefficients) == len(model.terms):
                     yield model, fit
 
+    def _fitted(self, model: _Model, change: Array, stored: float) -> _Fit | None:
+        """Fit a model to a change, as far as rounding lets its coefficients be known."""
+        some = np.s_[:: max(1, change.size // _FITTED)]
+        terms = [term.reshape(-1)[some] for term in model.terms]
+        found = _least_squares(np.stack(terms, 1), change.reshape(-1)[some])
+        if found is None:
+            return None
+        coefficients, inverse, residue, kept = found
+        rounding = self._rounding(model, coefficients, stored, some)[kept]
+        spread = [
+            np.sqrt(np.mean(each[np.isfinite(each)] ** 2)) for each in (residue[kept], _NEAR * rounding)
+        ]
+        # What rounding does not explain does not excuse a model that does not fit.
+        return _Fit(coefficients, inverse * (LAMBDA * np.nanmin(spread)) ** 2)
+
+    def _rounding(self, model: _Model, coefficients: Array, stored: float, chosen: slice) -> Array:
+        """Return how far rounding may take elements of the flat parameter from what a model makes."""
+        before, sizes = (np.broadcast_to(each, self.value.shape) for each in (self.value, model.sizes))
+        made = [
+            np.abs(one * term.reshape(-1)[chosen])
+            for one, term in zip(coefficients, model.terms, strict=True)
+        ]
+        size = -coefficients[0] * sizes.reshape(-1)[chosen] + np.sum(made, axis=0)
+        carries = model.momentum is not None or model.family.startswith("SGD")
+        carried = 2 + 2 * np.abs(coefficients[1:]).max(initial=0.0) * carries
+        return np.asarray(FEW * _WORKING * size + stored * carried * np.abs(before.reshape(-1)[chosen]))
+
     def _made(self, model: _Model, fit: _Fit, stored: float, chosen: slice) -> tuple[Array, Array]:
         """Return what an optimizer makes of elements of the flat parameter, and how far off it may be."""
-        before, sizes, *terms = (each.reshape(-1)[chosen] for each in (self.value, model.sizes, *model.terms))
+        before, *terms = (each.reshape(-1)[chosen] for each in (self.value, *model.terms))
         made = [coefficient * term for coefficient, term in zip(fit.coefficients, terms, strict=True)]
-        size = -fit.coefficients[0] * sizes + np.sum(np.abs(made), axis=0)
-        is_sgd = model.family.startswith("SGD")
-        carried = 2 + 2 * np.abs(fit.coefficients[1:]).max(initial=0.0) * is_sgd
-        error = FEW * _WORKING * size + stored * carried * np.abs(before) + fit.doubt(terms)
+        error = self._rounding(model, fit.coefficients, stored, chosen) + fit.doubt(terms)
         return before + np.sum(made, axis=0), error
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
@@ -323,9 +427,11 @@ class ParameterHistory:
             missing = rate_of(self.told) * size if self.told.startswith(MOMENTUM) else 0.0
             for terms in ([-self.change], [-self.change, value]):
                 yield _Model(MOMENTUM + WITHOUT_GRADIENT, terms, np.zeros(()), missing=missing)
-            yield _Model(MOMENTUM, [gradient, self.change], size)
-            yield _Model(MOMENTUM, [gradient, self.change, value], size, 2)
-            yield _Model(f"{MOMENTUM}, Nesterov", [gradient, self.change, self.gradient, value], size, 3)
+            yield _Model(MOMENTUM, [gradient, self.change], size, momentum=1)
+            yield _Model(MOMENTUM, [gradient, self.change, value], size, 2, momentum=1)
+            ahead = [gradient, self.change, self.gradient]
+            yield _Model(f"{MOMENTUM}, Nesterov", ahead, size, momentum=1, ahead=2)
+            yield _Model(f"{MOMENTUM}, Nesterov", [*ahead, value], size, 3, momentum=1, ahead=2)
         if self.lost is not None:
             before, unseen = self.lost
             yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
@@ -333,11 +439,24 @@ class ParameterHistory:
         yield from self.moments.models(value, change)  # with a large eps, Adam is SGD with momentum
         for eps in (0.0, None) if self.clipped.count else ():
             yield from self.clipped.models(value, change, eps, CLIPPED)
-        if self.moments.count > 2 and self.told.startswith("Adam") and RESET not in self.told:
+        if self.moments.count > 2 and RESET not in self.told:
+            yield from self._reset(gradient, change)
+        if self.moments.count > 1:
+            yield from self.moments.nadam(value, gradient)
+        yield from self.others.models(value, gradient, change, self.change)
+
+    def _reset(self, gradient: Array, change: Array) -> Iterator[_Model]:
+        """Yield what the last optimizer makes of a gradient alone: that of most is as with Adam."""
+        family = family_of(self.told)
+        if family.startswith(("Adam,", "NAdam", "RMSprop", "Lion")):
             fresh = _Moments()
             fresh.advance(gradient)
-            yield from fresh.models(value, change, _ADAM_EPS, RESET)
-        yield from self.others.models(value, gradient)
+            models = fresh.models(self.value, change, _ADAM_EPS, RESET)
+            yield from (model._replace(family=f"{family}{RESET}") for model in models)
+        elif family.startswith("Adafactor"):
+            states = _OtherStates()
+            states.advance(gradient)
+            yield from states.adafactor(self.value, gradient, RESET)
 
     def _shows_momentum(self, change: Array) -> bool:
         """Return whether what momentum carries on would be seen in a change."""
@@ -369,23 +488,26 @@ class KnownRates(NamedTuple):
     fit: _Fit
 
 
-def _fitted(terms: Sequence[Array], change: Array) -> _Fit | None:
-    """Fit terms to a change by least squares over some elements, without those that they explain least."""
-    step = max(1, change.size // _FITTED)
-    matrix = np.stack([term.reshape(-1)[::step] for term in terms], 1)
-    target = change.reshape(-1)[::step]
+def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, Array] | None:
+    """Fit columns to a target, without the elements that they explain least; None if that is not possible.
+
+    Returns:
+        The coefficients, the inverse of the products of the columns, what remains, and which elements count.
+    """
     norms = np.linalg.norm(matrix, axis=0)
     if not (np.isfinite(matrix).all() and np.isfinite(target).all() and norms.all() and target.any()):
         return None
     matrix = matrix / norms
-    kept = np.ones(len(target), bool)
-    for _ in range(2):
+    kept = tells = matrix[:, 0] != 0
+    for _ in range(_REFITS):
         fit = np.linalg.lstsq(matrix[kept], target[kept], rcond=None)[0]
         residue = np.abs(matrix @ fit - target)
-        kept = residue <= np.quantile(residue, 1 - LEFT_OUT)
-    spread = np.sqrt(np.mean(residue[kept] ** 2)) * LAMBDA
+        limit = min(np.quantile(residue[tells], 1 - LEFT_OUT), _ODD * np.median(residue[tells]))
+        before, kept = kept, tells & (residue <= limit)
+        if np.array_equal(before, kept):
+            break
     inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept]) / np.outer(norms, norms)
-    return _Fit(fit / norms, inverse * spread**2)
+    return fit / norms, inverse, residue, kept
 
 
 def recorded_update(

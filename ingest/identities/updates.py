@@ -13,7 +13,10 @@ from ingest.identities.definition import Array, wide
 from ingest.identities.limits import unit_roundoff
 from ingest.identities.optimizer import (
     JUMPED,
+    LEAST,
     LEFT_OUT,
+    MARKS,
+    MOMENTUM,
     KnownRates,
     ParameterHistory,
     family_of,
@@ -26,12 +29,18 @@ _NOISE = 2.0**-10
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
 _SAME_RATE = 0.01
+#: And to its own in the step before.
+_OWN_RATE = 0.1
 #: By how many limits what fails by the rates of others is off: eps is not known as well for it as for them.
 _FAR = 64.0
 #: How many times those of the step before a rate and a change are that jump: no schedule does so for a step.
 _JUMP = 10.0
 #: What is told of a parameter that stays the same although it has a gradient.
 NOT_UPDATED = "not updated"
+#: What is told of a parameter that changes otherwise.
+UNKNOWN = "an update that none of the known optimizers gives"
+#: The share of parameters that must follow from an optimizer before it is named.
+_SURE = 0.75
 _OPEN = IdentityCheck("open")
 
 
@@ -45,11 +54,24 @@ class ParameterUpdate:
     after: Array
     found: IdentityCheck = field(default_factory=lambda: _OPEN)
     is_checked: bool = False
+    told_before: str = ""
+    """What the update of the step before told."""
 
     @property
     def moved(self) -> float:
         """The largest change of an element."""
         return float(np.abs(wide(self.after) - self.known.value).max(initial=0.0))
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether several optimizers make this of a parameter.
+
+        Their first updates are alike, and so are the second ones of momentum with Nesterov's look-ahead and
+        without.
+        """
+        family, before = family_of(self.found.told), family_of(self.told_before)
+        is_second = before.startswith("SGD") and not before.startswith(MOMENTUM)
+        return self.known.moments.count == 1 or (family.startswith(MOMENTUM) and is_second)
 
     def check(self, norm: float) -> None:
         """Hold it against its gradient, with what rates it shows; `norm` is that of all gradients."""
@@ -79,20 +101,35 @@ class ParameterUpdate:
         if not self.is_checked:
             return
         if self.found.status != "holds" and self.moved and rates:
-            self.check_with(rates)
-            self.found = _OPEN if self.found.status == "fails" and self.found.times < _FAR else self.found
-        found, known = self.found, self.known
-        moved, size = self.moved, float(np.abs(self.gradient).max(initial=0.0))
-        jumps = self._jumps()
-        known.follow(wide(self.after), self.gradient, found.told if found.status == "holds" else "")
+            self._check_by_others(rates)
+        known, moved, jumps = self.known, self.moved, self._jumps()
+        self.told_before = known.told
+        value = float(np.abs(known.value).max())
+        known.follow(wide(self.after), self.gradient, self.found.told if self.found.status == "holds" else "")
+        if self.found.status == "fails":  # momentum goes on from another change
+            known.change = known.lost = None
+        self.found = self._told(moved, jumps, unit_roundoff(self.after.dtype) * value)
+
+    def _check_by_others(self, rates: Sequence[KnownRates]) -> None:
+        own = self.found
+        self.check_with(rates)
+        if self.found.status == "open":  # each may have a rate of its own
+            self.found = own
+        if self.found.status == "fails" and self.found.times < _FAR:
+            self.found = _OPEN
+
+    def _told(self, moved: float, jumps: str, visible: float) -> IdentityCheck:
+        """Return what is known and told: `moved` is the largest change, `visible` the least that shows."""
+        found, size = self.found, float(np.abs(self.gradient).max(initial=0.0))
         if found.status == "open" and not moved and size:
-            visible = unit_roundoff(self.after.dtype) * float(np.abs(known.value).max())
-            found = IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
-        elif found.status == "holds" and moved:
-            found = replace(found, times=size / moved, told=found.told + jumps)
-        elif found.status == "fails" and _lacks_gradient(found, self.gradient):
-            found = IdentityCheck("open", "what has no gradient is updated otherwise")
-        self.found = found
+            return IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
+        if found.status == "open" and moved and self.after.size >= LEAST:
+            return IdentityCheck("open", UNKNOWN)
+        if found.status == "holds" and moved:
+            return replace(found, times=size / moved, told=found.told + jumps)
+        if found.status == "fails" and _lacks_gradient(found, self.gradient):
+            return IdentityCheck("open", "what has no gradient is updated otherwise")
+        return found
 
 
 def judged(
@@ -120,9 +157,14 @@ def _without_doubtful(
 ) -> Iterator[tuple[ParameterUpdate, IdentityCheck]]:
     told = [each.found.told for each in updates if each.found.status == "holds"]
     least = max(1, _MOST * sum(each.found.status == "fails" for each in updates))
+    is_sure = len(told) >= _SURE * (len(told) + sum(each.found.told == UNKNOWN for each in updates))
     for each in updates:
-        is_doubtful = each.found.status == "fails" and not _is_clear(each.found, told, least)
-        yield each, IdentityCheck("open", "in doubt") if is_doubtful else each.found
+        found = each.found
+        if found.status == "fails" and not _is_clear(found, told, least, each.told_before):
+            found = IdentityCheck("open", "in doubt")
+        is_plain = found.status == "holds" and not any(mark in found.told for mark in MARKS)
+        is_named = is_sure and not each.is_ambiguous
+        yield each, replace(found, told="") if is_plain and not is_named else found
 
 
 def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:
@@ -133,13 +175,18 @@ def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:
     return [rates for rates in told if rates is not None]
 
 
-def _is_clear(found: IdentityCheck, told: Sequence[str], least: int) -> bool:
-    """Return whether an update that fails has the rate of many others, and enough elements to tell that."""
+def _is_clear(found: IdentityCheck, told: Sequence[str], least: int, before: str) -> bool:
+    """Return whether an update that fails has the rate of many others, and enough elements to tell that.
+
+    Or it has nearly the rate that it had before: Adafactor has one for each parameter.
+    """
     rates = [rate_of(one) for one in told if family_of(one) == family_of(found.told)]
     # Of fewer elements, none is left out of the fit: what is wrong with one decides on the rates.
     is_large = found.difference is not None and found.difference.size * LEFT_OUT >= 1
-    is_usual = len(rates) > least and abs(rate_of(found.told) / np.median(rates) - 1) < _SAME_RATE
-    return is_large and bool(is_usual)
+    last = rate_of(before) if family_of(before) == family_of(found.told) else np.nan
+    near = ((np.median(rates or [np.nan]), _SAME_RATE), (last, _OWN_RATE))
+    is_usual = any(abs(rate_of(found.told) / rate - 1) < share for rate, share in near)
+    return is_large and is_usual and len(rates) > least
 
 
 def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:

@@ -51,6 +51,7 @@ def shuffle(b: Array) -> Array:
         (garble(3, 17, 40), "rows", "other", 0, None),
         (garble((slice(16, 32), slice(0, 16))), "block", "other", None, None),
         (garble((slice(None), slice(None))), "everywhere", "other", None, None),
+        (garble((np.arange(0, 48, 2), slice(None))), "scattered", "other", None, None),
         (garble((np.arange(0, 48, 5), np.arange(0, 30, 3))), "scattered", "other", None, None),
         (scale_row, "row", "factor", 0, 2.0),
         (lambda b: b * 4, "everywhere", "factor", None, 4.0),

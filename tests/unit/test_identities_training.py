@@ -12,6 +12,7 @@ from ingest.identities.backward import added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
 from ingest.identities.collectives import results
 from ingest.identities.optimizer import CLIPPED, CLIPPED_AWAY, LOST, RESET, ParameterHistory, rate_of
+from ingest.identities.updates import UNKNOWN, ParameterUpdate, judged
 
 Array = np.ndarray[Any, Any]
 
@@ -66,6 +67,66 @@ def muon(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
         gram = x @ x.T
         x = np.float32(3.4445) * x + (np.float32(-4.775) * gram + np.float32(2.0315) * gram @ gram) @ x
     return np.asarray(p - np.float32(0.02) * x.T)
+
+
+def rmsprop(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
+    v = state["v"] = np.float32(0.95) * state.get("v", np.zeros_like(g)) + np.float32(0.05) * g * g
+    return np.asarray(p - np.float32(1e-3) * g / (np.sqrt(v) + np.float32(1e-6)))
+
+
+def nadam(p: Array, g: Array, state: dict[str, Any], count: int) -> Array:
+    now, after = (0.9 * (1 - 0.5 * 0.96 ** (each * 0.004)) for each in (count, count + 1))
+    product = state["product"] = state.get("product", 1.0) * now
+    m = state["m"] = np.float32(0.9) * state.get("m", np.zeros_like(g)) + np.float32(0.1) * g
+    v = state["v"] = np.float32(0.999) * state.get("v", np.zeros_like(g)) + np.float32(0.001) * g * g
+    root = np.sqrt(v / np.float32(1 - 0.999**count)) + np.float32(1e-8)
+    ahead, own = np.float32(after / (1 - product * after)), np.float32((1 - now) / (1 - product))
+    return np.asarray(p - np.float32(1e-3) * (ahead * m + own * g) / root)
+
+
+def nesterov(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
+    momentum = state["m"] = np.float32(0.9) * state.get("m", np.zeros_like(g)) + g
+    return np.asarray(p - np.float32(1e-2) * (g + np.float32(0.9) * momentum))
+
+
+def unknown(p: Array, g: Array, state: dict[str, Any], count: int) -> Array:
+    """Adam with betas that nobody uses."""
+    m = state["m"] = np.float32(0.7) * state.get("m", np.zeros_like(g)) + np.float32(0.3) * g
+    v = state["v"] = np.float32(0.8) * state.get("v", np.zeros_like(g)) + np.float32(0.2) * g * g
+    root = np.sqrt(v / np.float32(1 - 0.8**count)) + np.float32(1e-8)
+    return np.asarray(p - np.float32(1e-3 / (1 - 0.7**count)) * m / root)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (nesterov, "SGD with momentum, Nesterov, lr = 0.01"),
+        (rmsprop, "RMSprop, alpha = 0.95, lr = 0.001"),
+        (nadam, "NAdam, betas = 0.9, 0.999, lr = 0.001"),
+        (lion, "Lion, betas = 0.9, 0.99, lr = 0.001, decay = 0.1"),
+        (unknown, ""),
+    ],
+)
+def test_an_optimizer_is_told_if_one_alone_gives_the_updates_of_its_parameters(step: Any, told: str) -> None:
+    """The first update is that of several; parameters of few elements fit many."""
+    shapes = [(24, 16), (20,), (40, 12), (16,)]
+    values = [normal(*shape, seed=number) for number, shape in enumerate(shapes)]
+    histories = [ParameterHistory(value.astype(np.float64)) for value in values]
+    states: list[dict[str, Any]] = [{} for _ in shapes]
+    for count in range(1, 7):
+        gradients = [normal(*each, seed=10 * count + number) for number, each in enumerate(shapes)]
+        values = [step(p, g, state, count) for p, g, state in zip(values, gradients, states, strict=True)]
+        updates = [
+            ParameterUpdate(row, history, g.astype(np.float64), after)
+            for row, (history, g, after) in enumerate(zip(histories, gradients, values, strict=True))
+        ]
+        found = [each for _, each in judged(updates, 1.0)]
+        if count == 1:
+            assert {each.told for each in found} == {""}
+    assert not any(each.status == "fails" for each in found)
+    assert {each.told for each in found if each.status == "holds"} == ({told} if told else set())
+    if not told:
+        assert {each.told for each in found} == {UNKNOWN}
 
 
 @pytest.mark.parametrize(("step", "rate"), [(lion, 1e-3), (adafactor, 1e-3), (muon, 0.02)])

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
+from ingest.reader.flow.step_parts import StepPart, parts_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
@@ -89,6 +91,22 @@ class AgreementOfRanks:
             ]
         ).reshape(-1, 3)
 
+    @cached_property
+    def are_distinct(self) -> _Mask:
+        """(pattern,): whether several ranks have a tensor, and no two hold the same bytes."""
+        held, groups, unknown = self._counts.T
+        return np.asarray((held > 1) & (groups == held) & (unknown == 0))
+
+    @cached_property
+    def are_unequal(self) -> _Mask:
+        """(pattern,): whether ranks are known to hold other bytes than others."""
+        return np.asarray(self._counts[:, 1] > 1)
+
+    @cached_property
+    def gradients(self) -> list[tuple[int, int]]:
+        """Gradients and their parameters, by their places."""
+        return gradients_of_parameters(self.keys)
+
     def labels(self, step: int, tensor: int) -> Labels:
         """Return the pattern of a tensor in a step, both by their places."""
         return self.patterns.all[int(self.content[step, tensor])]
@@ -104,8 +122,7 @@ class AgreementOfRanks:
 
     def is_distinct(self, step: int, tensor: int) -> bool:
         """Return whether several ranks have a tensor, and no two hold the same bytes."""
-        held, groups, unknown = self._counts[self.content[step, tensor]]
-        return bool(held > 1 and groups == held and not unknown)
+        return bool(self.are_distinct[self.content[step, tensor]])
 
     def is_known(self, step: int, tensor: int) -> bool:
         """Return whether the bytes of all ranks that have a tensor are known."""
@@ -129,6 +146,37 @@ class AgreementOfRanks:
         apart = (part for part in parts.values() if len({int(mine[place]) for place in part}) > 1)
         return tuple(place for part in apart for place in part)
 
+    def share_gradient(self, gradient: int) -> tuple[int, ...]:
+        """Return the ranks, by their places, that hold the same of a gradient in every step; () if not."""
+        steps = [step for step in range(len(self.content)) if self.holders(step, gradient) > 1]
+        is_shared = all(self.is_replicated(step, gradient) for step in steps)
+        if not (is_shared and any(self.tells[step, gradient] for step in steps)):
+            return ()
+        return tuple(np.flatnonzero(self.labels(steps[0], gradient) != ABSENT).tolist())
+
+    def parted(self, tensor: int, gradient: int, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Return ranks that held the same of a parameter and of its gradient, if they part in the next step.
+
+        Args:
+            tensor: the parameter.
+            gradient: that of the loss by it.
+            numbers: of the steps, one for each: nothing follows for the next one if some between them were
+                not dumped.
+        """
+        for place in range(len(numbers) - 1):
+            is_known = self.is_known(place, tensor) and self.is_known(place, gradient)
+            if not (is_known and self.tells[place, gradient] and numbers[place + 1] == numbers[place] + 1):
+                continue
+            held, passed = self.labels(place, tensor), self.labels(place, gradient)
+            now, apart = self.labels(place + 1, tensor), self.splits(place, tensor, tensor, later=1)
+            if any(
+                held[one] == held[other] and passed[one] == passed[other] and now[one] != now[other]
+                for one, other in combinations(apart, 2)
+            ):
+                labels = dict.fromkeys(held[[*apart]].tolist())
+                return tuple(tuple(np.flatnonzero(held == label).tolist()) for label in labels)
+        return ()
+
     def alike(self) -> list[list[int]]:
         """Return sets of tensors that have one kind, and the same pattern in each step."""
         columns = np.concatenate([self.content * 2 + self.tells, self.kinds[None].astype(np.int32)])
@@ -138,6 +186,29 @@ class AgreementOfRanks:
         order = np.argsort(inverse.reshape(-1), kind="stable")
         ends = np.flatnonzero(np.diff(inverse.reshape(-1)[order])) + 1
         return [part.tolist() for part in np.split(order, ends)] if self.keys else []
+
+
+def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
+    """Return gradients and their parameters, by their places.
+
+    A gradient that several passes add up is that of the last, of which the update is made.
+    """
+    places = {key: place for place, key in enumerate(keys)}
+    gradients = [place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT]
+    ordered = sorted(gradients, key=lambda place: keys[place].occurrence)
+    whole = {keys[place]._replace(occurrence=0): place for place in ordered}
+    named = ((whole[key], [other for other in _parameters_of(key) if other in places]) for key in whole)
+    return sorted((place, places[known[0]]) for place, known in named if known)
+
+
+def _parameters_of(gradient: TensorKey) -> list[TensorKey]:
+    """Return the possible names of the parameter of a gradient."""
+    names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
+    candidates = [
+        gradient._replace(op_type="Parameter"),
+        *(gradient._replace(op_name=name) for name in names),
+    ]
+    return [key for key in candidates if key != gradient]
 
 
 def observe(

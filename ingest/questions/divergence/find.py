@@ -17,7 +17,7 @@ from ingest.questions.divergence.absent import (
     ranks_elsewhere,
 )
 from ingest.questions.divergence.agreement import AgreementOfRanks, observe
-from ingest.questions.divergence.broken_operators import BrokenOperatorFinder, with_bits
+from ingest.questions.divergence.broken_operators import broken_operators
 from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
 from ingest.questions.divergence.expectations import Expectations, Partition, TensorHistory, history_of
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
@@ -35,7 +35,7 @@ from ingest.reader.tensor_filter import BlockFilter, FilterFields
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.rules.names import parse_range
-from workers.store.consolidated.blocks import Block, TensorKey
+from workers.store.consolidated.blocks import TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
 #: tensors.
@@ -195,14 +195,8 @@ class _DivergenceSearch:
             missed_ranks: look for ranks that are missing, too.
             layout: look for tensors that ranks hold wrongly, too.
         """
-        operators = BrokenOperatorFinder(self.statistics.axis)
         parameters = ReplicaCounts(self.ranks, self.statistics.axis)
-
-        def visit(block: Block) -> None:
-            operators.visit(block)
-            parameters.visit(block)
-
-        seen = observe(self.statistics, self.ranks, visit)
+        seen = observe(self.statistics, self.ranks, parameters.visit)
         if self.replicas is None and (groups := parameters.grid()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
@@ -217,7 +211,7 @@ class _DivergenceSearch:
         missing = self._absent(missed_ranks=missed_ranks)
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(seen, self.snapshot, blocks, chosen)
-        broken, notes_on_operators = operators.broken(chosen)
+        broken, notes_on_operators = broken_operators(seen, self.statistics, chosen)
         self.notes += notes + notes_on_operators
         return Divergence(
             store=self.snapshot.store.url,
@@ -229,7 +223,7 @@ class _DivergenceSearch:
             missing=(*missing, *tensors),
             notes=tuple(self.notes),
             left_out=self.snapshot.left_out,
-            broken=with_bits(broken, self.snapshot),
+            broken=broken,
             misplaced=misplaced,
         )
 
@@ -273,7 +267,7 @@ class _DivergenceSearch:
         rows: list[Differing] = []
         never: list[int] = []
         sometimes: list[int] = []
-        for members, history, expected in _decide(expectations, seen, chosen):
+        for members, history, expected in _decide(expectations, seen, chosen, self.steps):
             if expected is not None:
                 rows += finder.find(members, history, expected)
             elif expectations.differs(history.patterns, (history.universe,)):
@@ -348,13 +342,14 @@ def _follows(onset: Odd, misplaced: Iterable[LayoutFinding]) -> bool:
 
 
 def _decide(
-    expectations: Expectations, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_]
+    expectations: Expectations, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_], numbers: Sequence[int]
 ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.
     alike = [(members, history_of(seen, members[0])) for members in seen.alike()]
     for members, history in alike:
         expectations.learn(history, len(members))
+    gradient_of = {parameter: gradient for gradient, parameter in seen.gradients}
     decided = []
     for members, history in alike:
         expected = expectations.decide(history)
@@ -365,6 +360,11 @@ def _decide(
         for tensor in members:
             if chosen[tensor]:
                 last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
+                if last is None and tensor in gradient_of:
+                    gradient = gradient_of[tensor]
+                    shared = seen.share_gradient(gradient)
+                    # Ranks that step with the same gradient have the same parameter.
+                    last = (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
                 by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last

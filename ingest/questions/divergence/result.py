@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ingest.identities.evidence import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.question import ERROR, Answer, Note, Part, Table, Texts
+from ingest.questions.question import Answer, Note, Part, Table, Texts
 from ingest.reader.anatomy import BitDifference
 from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut
@@ -18,7 +18,8 @@ from workers.store.consolidated.blocks import TensorKey
 
 #: What is said of a store in which nobody is known to be a replica.
 NOTHING_COMPARED = (
-    "nothing could be compared: no two ranks agree on a parameter or on the output of a collective"
+    "nothing could be compared: no two ranks agree on a parameter or on the output of a collective, as where "
+    "each has its part or its stage"
 )
 #: Statistics to print, the most telling first, and how many.
 _TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
@@ -298,7 +299,7 @@ class Divergence(Answer):
             yield self._groups_table()
         yield from (Note(note) for note in self.notes)
         if self.agree and not self.groups:
-            yield Note(f"{NOTHING_COMPARED}\n  Name the replicas with --group.", ERROR)
+            yield Note(f"{NOTHING_COMPARED}\n  If some are replicas, name them with --group.")
 
 
 def _misplaced_text(finding: LayoutFinding) -> str:

@@ -17,7 +17,7 @@ from ingest.identities.audit import StepAudit
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.questions.divergence.agreement import AgreementOfRanks
-from ingest.questions.placement.agree import MANY, PARAMETER, Kind, kind_of
+from ingest.questions.placement.agree import MANY, Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.placement.states import OUT_OF_STEP, States
@@ -42,7 +42,6 @@ from ingest.questions.placement.sums import (
 )
 from ingest.reader.choice import named_ranges
 from ingest.reader.mesh import replica_groups
-from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
 from workers.store.consolidated.blocks import TensorKey
@@ -96,13 +95,14 @@ class MistakeSearch:
         self.left = _BUDGET if self.partial or (thorough and self.layers) else 0
         self._thorough = thorough
         self._states = States(seen.keys)
+        self.is_told = False
         self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
         self.batch = _batch_of(seen.keys)
         self.layers_read = _outputs_with_gradients(seen.keys)
         self.beside = {
             gradient: beside for layer in self.layers for gradient, beside in layer.learns_beside()
         }
-        self._gradients = gradients_of_parameters(seen.keys)
+        self._gradients = seen.gradients
         self._apart = self._fed_apart()
 
     def _partial_sums(self) -> list[int]:
@@ -140,9 +140,10 @@ class MistakeSearch:
         if self.batch is None:
             return []
         ranks = self.snapshot.ranks
+        self.is_told = True
         if told := replica_groups(self.snapshot.store.coordinates(ranks)):
             return [[ranks.index(rank) for rank in group if rank in ranks] for group in told]
-        steps = range(len(self.seen.content))
+        self.is_told, steps = False, range(len(self.seen.content))
         apart = (step for step in steps if self.seen.is_distinct(step, self.batch))
         return [np.flatnonzero(self.seen.labels(step, self.batch) >= 0).tolist() for step in apart][:1]
 
@@ -312,8 +313,29 @@ class _StepOfSums:
     def inputs(self) -> Iterator[_Mistake]:
         """Yield that ranks read the same batch which should have batches of their own."""
         if ranks := self._search.shares_batch(self._number):
-            text = f"{named_ranges('rank', ranks)} read the same bytes, and are fed apart elsewhere"
+            fed = (
+                "the mesh says that they are data-parallel"
+                if self._search.is_told
+                else "other ranks or steps differ"
+            )
+            text = f"{named_ranges('rank', ranks)} read the same bytes; {fed}"
             yield self.mistake(self._search.batch or 0, ranks, "same batch on two ranks", "shown", text)
+        elif self._unshared and (apart := self._fed_otherwise()):
+            text = f"{named_ranges('rank', apart)} have parts of one model by the mesh, and read other bytes"
+            yield self.mistake(self._search.batch or 0, apart, "ranks differ", "open", text)
+
+    def _fed_otherwise(self) -> tuple[int, ...]:
+        """Return ranks that differ in their place along `tp` alone, and read other batches; () if none do."""
+        batch = self._search.batch
+        groups: dict[object, list[int]] = {}
+        for rank in () if batch is None else self._values.holders(batch):
+            others = tuple(
+                (axis, place.rank) for axis, place in self._coordinates[rank].items() if axis != "tp"
+            )
+            if "tp" in self._coordinates[rank]:
+                groups.setdefault(others, []).append(rank)
+        apart = (group for group in groups.values() if not self._holds_same(batch or 0, group))
+        return tuple(next(apart, ()))
 
     def outputs(self) -> Iterator[_Mistake]:
         """Yield outputs of linear layers that are not the sum that they should be."""
@@ -742,27 +764,7 @@ def _outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
     return [(output, gradient) for output, gradient in outputs if gradient >= 0]
 
 
-def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
-    """Return gradients and their parameters, by their places.
-
-    A gradient that several passes add up is that of the last, of which the update is made.
-    """
-    places = {key: place for place, key in enumerate(keys)}
-    gradients = [place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT]
-    ordered = sorted(gradients, key=lambda place: keys[place].occurrence)
-    whole = {keys[place]._replace(occurrence=0): place for place in ordered}
-    named = ((whole[key], [other for other in parameters_of(key) if other in places]) for key in whole)
-    return sorted((place, places[known[0]]) for place, known in named if known)
-
-
 def is_bias(key: TensorKey) -> bool:
     """Return whether a tensor is a bias, by its name."""
     name = f"{key.op_type}.{key.op_name}".lower()
     return "bias" in name and "grad" not in name
-
-
-def parameters_of(gradient: TensorKey) -> list[TensorKey]:
-    """Return the possible names of the parameter of a gradient."""
-    names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
-    candidates = [gradient._replace(op_type=PARAMETER), *(gradient._replace(op_name=name) for name in names)]
-    return [key for key in candidates if key != gradient]

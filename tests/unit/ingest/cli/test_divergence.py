@@ -70,7 +70,7 @@ def test_ranks_without_anything_in_common_cannot_be_compared(
     for rank in range(2):
         run.op("MatMul.net-op0", (), [numbers(rank, 2, 3)], rank=rank)
     ingest_directly(made.root, store)
-    assert "Name the replicas with --group." in answer("divergence", store, code=1).stderr
+    assert "name them with --group." in answer("divergence", store).stderr
 
 
 def test_that_nothing_could_be_compared_is_said_although_a_step_is_damaged(
@@ -83,7 +83,7 @@ def test_that_nothing_could_be_compared_is_said_although_a_step_is_damaged(
     shutil.rmtree(only(store, "rank_2/step_0/*/index"))
     done = answer("divergence", store, code=3)
     assert "left out: rank 2 step 0: damaged: index/" in done.stderr
-    assert "error: nothing could be compared" in done.stderr
+    assert "note: nothing could be compared" in done.stderr
 
 
 def test_only_replicas_by_the_mesh_are_compared(odd: Path, answer: Answer) -> None:

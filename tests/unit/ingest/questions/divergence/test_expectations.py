@@ -72,6 +72,37 @@ def test_a_weight_that_never_agreed_is_off_where_its_gradient_agrees() -> None:
     assert "Adam.part.input.0" in found.notes[0]
 
 
+def test_a_parameter_is_off_if_ranks_part_that_shared_it_and_its_gradient() -> None:
+    """One step is enough: the next value follows from both. With other gradients, each may have its part."""
+    made = Replicas()
+    for step in range(4):
+        for rank in range(2):
+            apart = 50 * (rank and step > 0)
+            made.put(
+                rank,
+                step,
+                {
+                    "Parameter.shared.output.0": 10 * step + apart + 1,
+                    "Gradient.shared.output.0": 10 * step + 2 + 500 * (rank and step > 0),
+                    "Parameter.part.output.0": 10 * step + apart + 3,
+                    "Gradient.part.output.0": 10 * step + 4 + 500 * rank,
+                    "Parameter.norm.output.0": 10 * step + 5,
+                },
+            )
+    found = divergence(made.store)
+    assert summary(found) == [((0, 1), 1, "Parameter.shared.output.0")]
+    assert len(found.differences) == 1
+
+
+def test_parameters_that_step_with_one_gradient_are_one() -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(2):
+            names = {"Parameter.w.output.0": 10 * step + rank + 1, "Gradient.w.output.0": 10 * step + 5}
+            made.put(rank, step, names | {"Parameter.norm.output.0": 10 * step + 7})
+    assert summary(divergence(made.store)) == [((0, 1), 0, "Parameter.w.output.0")]
+
+
 def test_any_tensor_that_agreed_long_enough_is_missed() -> None:
     made = Replicas()
     for step in range(5):
