@@ -79,6 +79,8 @@ class AgreementOfRanks:
     constant: _Mask
     """(step, tensor): whether all elements are the same, or none is finite, on every rank that has it."""
     patterns: Patterns
+    sizes: npt.NDArray[np.float64]
+    """(tensor,): how many elements it has, in the last step and on the first rank that have it; or NaN."""
 
     @cached_property
     def _counts(self) -> npt.NDArray[np.int64]:
@@ -106,6 +108,11 @@ class AgreementOfRanks:
     def gradients(self) -> list[tuple[int, int]]:
         """Gradients and their parameters, by their places."""
         return gradients_of_parameters(self.keys)
+
+    @cached_property
+    def gradient_of(self) -> dict[int, int]:
+        """By parameter, its gradient of as many elements: that of a shard may be whole."""
+        return {own: gradient for gradient, own in self.gradients if self.sizes[own] == self.sizes[gradient]}
 
     def labels(self, step: int, tensor: int) -> Labels:
         """Return the pattern of a tensor in a step, both by their places."""
@@ -226,6 +233,7 @@ def observe(
     """
     patterns = Patterns(len(ranks))
     content, tells, constant = [], [], []
+    sizes = np.zeros(0)
     kinds = np.zeros(0, np.int8)
     parameters: dict[int, U64] = {}
     for block in statistics.blocks():
@@ -233,6 +241,9 @@ def observe(
         new = [slot_kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
         kinds = np.concatenate([kinds, np.array(new, np.int8)])
         visit(block)
+        sizes = np.pad(sizes, (0, len(kinds) - len(sizes)), constant_values=np.nan)
+        counts = block.statistic("count")[block.present.argmax(axis=0), np.arange(len(kinds))]
+        sizes = np.where(block.present.any(axis=0), counts, sizes)
         content.append(patterns.numbers(labels_of(block, ranks)))
         tells.append(telling(block))
         constant.append(np.asarray((~block.present | _tells_nothing(block)).all(axis=0)))
@@ -251,6 +262,7 @@ def observe(
         widened(tells, 0),
         widened(constant, 1),
         patterns,
+        sizes,
     )
 
 

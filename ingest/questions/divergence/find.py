@@ -349,7 +349,6 @@ def _decide(
     alike = [(members, history_of(seen, members[0])) for members in seen.alike()]
     for members, history in alike:
         expectations.learn(history, len(members))
-    gradient_of = {parameter: gradient for gradient, parameter in seen.gradients}
     decided = []
     for members, history in alike:
         expected = expectations.decide(history)
@@ -360,8 +359,8 @@ def _decide(
         for tensor in members:
             if chosen[tensor]:
                 last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
-                if last is None and tensor in gradient_of:
-                    gradient = gradient_of[tensor]
+                if last is None and tensor in seen.gradient_of:
+                    gradient = seen.gradient_of[tensor]
                     shared = seen.share_gradient(gradient)
                     # Ranks that step with the same gradient have the same parameter.
                     last = (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
