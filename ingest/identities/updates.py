@@ -41,6 +41,8 @@ NOT_UPDATED = "not updated"
 UNKNOWN = "an update that none of the known optimizers gives"
 #: The share of parameters that must follow from an optimizer before it is named.
 _SURE = 0.75
+#: And one of so many, at least, must have it: matrices and vectors may have optimizers of their own.
+_FEW = 4
 _OPEN = IdentityCheck("open")
 
 
@@ -156,6 +158,7 @@ def _without_doubtful(
     updates: Sequence[ParameterUpdate],
 ) -> Iterator[tuple[ParameterUpdate, IdentityCheck]]:
     told = [each.found.told for each in updates if each.found.status == "holds"]
+    families = Counter(map(family_of, told))
     least = max(1, _MOST * sum(each.found.status == "fails" for each in updates))
     is_sure = len(told) >= _SURE * (len(told) + sum(each.found.told == UNKNOWN for each in updates))
     for each in updates:
@@ -163,7 +166,9 @@ def _without_doubtful(
         if found.status == "fails" and not _is_clear(found, told, least, each.told_before):
             found = IdentityCheck("open", "in doubt")
         is_plain = found.status == "holds" and not any(mark in found.told for mark in MARKS)
-        is_named = is_sure and not each.is_ambiguous
+        # What holds for few parameters alone may hold by chance, as where a gradient is rounding noise.
+        is_usual = _FEW * families[family_of(found.told)] >= len(told)
+        is_named = is_sure and is_usual and not each.is_ambiguous
         yield each, replace(found, told="") if is_plain and not is_named else found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
-from ingest.reader.flow.step_parts import StepPart, parts_of
+from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
