@@ -26,7 +26,7 @@ from workers.store.consolidated.cubes import (
     unique_names,
 )
 from workers.store.opening import connect, resolve
-from workers.store.sketches import histograms
+from workers.store.sketches import HISTOGRAM_TABLE, counted_rows
 from workers.store.tables import Tables
 
 STATE = CubeState("epoch", 3, 1, (0, 2), CubeGrid(2, 64, 16, 8), 4, 2, 70, "2026-01-02T03:04:05+00:00")
@@ -103,18 +103,18 @@ def index() -> Tables:
 
 
 def entries_of(rows: dict[int, list[list[int]]]) -> np.ndarray:
-    return histograms.TABLE.gathered(list(rows), [*map(len, rows.values())], [*map(np.array, rows.values())])
+    return HISTOGRAM_TABLE.gathered(list(rows), [*map(len, rows.values())], [*map(np.array, rows.values())])
 
 
 def test_a_histogram_that_contradicts_the_statistics_counts_as_missing(index: Tables) -> None:
-    counted = histograms.counted_rows(index)
+    counted = counted_rows(index)
     wrong = [[[1, 2, 0], [-1, 0, 1]], [[999, 3, 1]], [[1, 3, -1]]]
     for bins in wrong:
         rows = dict.fromkeys(counted, BINS) | {counted[0]: bins}
         sketched = sketched_rows(index, entries_of(rows))
         assert sketched.without == 1
         assert sketched.rows.tolist() == counted[1:]
-    assert sketched_rows(index, histograms.TABLE.empty()).without == len(counted)
+    assert sketched_rows(index, HISTOGRAM_TABLE.empty()).without == len(counted)
 
 
 def key(name: str, graph: str = "0", net: str = "Net", copy: int = 0) -> TensorKey:

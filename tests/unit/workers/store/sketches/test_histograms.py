@@ -14,18 +14,18 @@ from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
-from workers.store.sketches import histograms, sketch_tables
+from workers.store.sketches import HISTOGRAM_TABLE, SKETCH_PATHS
 
 ENTRIES = np.array([[0, -1, 2, 0], [0, 3, 0, 1], [4, 0, 1, 1]])
 
 
 def decoded(document: Mapping[str, Any], chunk: bytes | None) -> list[list[int]]:
-    rows: list[list[int]] = histograms.TABLE.decode(dict(document), chunk, "rank 0 step 1").tolist()
+    rows: list[list[int]] = HISTOGRAM_TABLE.decode(dict(document), chunk, "rank 0 step 1").tolist()
     return rows
 
 
 def test_damage_is_named() -> None:
-    documents, chunks = histograms.TABLE.encode(ENTRIES)
+    documents, chunks = HISTOGRAM_TABLE.encode(ENTRIES)
     document, chunk = documents["histograms"], chunks["histograms/c/0/0"]
     without = {**document, "attributes": {"fields": ["row", "exponent", "positive", "other"]}}
     for wrong, data, reason in (
@@ -52,7 +52,7 @@ def test_copies_share_the_histogram_of_one_row(made: MadeDump, store: Path) -> N
     assert first.at_most(8).low == 8
     assert bits.at_most(8).low == 0
     assert (zeros.finite, zeros.nonzero) == (3, 0)
-    assert len(histograms.TABLE.own(read_entries(step))) == 2
+    assert len(HISTOGRAM_TABLE.own(read_entries(step))) == 2
 
 
 def test_a_step_without_sketches_is_byte_for_byte_as_before(dumps: DumpLibrary, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_step_without_sketches_is_byte_for_byte_as_before(dumps: DumpLibrary, 
     without, with_them = contents
     added = with_them.keys() - without.keys()
     assert {path.name for path in added} == {"zarr.json", "0"}
-    assert all(sketch_tables.PATHS & set(path.parts) for path in added)
+    assert all(SKETCH_PATHS & set(path.parts) for path in added)
     changed = {path for path, data in without.items() if with_them[path] != data}
     assert all(path.name == "zarr.json" and len(path.parts) == 3 for path in changed)  # the commits
 
