@@ -111,6 +111,8 @@ class ParameterUpdate:
         if self.found.status == "fails":  # momentum goes on from another change
             known.change = known.lost = None
         self.found = self._told(moved, jumps, unit_roundoff(self.after.dtype) * value)
+        if self.found.status == "fails" and _lacks_gradient(self.found, self.gradient):
+            self.found = IdentityCheck("open", "what has no gradient is updated otherwise")
 
     def _check_by_others(self, rates: Sequence[KnownRates]) -> None:
         own = self.found
@@ -129,8 +131,6 @@ class ParameterUpdate:
             return IdentityCheck("open", UNKNOWN)
         if found.status == "holds" and moved:
             return replace(found, times=size / moved, told=found.told + jumps)
-        if found.status == "fails" and _lacks_gradient(found, self.gradient):
-            return IdentityCheck("open", "what has no gradient is updated otherwise")
         return found
 
 

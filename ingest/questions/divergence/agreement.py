@@ -161,6 +161,11 @@ class AgreementOfRanks:
             return ()
         return tuple(np.flatnonzero(self.labels(steps[0], gradient) != ABSENT).tolist())
 
+    def _tells_next(self, step: int, tensor: int, gradient: int) -> bool:
+        """Return whether the next value of a parameter follows from what is known of a step."""
+        is_known = self.is_known(step, tensor) and self.is_known(step, gradient)
+        return is_known and bool(self.tells[step, gradient])
+
     def parted(self, tensor: int, gradient: int, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return ranks that held the same of a parameter and of its gradient, if they part in the next step.
 
@@ -171,8 +176,7 @@ class AgreementOfRanks:
                 not dumped.
         """
         for place in range(len(numbers) - 1):
-            is_known = self.is_known(place, tensor) and self.is_known(place, gradient)
-            if not (is_known and self.tells[place, gradient] and numbers[place + 1] == numbers[place] + 1):
+            if numbers[place + 1] > numbers[place] + 1 or not self._tells_next(place, tensor, gradient):
                 continue
             held, passed = self.labels(place, tensor), self.labels(place, gradient)
             now, apart = self.labels(place + 1, tensor), self.splits(place, tensor, tensor, later=1)
