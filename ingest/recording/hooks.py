@@ -396,12 +396,10 @@ class StepHooks:
         self._handles: list[Any] = []
         self._compiled_calls = CompiledCalls(self.before, self.after)
         self._backward_ends = False
+        self._awaits_parameters = "parameters" in self._of
 
     def attach(self) -> None:
-        """Begin to record; parameters first."""
-        if "parameters" in self._of:
-            for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
-                self._parameter("Parameter", name, tensor)
+        """Begin to record."""
         for module in self.names.modules:
             # The hooks of the outermost module are those that count the steps.
             if module is self._model or isinstance(module, self._torch.jit.ScriptModule):
@@ -414,6 +412,17 @@ class StepHooks:
                     module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
                 )
 
+    def take_parameters(self) -> None:
+        """Record parameters and buffers, once: as late as when the first module is called.
+
+        A step that begins when the optimizer ends is not one yet for them: they may be sent to other ranks
+        (ZeRO), clamped, or replaced by an average first.
+        """
+        if self._awaits_parameters:
+            self._awaits_parameters = False
+            for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
+                self._parameter("Parameter", name, tensor)
+
     def detach(self) -> None:
         """Remove all hooks."""
         for handle in self._handles:
@@ -425,6 +434,7 @@ class StepHooks:
         """Record what a module is called with."""
         if self._sink is None or self._torch.compiler.is_compiling():
             return
+        self.take_parameters()
         graph = self._graph()
         if not graph:
             self._backward_ends = False  # one that failed has called nobody

@@ -140,10 +140,10 @@ def record(
                 ...
 
     In the steps that are recorded, hooks see the inputs and outputs of modules, the gradients of outputs, the
-    parameters and buffers before the step, and the gradients of parameters after the backward pass and its
-    reductions. A thread writes them below `directory/recorded/`, which `dump-ingest ingest` and `watch` read.
-    Between those steps, nothing is hooked but the model itself. Ranks of `torch.distributed` write side by
-    side into one directory.
+    parameters and buffers when the first module is called, and the gradients of parameters after the
+    backward pass and its reductions. A thread writes them below `directory/recorded/`, which `dump-ingest
+    ingest` and `watch` read. Between those steps, nothing is hooked but the model itself. Ranks of
+    `torch.distributed` write side by side into one directory.
 
     Memory: at most `queue_nbytes` of host memory for copies of elements, and 64 MiB for statistics; on an
     accelerator, a clone of each tensor until it has been copied.

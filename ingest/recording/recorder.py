@@ -453,6 +453,8 @@ class Recorder:
         is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch has no public one)
         if self._choice.advance == "forward" and not is_again:
             self._next()
+        if self._hooks is not None:
+            self._hooks.take_parameters()
 
     def _take_call(
         self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
@@ -566,9 +568,11 @@ class Recorder:
             )
 
     def _end(self, ended: str) -> None:
-        hooks, self._hooks = self._hooks, None
+        hooks = self._hooks
         if hooks is None or self.step is None:
             return
+        hooks.take_parameters()  # of a step in which nothing was called
+        self._hooks = None
         hooks.detach()
         if self._functions is not None:
             self._functions.end()

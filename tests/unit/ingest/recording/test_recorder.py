@@ -113,6 +113,21 @@ def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any,
     ]
 
 
+def test_parameters_are_those_that_a_step_begins_with(torch: Any, tmp_path: Path) -> None:
+    """What another rank sends after the optimizer, or what an average replaces, belongs to the next step."""
+    net = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    with ingest.record(net, tmp_path, of="parameters", what="tensors", advance="optimizer"):
+        for step in range(2):
+            torch.nn.init.constant_(net.weight, step)
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        torch.nn.init.constant_(net.weight, 2)
+    ingest_directly(tmp_path, tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    assert [tensor.read().tolist() for tensor in store.tensors()] == [[[0, 0]], [[1, 1]], [[2, 2]]]
+
+
 @pytest.mark.parametrize("kind", ["dict", "tuple", "dataclass", "namedtuple", "nested"])
 def test_outputs_of_any_structure_are_looked_into(
     kind: str, nets: ModuleType, torch: Any, tmp_path: Path
