@@ -200,6 +200,13 @@ class Expectations:
                 return partition
         return None
 
+    def begun(self, history: TensorHistory) -> Partition | None:
+        """Return within which ranks a tensor agreed in the first step, if agreeing meant something there."""
+        if not (history.tells and history.tells[0]):
+            return None
+        partition = partition_of(self._patterns[history.patterns[0]])
+        return partition if partition and _covers(partition, history.universe) else None
+
     def decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:
         """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated, NamedTuple, TypeAlias, Unpack
@@ -354,6 +355,7 @@ def _decide(
         expected = expectations.decide(history)
         expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
         decided.append((members, history, expected))
+    usual = _usual_of_parameters(seen, decided)
     for members, history, expected in decided:
         by_expected: dict[Partition | None, list[int]] = {}
         for tensor in members:
@@ -364,9 +366,27 @@ def _decide(
                     shared = seen.share_gradient(gradient)
                     # Ranks that step with the same gradient have the same parameter.
                     last = (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
+                    begun = expectations.begun(history)
+                    last = last or (begun if begun == usual.get(history.universe) else None)
                 by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last
+
+
+def _usual_of_parameters(
+    seen: AgreementOfRanks, decided: Iterable[tuple[list[int], TensorHistory, Partition | None]]
+) -> dict[tuple[int, ...], Partition]:
+    """Return by universe the partition of more than half of the parameters that have a gradient."""
+    counts: dict[tuple[int, ...], Counter[Partition | None]] = {}
+    for members, history, expected in decided:
+        trained = sum(tensor in seen.gradient_of for tensor in members)
+        counts.setdefault(history.universe, Counter())[expected] += trained
+    most = {universe: counter.most_common(1)[0] for universe, counter in counts.items()}
+    return {
+        universe: partition
+        for universe, (partition, count) in most.items()
+        if partition is not None and 2 * count > counts[universe].total()
+    }
 
 
 def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:

@@ -94,6 +94,18 @@ def test_a_parameter_is_off_if_ranks_part_that_shared_it_and_its_gradient() -> N
     assert len(found.differences) == 1
 
 
+def test_a_parameter_is_off_if_ranks_began_with_it_as_with_most_others() -> None:
+    """Of a gradient that was dumped before it was reduced, nothing follows."""
+    made = Replicas()
+    for step in range(4):
+        for rank in range(2):
+            names = {"Parameter.odd.output.0": 10 * step + 1 + 50 * (rank and step > 0)}
+            names |= {f"Parameter.{name}.output.0": 10 * step + value for name, value in (("a", 2), ("b", 3))}
+            gradients = {name.replace("Parameter", "Gradient"): 500 * rank + at for name, at in names.items()}
+            made.put(rank, step, names | gradients)
+    assert summary(divergence(made.store)) == [((0, 1), 1, "Parameter.odd.output.0")]
+
+
 def test_parameters_that_step_with_one_gradient_are_one() -> None:
     made = Replicas()
     for step in range(3):
