@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 from ingest.identities.audit import (
     ADDED,
     NOT_REDUCED,
-    OWN_UPDATE,
     RECOMPUTED,
     REDUCED,
     SEQUENTIAL,
@@ -307,18 +306,6 @@ class _RankPatterns:
                 self._alone(),
             ),
             (
-                "missing reduction",
-                Level.SHOWN,
-                "follows from the gradient of this rank alone; others follow from the sum over ranks",
-                self._alone_in_update(),
-            ),
-            (
-                "factor",
-                Level.SHOWN,
-                "is the sum over ranks; that of most parameters is the mean",
-                self._summed(),
-            ),
-            (
                 "update does not happen",
                 Level.SHOWN,
                 "has a gradient and does not change; other parameters do",
@@ -367,25 +354,6 @@ class _RankPatterns:
                     # A gradient may be reduced after it was dumped: then the parameters stay the same.
                     if each.told == NOT_REDUCED and each.name.removeprefix("Gradient.") in self._parted:
                         found[each.name].append(step)
-        return found
-
-    def _alone_in_update(self) -> dict[str, list[int]]:
-        """Return parameters that were changed by the gradient of one rank, in their first such step."""
-        first: dict[str, list[int]] = {}
-        for step, seen in sorted(self._updates.items()):
-            for each in seen:
-                if OWN_UPDATE in each.told:
-                    first.setdefault(each.name, [step])
-        return first
-
-    def _summed(self) -> dict[str, list[int]]:
-        """Return gradients that are sums over ranks where more are means: both are told from each other."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for step, seen in self._gradients.items():
-            names = {told: [each.name for each in seen if each.told == told] for told in REDUCED}
-            mean, total = names.values()
-            for name in total if len(mean) > len(total) else ():
-                found[name].append(step)
         return found
 
     def _unchanged(self) -> dict[str, list[int]]:
