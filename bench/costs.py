@@ -40,6 +40,19 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+class Footprint(NamedTuple):
+    """What lies at a path, a file or a directory."""
+
+    nbytes: int
+    objects: int
+
+
+def footprint(path: Path) -> Footprint:
+    """Return the bytes and the number of the files at a path."""
+    sizes = [file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()]
+    return Footprint(sum(sizes), len(sizes))
+
+
 def copy_cost(dump: Path, target: Path) -> Cost:
     """Copy a dump with `cp -r`; return what it took."""
     return command_cost(["cp", "-r", str(dump), str(target)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from bench.costs import Cost, command_cost, copy_cost
+from bench.costs import Cost, Footprint, command_cost, copy_cost, footprint
 from bench.load import build, read_replicated
 from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.parts.pooling import REPLICATED
@@ -38,10 +38,8 @@ _PEERS = {
 class _Packed(NamedTuple):
     """What one way took, and what is there afterwards."""
 
-    wall: float
-    processor: float
-    nbytes: int
-    objects: int
+    cost: Cost
+    left: Footprint
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
@@ -52,7 +50,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
             replicated = read_replicated(REPLICATED)
             steps = 1 if setting.quick else _STEPS
             build(PROFILE, dump, steps=steps, ranks=_RANKS, replicated=lambda row: row.name in replicated)
-        raw = sum(file.stat().st_size for file in dump.rglob("*") if file.is_file())
+        raw = footprint(dump).nbytes
         ways: dict[str, Callable[[Path], Cost]] = {
             _COPY: partial(copy_cost, dump),
             _OURS: partial(ingest_cost, dump),
@@ -71,32 +69,31 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         tuple(
             (
                 name,
-                f"{shown(median([each.wall for each in rounds]))} s",
-                f"{shown(median([each.processor for each in rounds]))} s",
-                f"{rounds[0].nbytes / raw:.3f}",
-                str(rounds[0].objects),
+                f"{shown(median([each.cost.wall for each in rounds]))} s",
+                f"{shown(median([each.cost.processor for each in rounds]))} s",
+                f"{rounds[0].left.nbytes / raw:.3f}",
+                str(rounds[0].left.objects),
             )
             for name, rounds in told.items()
         ),
     )
     ours = told[_OURS]
     for floor, what, nbytes in (
-        (_MOST, "stored", ours[0].nbytes),
+        (_MOST, "stored", ours[0].left.nbytes),
         (_MOST_RECOMPRESSED, "stored, after gc --recompress", recompressed),
     ):
         yield Measure(what, "raw", "MB", (nbytes / 1e6,), (raw / 1e6,), Ratio.SHARE, floor=floor)
     for what, field in (("seconds", 0), ("processor time", 1)):
-        our, other = (tuple(float(each[field]) for each in rounds) for rounds in (ours, told[_COPY]))
+        our, other = (tuple(each.cost[field] for each in rounds) for rounds in (ours, told[_COPY]))
         yield Measure(f"{what}, one command", _COPY, "s", our, other, Ratio.SHARE)
 
 
 def _run(setting: Setting, way: Callable[[Path], Cost]) -> _Packed:
     """Pack the dump in one way, and look at what is there."""
     with setting.target(setting.fast) as target:
-        cost = way(target)
-        files = [target] if target.is_file() else [each for each in target.rglob("*") if each.is_file()]
-        packed = _Packed(*cost, sum(each.stat().st_size for each in files), len(files))
-        target.unlink() if target.is_file() else shutil.rmtree(target)
+        packed = _Packed(way(target), footprint(target))
+        if target.is_file():  # `target` removes directories
+            target.unlink()
     return packed
 
 
@@ -119,4 +116,4 @@ def _recompressed(dump: Path, store: Path) -> int:
     ingest_cost(dump, store)
     for options in (("--recompress", "0s"), ("--keep-last", "1000000", "--grace", "0s")):
         command_cost([str(PROGRAM), "gc", str(store), *options, "--apply"])
-    return sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+    return footprint(store).nbytes

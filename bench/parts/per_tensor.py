@@ -16,6 +16,7 @@ import numpy.typing as npt
 import zarr
 from distributed import Client
 
+from bench.costs import footprint
 from bench.measure import Measure, Ratio, in_turns, seconds
 from bench.numpy_statistics import numpy_statistics
 from bench.setting import WORKERS, Setting, ingest, workers
@@ -34,7 +35,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
         def into(write: Callable[[Path], object]) -> float:
             with setting.target() as target:
                 wall_s = seconds(lambda: write(target))
-                objects.append(sum(1 for path in target.rglob("*") if path.is_file()))
+                objects.append(footprint(target).objects)
                 return wall_s
 
         into(lambda target: ingest(client, setting.load.directory, target))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.costs import footprint
 from bench.load import npy_header
 from bench.measure import Measure, Ratio
 from bench.parts.whole import ingest_cost
@@ -22,7 +23,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
     with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
         raw = _build(dump)
         ingest_cost(dump, store)
-        stored = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+        stored = footprint(store).nbytes
     yield Measure(
         f"{_RANKS} replicas, {_EQUAL / _TENSORS:.0%} equal, one command: stored",
         "raw",

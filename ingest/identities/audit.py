@@ -59,7 +59,8 @@ _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
-#: The same of a parameter that ranks shared, if others follow from the sum of the gradients of all ranks.
+#: What is told of a parameter that ranks share, if others follow from the gradients of all ranks. No mistake:
+#: ranks of tensor parallelism do not add these up.
 OWN_UPDATE = "follows from the gradient of this rank alone"
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
@@ -104,7 +105,7 @@ class RankHistory:
     before: StepAudit | None = None
 
     def forget(self) -> None:
-        """Begin anew: the step that comes does not follow the last one."""
+        """Start over, because the next step does not follow the last one."""
         for kept in (self.parameters, self.gradients, self.own, self.own_parameters):
             kept.clear()
         self.before = None

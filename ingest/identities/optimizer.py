@@ -48,7 +48,7 @@ _MUON, _NEWTON_SCHULZ, _ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
 _MUON_COST = 1 << 31
 #: The share of elements that a fit leaves out: those that it explains least.
 LEFT_OUT = 0.02
-#: And all that it explains so many times worse than half of them; and how often it is fitted.
+#: Elements that it explains this many times worse than the median are left out, too. How often it is fitted.
 _ODD, _REFITS = 32.0, 4
 #: How many times what rounding may do the residue of a fit may be that tells how well it is known.
 _NEAR = 4.0
@@ -391,21 +391,20 @@ class ParameterHistory:
         if found is None:
             return None
         coefficients, inverse, residue, kept = found
-        rounding = self._rounding(model, coefficients, stored, some)[kept]
+        made = _parts(coefficients, terms)
+        rounding = self._rounding(model, coefficients, made, stored, some)[kept]
         spread = [
             np.sqrt(np.mean(each[np.isfinite(each)] ** 2)) for each in (residue[kept], _NEAR * rounding)
         ]
         # What rounding does not explain does not excuse a model that does not fit.
         return _Fit(coefficients, inverse * (LAMBDA * np.nanmin(spread)) ** 2)
 
-    def _rounding(self, model: _Model, coefficients: Array, stored: float, chosen: slice) -> Array:
+    def _rounding(
+        self, model: _Model, coefficients: Array, made: Sequence[Array], stored: float, chosen: slice
+    ) -> Array:
         """Return how far rounding may take elements of the flat parameter from what a model makes."""
         before, sizes = (np.broadcast_to(each, self.value.shape) for each in (self.value, model.sizes))
-        made = [
-            np.abs(one * term.reshape(-1)[chosen])
-            for one, term in zip(coefficients, model.terms, strict=True)
-        ]
-        size = -coefficients[0] * sizes.reshape(-1)[chosen] + np.sum(made, axis=0)
+        size = -coefficients[0] * sizes.reshape(-1)[chosen] + np.sum(np.abs(made), axis=0)
         carries = model.momentum is not None or model.family.startswith("SGD")
         carried = 2 + 2 * np.abs(coefficients[1:]).max(initial=0.0) * carries
         return np.asarray(FEW * _WORKING * size + stored * carried * np.abs(before.reshape(-1)[chosen]))
@@ -413,8 +412,8 @@ class ParameterHistory:
     def _made(self, model: _Model, fit: _Fit, stored: float, chosen: slice) -> tuple[Array, Array]:
         """Return what an optimizer makes of elements of the flat parameter, and how far off it may be."""
         before, *terms = (each.reshape(-1)[chosen] for each in (self.value, *model.terms))
-        made = [coefficient * term for coefficient, term in zip(fit.coefficients, terms, strict=True)]
-        error = self._rounding(model, fit.coefficients, stored, chosen) + fit.doubt(terms)
+        made = _parts(fit.coefficients, terms)
+        error = self._rounding(model, fit.coefficients, made, stored, chosen) + fit.doubt(terms)
         return before + np.sum(made, axis=0), error
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
@@ -486,6 +485,11 @@ class KnownRates(NamedTuple):
 
     family: str
     fit: _Fit
+
+
+def _parts(coefficients: Array, terms: Sequence[Array]) -> list[Array]:
+    """Return what each term adds to a change."""
+    return [coefficient * term for coefficient, term in zip(coefficients, terms, strict=True)]
 
 
 def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, Array] | None:

@@ -29,7 +29,7 @@ _NOISE = 2.0**-10
 _MOST = 3
 #: How near the rate of a parameter that fails must be to that of others.
 _SAME_RATE = 0.01
-#: And to its own in the step before.
+#: How near it must be to the parameter's own rate in the step before.
 _OWN_RATE = 0.1
 #: By how many limits what fails by the rates of others is off: eps is not known as well for it as for them.
 _FAR = 64.0
@@ -41,7 +41,7 @@ NOT_UPDATED = "not updated"
 UNKNOWN = "an update that none of the known optimizers gives"
 #: The share of parameters that must follow from an optimizer before it is named.
 _SURE = 0.75
-#: And one of so many, at least, must have it: matrices and vectors may have optimizers of their own.
+#: At least one parameter in this many must follow from it: vectors may have another optimizer than matrices.
 _FEW = 4
 _OPEN = IdentityCheck("open")
 

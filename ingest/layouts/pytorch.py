@@ -254,8 +254,6 @@ _SGLANG_FIRST = tuple(
     rf"sglang_dump_{{time:\d+\.\d+}}_{{rank}}/forward_pass_id={number}___name={{name}}"
     for number in ("{step}", "None")
 )
-#: A module has the name of its class, or one of its own.
-_TRT_LLM_CALL = r"\d+\.[^-]+(?:-\d+\.[^-]+)*"
 #: The outermost module, by the names that models of SGLang have for it, and what they run after it.
 _PREVIOUS = re.compile(
     r"model|language_model|llm|transformer|thinker|bert|roberta|lm_head|logits_processor|pooler|score|classifier"

@@ -290,7 +290,7 @@ class Moment:
         return self.fields.of(self, pattern, statistic)
 
     def prepare(self, before: Moment | None) -> None:
-        """Search for incidents if viewers look at them, or this is the first moment: then they need not wait.
+        """Search for incidents ahead of viewers who look at them, or if this is the first moment.
 
         Errors are for who asks.
         """

@@ -54,7 +54,7 @@ _NEIGHBOURS = 4
 _MOST_ELEMENTS = 1 << 26
 #: How close the ratio of a gradient must be to the number of data-parallel ranks.
 _FACTOR = 1e-3
-#: How tensors are paired whose values need not agree: their names say that they are the same.
+#: Ways of pairing by name alone, whether or not the values agree.
 _BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
 #: With which certainty ranks hold parts of a sum.
 _SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})

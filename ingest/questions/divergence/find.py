@@ -357,20 +357,24 @@ def _decide(
         decided.append((members, history, expected))
     usual = _usual_of_parameters(seen, decided)
     for members, history, expected in decided:
+        begun = expectations.begun(history)
+        begun = begun if begun == usual.get(history.universe) else None
         by_expected: dict[Partition | None, list[int]] = {}
         for tensor in members:
             if chosen[tensor]:
                 last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
                 if last is None and tensor in seen.gradient_of:
-                    gradient = seen.gradient_of[tensor]
-                    shared = seen.share_gradient(gradient)
-                    # Ranks that step with the same gradient have the same parameter.
-                    last = (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
-                    begun = expectations.begun(history)
-                    last = last or (begun if begun == usual.get(history.universe) else None)
+                    last = _decide_by_gradient(seen, tensor, numbers) or begun
                 by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last
+
+
+def _decide_by_gradient(seen: AgreementOfRanks, tensor: int, numbers: Sequence[int]) -> Partition | None:
+    """Return how a parameter must agree: ranks that step with the same gradient have the same parameter."""
+    gradient = seen.gradient_of[tensor]
+    shared = seen.share_gradient(gradient)
+    return (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
 
 
 def _usual_of_parameters(

@@ -95,7 +95,6 @@ class MistakeSearch:
         self.left = _BUDGET if self.partial or (thorough and self.layers) else 0
         self._thorough = thorough
         self._states = States(seen.keys)
-        self.is_told = False
         self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
         self.batch = _batch_of(seen.keys)
         self.layers_read = _outputs_with_gradients(seen.keys)
@@ -103,7 +102,13 @@ class MistakeSearch:
             gradient: beside for layer in self.layers for gradient, beside in layer.learns_beside()
         }
         self._gradients = seen.gradients
+        self._told = replica_groups(self.snapshot.store.coordinates(self.snapshot.ranks))
         self._apart = self._fed_apart()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the mesh tells which ranks are fed apart."""
+        return bool(self._told)
 
     def _partial_sums(self) -> list[int]:
         """Return the tensors of which another is the sum over the ranks, or whose names say that."""
@@ -140,10 +145,9 @@ class MistakeSearch:
         if self.batch is None:
             return []
         ranks = self.snapshot.ranks
-        self.is_told = True
-        if told := replica_groups(self.snapshot.store.coordinates(ranks)):
-            return [[ranks.index(rank) for rank in group if rank in ranks] for group in told]
-        self.is_told, steps = False, range(len(self.seen.content))
+        if self._told:
+            return [[ranks.index(rank) for rank in group if rank in ranks] for group in self._told]
+        steps = range(len(self.seen.content))
         apart = (step for step in steps if self.seen.is_distinct(step, self.batch))
         return [np.flatnonzero(self.seen.labels(step, self.batch) >= 0).tolist() for step in apart][:1]
 
