@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch mindspore demo tour test lint format bench proving rollouts chaos damage simulate mutants clocks incidents pictures servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch mindspore demo tour test campaigns lint format bench proving rollouts chaos damage simulate mutants clocks incidents pictures servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ mindspore: ## Install MindSpore for CPUs into .venv-mindspore, for the loop of `
 test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+campaigns: setup ## Run the tests that take minutes: the image, its pods and its tour, alerts on call, hosts of a network, a short chaos
+	@tests/servers/install.sh --check || test -z "$(CI)"
+	@$(BIN)/pytest -m campaign
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

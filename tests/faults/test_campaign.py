@@ -25,7 +25,7 @@ KINDS = (
 
 @pytest.mark.dask
 @pytest.mark.s3
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)  # takes a minute on an idle machine
 @pytest.mark.usefixtures("needs_ceph")
 def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.servers.ceph import S3Bucket
 from tests.servers.network import Forwarder, Network
 from tests.servers.process import ServerGroup, run_tool
 
-pytestmark = [pytest.mark.dask, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.dask, pytest.mark.s3, pytest.mark.campaign]
 
 HOSTS = ["node-a", "node-b"]
 _BIN = Path(sys.executable).parent

@@ -24,7 +24,7 @@ from tests.servers.http import HttpServer, Request
 from tests.servers.process import free_port, http_get
 from tests.servers.prometheus import StartPrometheus
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.prometheus, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 #: Ten minutes are twenty seconds.
 QUICK = 30

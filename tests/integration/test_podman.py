@@ -13,7 +13,7 @@ from tests.servers.compose import Compose, forwarded, program_options
 from tests.servers.containers import Container, Podman, stopped
 from tests.servers.pods import Pods
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOUR = DEPLOY / "compose" / "compose.yaml"
 NOT_FINITE = 'count by (alertname) (ALERTS{alertname="DumpIngestNotFinite", alertstate="firing"})'

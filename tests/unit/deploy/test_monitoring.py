@@ -221,6 +221,7 @@ class TestWithTheTools:
     def test_every_case_comes_out_as_expected(self) -> None:
         run_tool(["promtool", "test", "rules", str(CASES)], timeout_s=240)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("states", ["failures", "lasting_failures", "outages", "false_alarms", "disks"])
     def test_every_state_raises_the_alerts_that_it_must_and_no_others(
         self, states: str, tmp_path: Path
@@ -229,6 +230,7 @@ class TestWithTheTools:
         path.write_text(yaml.safe_dump(rules_tests(str(RULES))[states], width=10**6))
         run_tool(["promtool", "test", "rules", str(path)], timeout_s=240)
 
+    @pytest.mark.campaign
     def test_a_cause_raises_what_is_known_of_it(self, tmp_path: Path) -> None:
         path = tmp_path / "causes.yml"
         path.write_text(yaml.safe_dump(causes_tests(str(RULES)), width=10**6))

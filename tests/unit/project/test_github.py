@@ -37,6 +37,7 @@ def test_ci_runs_the_same_as_everybody_on_every_python_that_is_promised() -> Non
     promised = [name.rpartition(" :: ")[2] for name in PROJECT["classifiers"] if ":: Python :: 3." in name]
     assert test["strategy"]["matrix"]["python"] == promised
     assert test["steps"][-1] == {"run": ".ci/run"}
+    assert ci["jobs"]["campaigns"]["steps"][-1] == {"run": ".ci/run campaigns"}
     assert "workflow_call" in ci["on"]
     assert load(GITHUB / "workflows" / "release.yml")["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yml"
 
