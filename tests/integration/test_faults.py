@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import checker
-from tests.cli import Running, own_workers, run, start
+from tests.cli import Running, own_workers, start
 from tests.dumps import DumpLibrary
 from tests.servers.cluster import DaskCluster
 
@@ -119,32 +119,3 @@ def test_killed_scheduler(dump: Path, store: Path, own_cluster: DaskCluster) -> 
         assert watch.terminate() == 0
     assert reader.seen
     checker.check(store, dump)
-
-
-def test_interrupted_ingest_keeps_what_is_committed(dump: Path, store: Path, cluster: DaskCluster) -> None:
-    """SIGINT ends it with 130; the same command again does the rest and only that."""
-    words = ("ingest", dump, "--store", store, "--scheduler", cluster.address)
-    with start(*words, env=SMALL_TASKS) as ingest:
-        wait_for_the_middle(ingest, store)
-        ingest.process.send_signal(signal.SIGINT)
-        assert ingest.finish() == 130
-        assert "Interrupted" in ingest.said
-    kept = {(leaf.rank, leaf.step) for leaf in checker.leaves(store)}
-    assert 0 < len(kept) < LEAVES
-
-    rest = run(*words, "--json", env=SMALL_TASKS).json
-    assert kept.isdisjoint({(row["rank"], row["step"]) for row in rest})
-    assert len(kept) + len(rest) == LEAVES
-    checker.check(store, dump)
-
-
-def test_terminated_watcher_finishes_what_it_has_begun(dump: Path, store: Path, cluster: DaskCluster) -> None:
-    """SIGTERM leaves nothing half done behind, and the exit code says that not all of the dump is taken."""
-    words = ("watch", dump, "--store", store, "--scheduler", cluster.address)
-    with start(*words, env=SMALL_TASKS) as watch:
-        wait_for_the_middle(watch, store)
-        assert watch.terminate() == 4
-        assert watch.events("stopped")
-    begun = {path.parent.parent for path in store.glob("rank_*/*/*/tensors")}
-    assert {leaf / "zarr.json" for leaf in begun} == set(store.glob("rank_*/step_*/zarr.json"))
-    assert {leaf.status for leaf in checker.leaves(store)} == {"complete"}

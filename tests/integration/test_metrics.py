@@ -43,7 +43,7 @@ def test_watcher_shows_lag_commits_and_anomalies(
     truth = json.loads((recorded / "truth.json").read_text())["files"]
     dump, later, port = tmp_path / "dump", tmp_path / "later", free_port()
     words = ("watch", dump, "--store", tmp_path / "run.zarr", "--scheduler", cluster.address)
-    env = {"DUMP_INGEST_QUIET_S": "6", "DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}
+    env = {"DUMP_INGEST_QUIET_S": "3", "DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}
     with start(*words, env=env) as watch:
         watch.wait_until(lambda: watch.events("waiting_for_dump"))
         server = prometheus([f"127.0.0.1:{port}"])

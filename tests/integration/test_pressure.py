@@ -49,23 +49,23 @@ def test_a_slow_store_makes_lag_grow_and_not_memory(
             "DUMP_INGEST_INFLIGHT_SIZE": "4MiB",
             "DUMP_INGEST_METRICS": f"127.0.0.1:{port}",
         }
-        dump(range(5))
+        dump(range(3))
         with start("watch", made.root, "--store", s3_bucket.url, env=env) as watch:
-            watch.wait_until(lambda: len(watch.events("step_committed")) == 5, timeout_s=60)
+            watch.wait_until(lambda: len(watch.events("step_committed")) == 3, timeout_s=60)
             (worker,) = own_workers(watch.pid)
             proxy.delay_s = 0.05
-            dump(range(5, 15))
-            watch.wait_until(lambda: pending() > 5)
+            dump(range(3, 10))
+            watch.wait_until(lambda: pending() > 4)
             before = sample(watch.pid).rss_nbytes, sample(worker).rss_nbytes
             done = len(watch.events("step_committed"))
-            dump(range(15, 35))
-            watch.wait_until(lambda: pending() > 12)
+            dump(range(10, 22))
+            watch.wait_until(lambda: pending() > 8)
             assert (
-                metric("dump_ingest_watcher_newest_step") - metric("dump_ingest_watcher_committed_step") > 12
+                metric("dump_ingest_watcher_newest_step") - metric("dump_ingest_watcher_committed_step") > 8
             )
             watch.wait_until(lambda: len(watch.events("step_committed")) > done)  # slow, and not away
             grown = sample(watch.pid).rss_nbytes - before[0]
-            assert grown < 20 * _FILE_NBYTES + _SLACK_NBYTES < 20 * values.nbytes
+            assert grown < 12 * _FILE_NBYTES + _SLACK_NBYTES < 20 * values.nbytes
             proxy.delay_s = 0.0
             watch.wait_until(lambda: pending() == 0, timeout_s=120)
             assert sample(worker).rss_nbytes - before[1] < _SLACK_NBYTES

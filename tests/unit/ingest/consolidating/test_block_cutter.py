@@ -1,17 +1,14 @@
 """Full blocks of steps are cut along the tensors once, and again if one of their steps was written again."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
-import zarr
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
 from ingest.reader.cubes.cube_columns import aggregated_steps
-from tests.cube_stores import NAMES, SMALL, assert_is_what_is_committed, once, put
+from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from workers.store.objects import ObjectStore
 
 pytestmark = pytest.mark.usefixtures("small_grid")
@@ -63,21 +60,6 @@ def test_ranks_and_tensors_that_come_later_are_absent_in_older_blocks(objects: O
     assert np.isnan(values[:3, 1:]).all()
     assert not np.isnan(values[3:]).any()
     assert_is_what_is_committed(objects)
-
-
-def test_zarr_and_xarray_open_them(objects: ObjectStore) -> None:
-    for step in range(4):
-        put(objects, 0, step)
-    once(objects)
-    root = Path(objects.address.url) / "consolidated"
-    group: Any = zarr.open_group(root, mode="r")
-    for name in ("max", "row", "zero_count"):
-        assert group[f"by_tensor/{name}"].chunks == (SMALL.steps, SMALL.ranks, SMALL.inner_by_tensor)
-        np.testing.assert_array_equal(group[f"by_tensor/{name}"][:3], group[name][:3])
-        assert not np.array_equal(group[f"by_tensor/{name}"][3], group[name][3])
-    cubes = xr.open_zarr(root)
-    assert cubes["max"].sizes == {"step": 4, "rank": 1, "tensor": 6}
-    assert not any(str(name).startswith("by_tensor") for name in cubes)
 
 
 def test_a_damaged_cube_is_named_and_its_block_is_read_step_by_step(objects: ObjectStore) -> None:

@@ -49,12 +49,12 @@ def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objec
 @pytest.mark.usefixtures("small_grid")
 def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects: ObjectStore) -> None:
     """What readers are told to trust is right at each of these moments."""
-    for rank in range(3):
+    for rank in range(2):
         for step in (0, 1, 2):
             put(objects, rank, step)
     once(objects)
     put(objects, 1, 2, seed=1)  # to be written again, in a full block
-    for rank in range(3):
+    for rank in range(2):
         put(objects, rank, 3, [*NAMES, "new"])  # to be appended
     for writes in count():
         fragile = Fragile(objects, writes)

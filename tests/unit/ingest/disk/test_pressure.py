@@ -27,7 +27,7 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
 from tests.pipeline import run as run_plan
 from tests.services import make_service
-from workers.errors import SourceChanged, TensorsRemoved, UsageError
+from workers.errors import TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
 
@@ -146,16 +146,6 @@ def test_everything_but_the_tensors_is_as_in_the_whole_generation(dumps: DumpLib
     assert "complete, no tensors" in run_here("ls", tmp_path / "less").stdout
 
 
-def test_a_late_task_does_not_take_tensors_away(dumps: DumpLibrary, tmp_path: Path) -> None:
-    """A worker that was cut off for a while, or another watcher with other settings."""
-    dump = dumps["dtypes-1rank"] / "dump"
-    ingest_directly(dump, tmp_path)
-    (plan, *_) = plan_all(dump, tmp_path, leave_out_tensors="no room")
-    with pytest.raises(SourceChanged, match="with its tensors meanwhile"):
-        run_plan(plan)
-    assert open_store(tmp_path).step(plan.key.rank, plan.key.step).has_tensors
-
-
 # -- the service
 
 
@@ -225,19 +215,6 @@ def test_steps_get_their_tensors_when_the_pressure_is_over(bench: Bench, between
     assert open_store(bench.store).tensors(step=1)[0].read()[0] == 1
     between(bench)
     assert bench.ingest() == []
-
-
-@pytest.mark.parametrize("between", [same, restarted])
-def test_steps_that_have_their_tensors_keep_them_under_pressure(bench: Bench, between: Change) -> None:
-    bench.ingest()
-    bench.pressure.threshold = ALWAYS
-    between(bench)
-    assert bench.ingest() == []
-    bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=1)  # a late file
-    bench.made.add(np.zeros(5), tensor_name(slot=1, time=9), step=3)
-    between(bench)
-    assert {summary.key.step for summary in bench.ingest()} == {1, 3}
-    assert bench.steps() == {0: True, 1: True, 2: True, 3: False}
 
 
 @pytest.mark.parametrize("between", [same, restarted])

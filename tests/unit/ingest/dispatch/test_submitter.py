@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from ingest.dispatch.outcomes import (
     TaskRetried,
 )
 from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.dispatch.window import TaskWindow
 from ingest.steps.state import StepTable
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
@@ -189,25 +188,6 @@ def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
     assert kinds(bench.finish())[-1] is StepCommitted
 
 
-def test_work_goes_on_with_another_client(plan: StepPlan) -> None:
-    bench = Bench(1200)
-    bench.submitter.offer(plan)
-    bench.poll()
-    old = bench.client
-    old.pending[0].run()
-    bench.poll()
-    old.status = "closed"
-    bench.refused = 1
-    with pytest.raises(ClusterError):
-        bench.poll()
-    assert bench.submitter.offered_steps == 1
-    assert kinds(bench.finish())[-1] is StepCommitted
-    for future in old.pending:  # late news of the old client
-        future.run()
-    assert bench.poll() == []
-    assert bench.submitter._window.has_room(10**9)
-
-
 @pytest.mark.parametrize("refused", [0, 1, 2])
 @pytest.mark.parametrize("dies_after", [1, 2, 5])
 def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused: int, plan: StepPlan) -> None:
@@ -224,31 +204,6 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
     assert bench.submitter._window.has_room(10**9)
-
-
-def test_commit_is_reported_although_the_client_is_lost_before_more_is_submitted(
-    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody hears of an outcome again: metrics and logs would lack it."""
-    bench = Bench(window=1)  # one task at a time
-    for plan in small_plans[:2]:
-        bench.submitter.offer(plan)
-    assert bench.poll() == []
-    bench.client.pending[0].run()
-    ended = TaskWindow.ended
-
-    def losing_the_client(*arguments: Any) -> list[Any]:
-        results = ended(*arguments)
-        bench.client.status, bench.refused = "closed", 2
-        return results
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TaskWindow, "ended", losing_the_client)
-        (committed,) = (outcome for outcome in bench.poll() if isinstance(outcome, StepCommitted))
-    assert committed.plan is small_plans[0]
-    with pytest.raises(ClusterError):
-        bench.poll()
-    assert kinds(bench.finish()) == [JobConverted, StepCommitted]
 
 
 @pytest.fixture
@@ -318,18 +273,6 @@ def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: li
     assert [len(future.jobs) for future in bench.client.pending] == [4] + [1] * 16
     committed = [outcome.plan.key for outcome in bench.finish() if isinstance(outcome, StepCommitted)]
     assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
-
-
-def test_step_that_is_offered_again_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
-    bench = Bench()
-    bench.submitter.offer(plan)
-    bench.poll()
-    first, second, *_ = bench.client.pending
-    first.fail(StoreUnavailable("busy"))
-    second.fail(SourceChanged("grew"))
-    assert kinds(bench.poll()) == [TaskRetried, StepStale]
-    bench.submitter.offer(plan)
-    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
 
 
 def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(

@@ -1,10 +1,8 @@
 """Names of CANN's dump files."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ingest.layouts.cann import kind_and_name, parse_bin_name
+from ingest.layouts.cann import parse_bin_name
 
 
 @pytest.mark.parametrize(
@@ -90,24 +88,3 @@ def test_names_of_dump_data_files_are_understood(
 )
 def test_other_names_are_no_names_of_dump_data_files(file_name: str) -> None:
     assert parse_bin_name(file_name) is None
-
-
-@given(st.integers(0, 10**18 - 1), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_numbers_of_a_name_come_back(timestamp: int, task: int, stream: int) -> None:
-    name = parse_bin_name(f"Add.Add.{task}.{stream}.{10**15 + timestamp % 10**15}")
-    assert name is not None
-    assert (name.task, name.stream) == tuple(-1 if n == 65535 else n for n in (task, stream))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "kind", "name"),
-    [
-        ("Add", "Add_1", "Add", "Add_1"),
-        ("aclnnMul_12_L2", "aclnnMul", "aclnnMul", "aclnnMul_12_L2"),
-        ("aclnnMul_12_L0", "_L0Mul", "Mul", "aclnnMul_12_L0"),
-        ("aclnnMul_12_L0", "_L0", "_L0", "aclnnMul_12_L0"),
-    ],
-)
-def test_kind_of_an_operator_comes_first(first: str, second: str, kind: str, name: str) -> None:
-    """For single operators the files have the call first."""
-    assert kind_and_name(first, second) == (kind, name)

@@ -1,6 +1,5 @@
 """Places and names of MindSpore's first synchronous dumps."""
 
-import math
 import re
 from pathlib import Path
 
@@ -10,32 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.api import open_store
-from ingest.layouts.base import Place
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore import MindSporeRaw, parse_raw_name
+from ingest.layouts.mindspore import parse_raw_name
 from tests.pipeline import ingest_directly
 from tests.samples import sample
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
-from workers.model import SourceFile, StepKey
+from workers.model import StepKey
 
-TREE = "mindspore-1.x-gpu-raw-bin/sync_trans_false"
 GOLDEN = "mindspore-1.x-gpu-raw-bin/golden/sync_trans_false_read_tensors.expected"
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("alexnet/device_3/iteration_2", {"net": "alexnet", "device": "3", "step": "2"}),
-        ("alexnet/iteration_2", {"net": "alexnet", "step": "2"}),
-        ("alexnet/device_3/graphs", None),
-        ("alexnet/2", None),
-    ],
-)
-def test_places_are_found_with_and_without_a_device(path: str, fields: dict[str, str] | None) -> None:
-    matches = [pattern.match_path(path) for pattern in MindSporeRaw.patterns]
-    assert [match for match in matches if match is not None] == ([] if fields is None else [fields])
 
 
 def raw(file_name: str) -> tuple[str, str, str, int, str, tuple[int, ...] | None, str]:
@@ -160,26 +143,3 @@ def golden() -> list[tuple[str, int, int, int, tuple[int, ...], str]]:
         (node, int(slot), int(step), int(size), tuple(map(int, shape.split(", "))), data)
         for node, slot, step, data, size, shape in found
     ]
-
-
-def test_a_real_dump_reads_as_mindspores_own_reader_reads_it() -> None:
-    root = sample(TREE)
-    files = [
-        SourceFile(str(path.relative_to(root)), path.stat().st_size, 0)
-        for path in sorted(root.glob("*/*/iteration_2/*"))
-    ]
-    place = Place("alexnet/device_0/iteration_2", {"net": "alexnet", "device": "0", "step": "2"})
-    named = MindSporeRaw().describe(place, files, lambda _: None).named
-    assert named.keys() == {file.path for file in files}
-    by_node = {
-        (tensor_file.name.op_name.rpartition("/")[2], tensor_file.name.slot): (path, tensor_file)
-        for path, tensor_file in named.items()
-        if tensor_file.name is not None
-    }
-    for node, slot, _, size, shape, printed in golden():
-        path, tensor_file = by_node[node.rpartition("/")[2], slot]
-        data = (root / path).read_bytes()
-        assert (tensor_file.shape, len(data)) == (shape, size)
-        assert math.prod(shape) * from_name(tensor_file.dtype).itemsize == size
-        head = [int(number) for number in printed.partition("...")[0].split()]
-        assert np.frombuffer(data, np.uint8)[: len(head)].tolist() == head

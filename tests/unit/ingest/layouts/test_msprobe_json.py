@@ -88,13 +88,6 @@ def test_tensor_of_a_point_to_point_operation_goes_by_the_index_of_the_operation
     assert (found.name.io, found.name.slot) == ("input.0", 1)
 
 
-def test_statistics_are_taken_by_our_definitions() -> None:
-    found = one(STATISTICS).statistics
-    assert (found.count, found.max, found.min, found.mean, found.l2_norm) == (6, 3.5, -1, 0.25, 4)
-    assert (found.nan_count, found.pos_inf_count, found.neg_inf_count) == (0, 0, 0)
-    assert math.isnan(found.std)
-
-
 @pytest.mark.parametrize("mean", [math.nan, math.inf, None])
 def test_without_a_finite_mean_nothing_is_said_of_nan_and_infinity(mean: float | None) -> None:
     """One such element makes what torch reports something else than ours, which are of finite elements."""
@@ -121,10 +114,6 @@ def test_what_cannot_be_true_is_not_taken() -> None:
     assert all(math.isnan(value) for value in found.as_row()[1:])
 
 
-def test_count_of_a_shape_with_more_elements_than_any_number_is_unknown() -> None:
-    assert math.isnan(one({"shape": [2**61] * 20}).statistics.count)
-
-
 @pytest.mark.parametrize(
     ("md5", "checksum"),
     [
@@ -138,12 +127,6 @@ def test_count_of_a_shape_with_more_elements_than_any_number_is_unknown() -> Non
 )
 def test_checksum_has_its_kind(md5: object, checksum: str) -> None:
     assert one({"md5": md5}).checksum == checksum
-
-
-@pytest.mark.parametrize(("dtype", "digits"), [("torch.bfloat16", 2), ("Float16", 3), ("torch.float32", 9)])
-def test_narrow_types_have_few_digits(dtype: str, digits: int) -> None:
-    found = one({"dtype": dtype})
-    assert (found.digits, found.dtype, found.name.declared_dtype) == (digits, dtype, dtype)
 
 
 ANYTHING = st.recursive(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -91,24 +90,6 @@ def test_a_token_is_asked_for_once(nan_log: Path) -> None:
         for elsewhere in ("//evil.example/", "/\\evil.example/", "///evil.example/"):
             assert own.get(f"{elsewhere}?token={TOKEN}").headers["Location"] == "/evil.example/"
         assert own.get("/healthz").status == 200
-
-
-def test_a_store_that_is_away_shows_what_was_read_and_comes_back(nan_log: Path, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_log, store)
-    with RunningPage(store, refresh_s=0) as own:
-        before = own.get(f"{RUN}/live").text
-        assert 'role="alert" hidden' in before
-        store.rename(tmp_path / "away")
-        (tmp_path / "run.zarr").write_text("not a directory")
-        now = own.get(f"{API}/moment").json
-        assert now["away"]
-        shown = own.get(f"{RUN}/live").text
-        assert "Step 3" in shown
-        assert 'role="alert" hidden' not in shown
-        store.unlink()
-        (tmp_path / "away").rename(store)
-        assert own.get(f"{API}/moment").json["away"] == ""
 
 
 def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:

@@ -12,60 +12,10 @@ import pytest
 
 import ingest
 from ingest.page import library as module
-from ingest.page.library import Library, Moment, Overview, Run
+from ingest.page.library import Library, Overview
 from ingest.page.watchers import Refreshed
 from tests.page_server import RunningPage
-from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, StoreError, UsageError
-from workers.store.objects import ObjectStore
-from workers.store.opening import open_objects, resolve
-
-
-class Gate(WrappedObjects):
-    """Answers requests while it is open."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.open = threading.Event()
-        self.open.set()
-        self.roots = 0
-
-    def get(self, key: str) -> bytes | None:
-        """Wait, and count how often the root is read: once for each time that the store is asked."""
-        self.open.wait(60)
-        self.roots += key == "zarr.json"
-        return super().get(key)
-
-
-@pytest.fixture
-def gate(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate(open_objects(resolve(str(nan_log))))
-    monkeypatch.setattr(module, "open_store", lambda _url, **_options: ingest.DumpStore(gate))
-    return gate
-
-
-def wait_until_read(run: Run) -> None:
-    deadline = time.monotonic() + 60
-    while not run.store.begin().done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_a_store_that_hangs_keeps_nobody_waiting_and_is_named(gate: Gate) -> None:
-    now = [100.0]
-    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
-    moment = run.moment()
-    now[0] += 6
-    gate.open.clear()
-    assert run.moment() is moment
-    assert run.away == ""
-    now[0] += 11
-    assert run.moment() is moment
-    assert "no answer for more than 10 s" in run.away
-    gate.open.set()
-    wait_until_read(run)
-    assert run.away == ""
-    assert gate.roots == 1
 
 
 def test_a_store_that_hangs_keeps_no_other_run_waiting(
@@ -92,26 +42,6 @@ def test_a_store_that_hangs_keeps_no_other_run_waiting(
         assert not any(answer.done() for answer in answers)
         go.set()
         assert {answer.result().status for answer in answers} == {200}
-
-
-def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
-    now = [100.0]
-    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
-    gate.open.clear()
-    moments: list[Moment] = []
-    viewers = [threading.Thread(target=lambda: moments.append(run.moment())) for _ in range(20)]
-    for viewer in viewers:
-        viewer.start()
-    gate.open.set()
-    for viewer in viewers:
-        viewer.join(60)
-    assert len(moments) == 20
-    assert len(set(map(id, moments))) == 1
-    for _ in range(4):
-        now[0] += 3
-        run.moment()
-        wait_until_read(run)
-    assert gate.roots == 2
 
 
 def test_runs_beyond_the_longest_list_are_counted_and_open_by_name(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from ingest.api import Tensor, open_store
-from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.store.model import Grid
@@ -30,11 +29,3 @@ def test_it_becomes_an_array(made: MadeDump, store: Path) -> None:
     assert float(np.max(tensor)) == 59
     with pytest.raises(ValueError, match="copy=False is impossible"):
         np.array(tensor, copy=False)
-
-
-def test_part_reads_no_more_than_its_rows(made: MadeDump, store: Path, requests: CountedRequests) -> None:
-    values = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
-    tensor = dumped(made, store, values, Grid(chunk_nbytes=64 * 1024))
-    requests.clear()
-    assert np.array_equal(tensor[500:502, ::2], values[500:502, ::2])
-    assert sum(requests.range_nbytes) < 512 * 1024

@@ -8,8 +8,7 @@ import pytest
 from ingest.api import open_store
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.errors import StoreDenied, StoreFormatError, UsageError
-from workers.store.commit import rank_document
+from workers.errors import StoreDenied, UsageError
 
 
 def refusal(place: Path | str) -> UsageError:
@@ -38,13 +37,6 @@ def test_a_part_of_a_store_names_the_store(dumps: DumpLibrary, store: Path) -> N
     for part in ("rank_0", "rank_0/step_1"):
         assert refusal(store / part).hint == f"Name the store: {store}"
     assert refusal(store / "zarr.json").hint == f"It is a part of a store. Name the store: {store}"
-
-
-def test_another_hierarchy_is_not_a_store(tmp_path: Path) -> None:
-    (tmp_path / "zarr.json").write_bytes(rank_document(0))
-    with pytest.raises(StoreFormatError, match="not a dump-ingest store") as error:
-        open_store(tmp_path)
-    assert error.value.hint.startswith("Name a dump-ingest store")
 
 
 def test_a_store_that_may_not_be_read_is_denied(store: Path, other_user: int) -> None:

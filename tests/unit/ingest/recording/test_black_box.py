@@ -16,11 +16,9 @@ import pytest
 import ingest
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
-from ingest.recording.triggers import OUTSIDE, Suspicions, Triggers
+from ingest.recording.triggers import OUTSIDE, Triggers
 from tests import recordings
 from tests.pipeline import ingest_directly
-from workers.arrays.statistics import summarise
-from workers.dump.model import TensorName
 
 MODELS = Path(__file__).parents[3] / "torch_models.py"
 
@@ -112,17 +110,6 @@ def test_a_spike_of_the_loss_triggers(net: Any, torch: Any, tmp_path: Path) -> N
         "saved loss output.0 is 9.5, the median of 30 steps is 2.51 (rank 0, step 30)": list(range(27, 33)),
         "NaN in saved loss output.0 (rank 0, step 36)": list(range(33, 39)),
     }
-
-
-def test_what_was_there_before_is_no_suspicion() -> None:
-    masked, finite = (summarise(np.array([0, value])).as_row() for value in (-np.inf, 1.0))
-    suspicions, mask = Suspicions(), TensorName(op_type="Module.Mask", op_name="mask", io="output", slot=0)
-    assert suspicions.see(0, mask, masked) == ""
-    assert suspicions.see(1, mask._replace(sequence=7), masked) == ""
-    loss = TensorName(op_type="saved", op_name="loss", io="output", slot=0)
-    assert suspicions.see(1, loss, finite) == ""
-    assert suspicions.see(2, loss, masked) == "Inf in saved loss output.0"
-    assert suspicions.see(3, loss, masked) == ""
 
 
 def test_incidents_are_as_many_as_may_be_and_what_is_not_saved_says_why(

@@ -55,21 +55,3 @@ def test_a_step_that_went_back_is_taken_again(
     assert leaf.read_bytes() != new  # it was committed once more, and names the old one before it
     look_again(running)
     assert len(heard.of(CommitReverted)) == 1
-
-
-def test_what_another_watcher_commits_knowingly_stands(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two watchers that see different files do not take turns for ever."""
-    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
-    running, heard = observed_service(filled, store)
-    look_again(running)
-    late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
-    ingest(filled, store)
-    leaf = store / "rank_0" / "step_1" / "zarr.json"
-    committed = leaf.read_bytes()
-    late.unlink()
-    for _ in range(3):
-        look_again(running)
-    assert not heard.of(CommitReverted)
-    assert leaf.read_bytes() == committed

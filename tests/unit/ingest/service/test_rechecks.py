@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.outcomes import StepCommitted
 from ingest.service.service import Service
-from ingest.steps.events import ContentReplaced, RecheckFailed
+from ingest.steps.events import ContentReplaced
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.services import Heard, ingest, observed_service
-from workers.errors import ClusterError, DamagedStore
+from workers.errors import ClusterError
 from workers.model import StepKey
-from workers.tasks import run
-from workers.tasks.read_back import RecheckJob, recheck
 
 pytestmark = pytest.mark.timeout(60)
 KEY = StepKey(0, 1)
@@ -117,34 +113,6 @@ def test_content_under_its_old_time_is_noticed_by_the_inode(
     assert ingest(filled, store).commits == []
 
 
-@pytest.mark.parametrize("how", ["chmod", "cp -p", "hard link", "rename over"])
-def test_another_inode_with_equal_content_makes_no_generation(
-    how: str, filled: MadeDump, store: Path, target: Path
-) -> None:
-    running, heard = watching(filled, store, rate=1)
-    running.rechecks._next_at = math.inf
-    look(running)
-    heard.clear()
-    copy = filled.root.parent / "copy"
-    shutil.copy2(target, copy)
-    match how:
-        case "chmod":
-            target.chmod(0o440)
-        case "cp -p":
-            shutil.copy2(copy, target)
-        case "hard link":
-            os.link(target, filled.root.parent / "other name")
-        case _:
-            copy.rename(target)
-    until(running, lambda: bool(running.table[KEY].doubtful))
-    running.rechecks.rate, running.rechecks._next_at = 1e9, 0.0
-    until(running, lambda: not running.table[KEY].doubtful)
-    for _ in range(5):
-        look(running)
-    assert heard.keys(StepCommitted) == []
-    assert heard.of(ContentReplaced) == []
-
-
 def test_what_was_replaced_while_nobody_watched_is_found_by_reading_in_turn(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -172,23 +140,3 @@ def test_one_run_reads_everything_again_once_if_it_is_told_to(
     assert KEY not in report.unchanged
     report = ingest(filled, store, recheck_rate=math.inf)
     assert report.commits == []
-
-
-def test_what_cannot_be_read_again_is_not_passed_over(
-    filled: MadeDump, store: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ingest(filled, store)
-    replace_content(target, 8.0)
-
-    def failing(job: RecheckJob) -> tuple[str, ...]:
-        if job.key == KEY:
-            raise DamagedStore("its index cannot be read")
-        return recheck(job)
-
-    monkeypatch.setattr(run, "recheck", failing)
-    report = ingest(filled, store, recheck_rate=math.inf)
-    assert report.failures.keys() == {KEY}
-    assert len(report.unchanged) == 5
-    running, heard = watching(filled, store)
-    until(running, lambda: bool(heard.of(RecheckFailed)))
-    assert {event.key for event in heard.of(RecheckFailed)} == {KEY}

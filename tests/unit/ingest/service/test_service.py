@@ -22,29 +22,6 @@ from workers.store.backends.wrappers import ObservedObjects
 pytestmark = pytest.mark.timeout(30)
 
 
-def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A step that comes between two looks has been quiet for no longer than that, whatever the clocks say.
-    policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
-    running, heard = observed_service(filled, store, retry_forever=True, policy=policy)
-    running.tick()
-    with monkeypatch.context() as patch:
-        for name in ("get", "get_many", "children"):
-            patch.setattr(ObservedObjects, name, _unavailable)
-        filled.add(np.zeros(1), rank=0, step=7)
-        running.schedule.scan_soon()
-        running.tick()
-    assert any(isinstance(event, DependencyDown) for event in heard)
-    deadline = time.monotonic() + 10
-    while (
-        running.submitter.offered_steps or running.dump_state is None or running.dump_state.pending
-    ) and time.monotonic() < deadline:
-        running.schedule.scan_soon()
-        running.tick()
-    assert StepKey(0, 7) in open_store(str(store)).keys
-
-
 def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_on(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

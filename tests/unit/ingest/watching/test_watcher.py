@@ -15,7 +15,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.state import Pause, StepState, StepTable
+from ingest.steps.state import StepState, StepTable
 from ingest.watching.watcher import DumpState, QuietClock, Watcher, file_system_time
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
@@ -79,14 +79,6 @@ def bench(made: MadeDump) -> Bench:
     return Bench(made)
 
 
-def age(made: MadeDump, seconds: float = 3600) -> None:
-    """Make every directory look as if it had been quiet for long."""
-    then = time.time() - seconds
-    for path in made.root.rglob("*"):
-        if path.is_dir():
-            os.utime(path, (then, then))
-
-
 def test_step_settles_once_a_later_one_has_begun(bench: Bench) -> None:
     bench.made.add(WHOLE, step=0)
     assert bench.steps() == []
@@ -118,15 +110,6 @@ def test_last_step_is_taken_after_silence(bench: Bench) -> None:
     assert bench.steps() == []
     assert bench.steps(after=9.9) == []
     assert bench.steps(after=0.2) == [0]
-
-
-def test_old_dump_is_taken_at_once(made: MadeDump) -> None:
-    """A finished dump needs no waiting: its files say how long they have been quiet."""
-    made.add(WHOLE, step=0)
-    bench = Bench(made)
-    bench.watcher.clock = QuietClock(files=lambda _: time.time() + 60)
-    bench.scan()
-    assert len(bench.complete()) == 1
 
 
 @pytest.mark.parametrize("tells_time", [True, False])
@@ -188,39 +171,6 @@ def test_empty_file_that_its_writer_has_closed_does_not_wait(bench: Bench) -> No
     assert bench.steps(after=1.1) == [0]
 
 
-@pytest.mark.parametrize("aged", [False, True])
-def test_late_graph_makes_a_new_generation(aged: bool, bench: Bench) -> None:
-    """A new directory of a known step is seen, although no directory that was listed has changed."""
-    bench.made.add(WHOLE, step=0, graph="0")
-    bench.take()
-    if aged:
-        age(bench.made)
-    assert bench.steps(after=20) == [0]
-    bench.scan()
-    bench.made.add(WHOLE, step=0, graph="7")
-    assert bench.steps() == []
-    assert bench.steps(after=20) == [0]
-
-
-def test_file_that_grows_after_its_step_was_committed_is_seen(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A writer that was stuck for longer than the quiet period (a hung file system) goes on in the same file.
-
-    That leaves no trace in the directory, so a listing is not trusted for ever.
-    """
-    path = bench.made.add(WHOLE[:200], step=0)
-    age(bench.made)
-    bench.take()
-    assert bench.steps(after=20) == [0]
-    bench.scan()
-    path.write_bytes(WHOLE)
-    now = time.time()
-    monkeypatch.setattr("time.time", lambda: now + 2 * 3600)
-    assert bench.steps() == []
-    assert bench.steps(after=20) == [0]
-
-
 def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
     """The row of mapping.csv is written after the file it names."""
     bench.made.add(WHOLE, "123.npy", step=0)
@@ -232,23 +182,6 @@ def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
     taken = bench.take(after=1.1)
     named = taken[StepKey(0, 0)].description.named
     assert [file.name.op_name for file in named.values() if file.name] == ["long"]
-
-
-def test_busy_step_is_passed_over(bench: Bench) -> None:
-    bench.made.add(WHOLE, step=0)
-    bench.scan()
-    bench.now += 20
-    bench.scan()
-    state = bench.table[StepKey(0, 0)]
-    state.offer(jobs=1)
-    assert bench.complete() == []
-    state.work = None
-    bench.scan()
-    state.pause = Pause(bench.now + 1, "it failed")
-    assert bench.complete() == []
-    bench.now += 2
-    bench.scan()
-    assert bench.complete() == [state]
 
 
 @pytest.mark.parametrize(("order", "first"), [("oldest", 0), ("newest", 2)])
@@ -295,23 +228,6 @@ def test_step_of_another_user_is_denied_as_a_whole(
     assert problem.denied
     assert "setfacl" in problem.hint
     assert problem in bench.scan().problems
-
-
-def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Bench) -> None:
-    """Its directory does not show it; whoever opens it does."""
-    path = bench.made.add(WHOLE, step=0)
-    bench.made.add(WHOLE, step=1)
-    age(bench.made)
-    bench.scan()
-    bench.now += 60
-    bench.scan()
-    content = npy_bytes(np.arange(200, dtype="<f4"))
-    path.write_bytes(content)
-    assert bench.steps() == [1]
-    assert "changed while it was ingested" in bench.reason(StepKey(0, 0))
-    assert bench.take(after=5) == {}
-    (inspected,) = bench.take(after=5).values()
-    assert [file.size for file in inspected.listing.files] == [len(content)]
 
 
 @pytest.mark.parametrize(("order", "first"), [("oldest", 0), ("newest", 2)])

@@ -164,21 +164,6 @@ def test_what_does_not_fit_is_not_converted(
 
 
 @pytest.mark.parametrize(
-    ("name", "groups", "device", "shape"),
-    [
-        ("FRACTAL_Z", 3, (1, 1, 16, 16), (16, 1, 1, 1)),
-        ("FRACTAL_Z", 2, (1, 1, 16, 16), (0, 1, 1, 1)),
-        ("FRACTAL_Z_3D", 2, (1, 1, 16, 16), (2, 1, 1, 1, 1)),
-        ("NC1HWC0", 2, (2, 1, 1, 1, 16), (2, 1, 1, 1)),
-    ],
-)
-def test_groups_that_do_not_fit(
-    name: str, groups: int, device: tuple[int, ...], shape: tuple[int, ...]
-) -> None:
-    assert not convertible(DeviceLayout(name, device, groups), shape, from_name("float16"))
-
-
-@pytest.mark.parametrize(
     ("name", "device", "order"),
     [
         ("NC1HWC0", (2, 2, 3, 4, 16), "NHWC"),
@@ -197,16 +182,6 @@ def test_other_orders_of_the_host_are_taken_where_only_they_fit(
     other = host.transpose(["NCHW".index(axis) for axis in order])
     assert same(to_host(written, layout, other.shape, from_name("float16")), np.ascontiguousarray(other))
     assert same(to_device(other, layout), written)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("NHWC", (2, 3, 4, 5)), ("NHWC", (7,)), ("DHWCN", (2, 3, 4, 5, 6)), ("NCHW", (2, 3, 4, 5, 6))],
-)
-def test_axes_in_the_same_order_are_left(name: str, shape: tuple[int, ...]) -> None:
-    """The framework has channels last too, or the name says nothing of a tensor that is no image."""
-    host = random_host(shape)
-    assert same(to_host(host, DeviceLayout(name, shape), shape, from_name("float16")), host)
 
 
 def test_first_axes_are_channels_where_both_orders_fit() -> None:

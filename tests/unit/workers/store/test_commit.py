@@ -15,7 +15,7 @@ from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import DamagedStore, DumpIngestError, SourceChanged, StoreFormatError, UsageError
+from workers.errors import DumpIngestError, SourceChanged
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit, extend
@@ -45,18 +45,6 @@ def filled(made: MadeDump) -> MadeDump:
         made.add(rng.normal(size=40).astype("<f4"), tensor_name(slot=slot, time=slot))
     made.add(b"text", "notes.txt")
     return made
-
-
-def test_nothing_is_visible_before_it_is_published(filled: MadeDump, store: Path) -> None:
-    """Shards without a commit do not exist for readers."""
-    (plan,) = plan_all(filled.root, store, SMALL_GRID)
-    receipts = [convert(job) for job in plan.jobs]
-    assert len(receipts) > 1
-    assert commit.read(objects_of(store), KEY) is None
-    with pytest.raises(UsageError):
-        open_store(str(store))
-    publish(plan, receipts)
-    assert open_store(str(store)).keys == [KEY]
 
 
 class _Crash(BaseException):
@@ -164,66 +152,11 @@ def test_names_that_are_no_text_do_not_keep_a_step_from_being_stored(
     assert len(open_store(str(store)).step(0, 0).tables.labels) == 2
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"{}",
-        b"[]",
-        b"no json",
-        b"\xff",
-        b'{"zarr_format": 3, "node_type": "group", "attributes": {}}',
-        b'{"attributes": {"dump_ingest": 5}}',
-        b'{"attributes": []}',
-    ],
-)
-def test_foreign_hierarchy_is_neither_read_nor_written(
-    document: bytes, filled: MadeDump, store: Path
-) -> None:
-    store.mkdir()
-    (store / "zarr.json").write_bytes(document)
-    with pytest.raises(StoreFormatError, match="not a dump-ingest store"):
-        open_store(str(store))
-    with pytest.raises(StoreFormatError):
-        ingest_directly(filled.root, store)
-    assert (store / "zarr.json").read_bytes() == document
-
-
 def change_leaf(store: Path, change: Any) -> None:
     path = store / KEY.path / "zarr.json"
     document = json.loads(path.read_bytes())
     change(document)
     path.write_text(json.dumps(document))
-
-
-def test_newer_format_is_refused_with_what_to_do(filled: MadeDump, store: Path) -> None:
-    ingest_directly(filled.root, store)
-    change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(format_version=99))
-    with pytest.raises(StoreFormatError, match="format 99") as raised:
-        open_store(str(store)).step(0, 0)
-    assert "Upgrade" in raised.value.hint
-    root = store / "zarr.json"
-    root.write_bytes(root.read_bytes().replace(b'"format_version":6', b'"format_version":99'))
-    with pytest.raises(StoreFormatError, match="format 99"):
-        open_store(str(store))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda document: document.pop("attributes"),
-        lambda document: document["attributes"].pop("dump_ingest"),
-        lambda document: document["attributes"]["dump_ingest"].pop("summary"),
-        lambda document: document["attributes"]["dump_ingest"]["summary"].pop("tensors"),
-        lambda document: document["attributes"]["dump_ingest"].update(format_version="one"),
-        lambda document: document.pop("consolidated_metadata"),
-        lambda document: document["consolidated_metadata"].update(metadata=[]),
-    ],
-)
-def test_damaged_commit_record_is_named(change: Any, filled: MadeDump, store: Path) -> None:
-    ingest_directly(filled.root, store)
-    change_leaf(store, change)
-    with pytest.raises(DamagedStore, match=r"rank_0/step_0/zarr\.json"):
-        open_store(str(store)).step(0, 0)
 
 
 def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: Path) -> None:
@@ -250,14 +183,6 @@ def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: 
         (10, 0),
         (10, 1),
     ]
-
-
-def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: Path) -> None:
-    ingest_directly(filled.root, store)
-    change_leaf(
-        store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(added_later=1)
-    )
-    assert open_store(str(store)).step(0, 0).commit.summary.status == "complete"
 
 
 def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Path) -> None:

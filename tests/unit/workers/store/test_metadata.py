@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import zarr
 
@@ -48,11 +47,6 @@ def test_an_impossible_grid_is_refused(chunk: Any, shard: Any) -> None:
     document["chunk_grid"]["configuration"]["chunk_shape"] = [shard]
     with pytest.raises(ValueError, match="an impossible"):
         metadata.packed_spec("tensors/float32", document)
-
-
-def test_our_own_attributes_are_found_beside_those_of_others() -> None:
-    document = metadata.group({"other": [1], metadata.ATTRIBUTE: {"version": 5}})
-    assert msgspec.json.decode(metadata.own_attributes(metadata.encode(document))) == {"version": 5}
 
 
 @pytest.mark.parametrize("document", [{}, {"attributes": []}, {"attributes": {}}, [], None])

@@ -1,19 +1,16 @@
 """The contract holds for stores as they are opened, and for the wrapper that other tests use."""
 
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.object_store_contract import ObjectStoreContract, memory_url
 from tests.wrapped_objects import WrappedObjects
-from workers import events
 from workers.errors import StoreUnavailable
-from workers.events import Event
 from workers.store import objects
-from workers.store.objects import STORE_OPS, ObjectStore, StoreRequested, Uploads
+from workers.store.objects import ObjectStore, Uploads
 from workers.store.opening import connect, resolve
 
 
@@ -28,38 +25,6 @@ class TestOpenedUrl(ObjectStoreContract):
     def objects(self) -> Iterator[ObjectStore]:
         with memory_url() as url:
             yield connect(resolve(url))
-
-
-class TestWrapped(ObjectStoreContract):
-    @pytest.fixture
-    def objects(self, tmp_path: Path) -> ObjectStore:
-        return WrappedObjects(connect(resolve(tmp_path / "store")))
-
-
-def test_every_kind_of_request_occurs_and_no_other() -> None:
-    seen: list[Event] = []
-    store = connect(resolve(f"memory://{uuid.uuid4().hex}"))
-    requests: list[Callable[[], object]] = [
-        lambda: store.put("a", b""),
-        lambda: store.put_many({"b": b""}),
-        lambda: store.create("c").close(),
-        lambda: store.get("a"),
-        lambda: store.get_range("a", 0, 1),
-        lambda: store.get_many(["a"]),
-        store.children,
-        store.sizes,
-        store.listed,
-        lambda: store.delete("a"),
-        lambda: store.delete_many(["b", "c"]),
-    ]
-    events.subscribe(seen.append)
-    try:
-        for request in requests:
-            request()
-    finally:
-        events.unsubscribe(seen.append)
-    assert len(seen) == len(requests)
-    assert {event.op for event in seen if isinstance(event, StoreRequested)} == set(STORE_OPS)
 
 
 class SlowStore(WrappedObjects):
@@ -108,15 +73,6 @@ def test_everything_is_there_when_the_block_has_ended(slow: SlowStore) -> None:
     assert slow.sizes("a") == {str(number): 1 for number in range(20)}
     assert [slow.get(f"a/{number}") for number in range(20)] == [bytes([number]) for number in range(20)]
     assert slow.most_at_once <= objects.UPLOADS_AT_ONCE
-
-
-def test_the_task_goes_on_while_an_object_is_written(slow: SlowStore) -> None:
-    with Uploads(slow) as running:
-        running.put("a", b"")
-        assert slow.begun.acquire(timeout=10)
-        assert slow.get("a") is None
-        slow.go.set()
-    assert slow.get("a") == b""
 
 
 def test_bytes_on_their_way_are_bounded(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:

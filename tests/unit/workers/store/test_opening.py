@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from workers.errors import UsageError
-from workers.store.model import StoreAddress
-from workers.store.opening import connect, open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 @pytest.mark.parametrize("name", ["secret", "aws_secret_access_key", "password", "token", "account_key"])
@@ -14,11 +13,6 @@ def test_credentials_do_not_go_into_an_address(name: str) -> None:
     """An address is sent to every worker and shown to users."""
     with pytest.raises(UsageError, match=name):
         resolve("s3://bucket", {name: "x"})
-
-
-def test_unknown_protocol_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="nonsense"):
-        connect(StoreAddress("nonsense://somewhere"))
 
 
 def test_same_directory_is_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

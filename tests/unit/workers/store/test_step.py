@@ -6,20 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.api import open_store
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
-from tests.pipeline import run as run_plan
-from workers.dump.paths import from_text
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, plan_all, run
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store import step as steps
-from workers.store.model import Grid
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors
-from workers.store.step import RecomputedStatistics, StoredStep
+from workers.store.step import StoredStep
 from workers.store.tables import LABELS, NUMBERS
 from workers.tasks.model import StepPlan
 
@@ -75,14 +70,6 @@ def test_payloads_come_in_pieces_each_row_once(step: StoredStep) -> None:
         row_of(step, -1): TEXT,
     }
     assert max(len(piece) for pieces in contents.values() for piece in pieces) <= 64
-
-
-def test_the_index_is_read_once_and_again_when_it_was_freed(step: StoredStep) -> None:
-    first = step.tables
-    assert step.tables is first
-    step.forget_tables()
-    assert step.tables is not first
-    np.testing.assert_array_equal(step.tables.labels, first.labels)
 
 
 def remove(step: StoredStep) -> None:
@@ -165,36 +152,12 @@ def test_a_tensor_that_cannot_be_is_damage(columns: dict[str, str], text: str, s
         (step.element if "dtype" in columns else step.device)(row)
 
 
-def test_an_abridged_commit_reads_one_array(step: StoredStep) -> None:
-    """It goes with each task of Dask that reads a part of a tensor."""
-    row = row_of(step, 3)
-    path = str(step.tables.label("array")[row])
-    alone = StoredStep(step.objects, step.commit.abridged(path), step.tables.only(row))
-    assert list(alone.commit.nodes) == [path]
-    assert alone.read(0) == VALUES[3].tobytes()
-
-
 def committed(plan: StepPlan) -> StoredStep:
     run(plan)
     objects = open_objects(plan.store)
     present = commit.read(objects, plan.key)
     assert present is not None
     return StoredStep(objects, present)
-
-
-def restored(rebuilt: StoredStep) -> dict[str, bytes]:
-    """Return the files of a rebuilt by path, each part at its place."""
-    files: dict[str, bytearray] = {}
-    for row, payload in rebuilt.payloads(range(len(rebuilt.tables.labels)), 64):
-        if rebuilt.tables.label("kind")[row] == "statistics":
-            continue
-        part = b"".join(steps.part(rebuilt, row, payload))
-        assert len(part) == steps.nbytes_of(rebuilt, row)
-        file = files.setdefault(from_text(str(rebuilt.tables.label("source")[row])), bytearray())
-        begin = steps.begin_of(rebuilt, row)
-        file.extend(bytes(max(begin + len(part) - len(file), 0)))
-        file[begin : begin + len(part)] = part
-    return {path: bytes(content) for path, content in files.items()}
 
 
 @pytest.fixture
@@ -204,13 +167,6 @@ def rebuilt(made: MadeDump, store: Path) -> StoredStep:
     return committed(plan)
 
 
-def test_a_part_has_the_envelope_of_the_payload(rebuilt: StoredStep) -> None:
-    (content,) = restored(rebuilt).values()
-    assert content == npy_bytes(np.arange(40, dtype=">f8"))
-    assert steps.begin_of(rebuilt, 0) == 0
-    assert steps.nbytes_of(rebuilt, 0) == len(content)
-
-
 def test_a_payload_that_does_not_match_its_digest_is_damage(rebuilt: StoredStep) -> None:
     """At its end: a caller must not keep what it was given before."""
     pieces = iter([bytes(8), bytes(312)])
@@ -218,51 +174,3 @@ def test_a_payload_that_does_not_match_its_digest_is_damage(rebuilt: StoredStep)
     assert next(parts)
     with pytest.raises(DamagedStore, match="digest does not match"):
         list(parts)
-
-
-PIECE = 64
-
-
-def recomputed(step: StoredStep, row: int, *, with_histogram: bool = False) -> RecomputedStatistics:
-    answer = RecomputedStatistics(step, row, with_histogram=with_histogram)
-    for _, pieces in step.payloads([row], PIECE):
-        for piece in pieces:
-            answer.update(piece)
-    return answer
-
-
-@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<i2", "|u1", "|b1", "<c8"])
-def test_what_is_computed_again_in_pieces_is_what_is_stored(made: MadeDump, store: Path, dtype: str) -> None:
-    values = np.arange(-50, 51).astype(dtype)
-    if values.dtype.kind == "f":
-        values[[3, 99]] = np.nan, -np.inf
-    made.add(values)
-    ingest_directly(made.root, store)
-    step = open_store(store).step(0, 0)
-    (tensor,) = step.tensors()
-    result = recomputed(step, tensor.row).result()
-    assert result is not None
-    assert np.array_equal(result, step.tables.statistics[tensor.row], equal_nan=True)
-
-
-def test_a_tensor_in_device_layout_is_taken_in_the_order_of_its_axes(dumps: DumpLibrary, store: Path) -> None:
-    for plan in plan_all(dumps["cann-bin-synthetic"] / "torchair", store, Grid(keep_device_layout=True)):
-        run_plan(plan)
-    steps = open_store(store).select()
-    rows = [(step, tensor.row) for step in steps for tensor in step.tensors() if tensor.device_shape]
-    kept = [(step, row) for step, row in rows if step.is_in_device_layout(row)]
-    assert kept
-    for step, row in kept[:5]:
-        result = recomputed(step, row).result()
-        if result is not None:
-            assert np.array_equal(result, step.tables.statistics[row], equal_nan=True)
-
-
-def test_statistics_of_the_dump_are_not_computed(dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["cann-bin-synthetic"] / "stats", store)
-    step = next(step for step in open_store(store).select() if step.tensors())
-    row = next(tensor.row for tensor in step.tensors() if tensor.statistics_from != "computed")
-    answer = RecomputedStatistics(step, row, with_histogram=True)
-    answer.update(bytes(8))
-    assert answer.result() is None
-    assert len(answer.histogram_rows()) == 0

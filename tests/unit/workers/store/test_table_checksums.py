@@ -12,14 +12,13 @@ from ingest.wiring.sketching import sketch_steps
 from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
-from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.rules.load import load_rules
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.tables import Tables, checksums_of, refuse_foreign
+from workers.store.tables import Tables, checksums_of
 from workers.tasks import publish as publishing
 from workers.tasks.convert import convert
 from workers.tasks.publish import build_tables, publish
@@ -119,12 +118,3 @@ def test_tables_that_come_out_otherwise_elsewhere_are_those_of_the_commit(
     monkeypatch.setattr(commit, "_refuse_if_removed", commit_there)  # after the tables were written
     publish(plan, receipts)
     assert stored_in(objects) == committed_in(objects).record.checksums
-
-
-def test_other_bytes_are_refused_by_name() -> None:
-    chunk = b"table" + bytes([1, 0, 0, 0])
-    assert checksums_of({"index/shape/c/0/0": chunk}) == {"index/shape/c/0/0": 1}
-    refuse_foreign({"index/shape/c/0/0": chunk}, {"index/shape/c/0/0": 1, "statistics/c/0/0": 5}, "here")
-    refuse_foreign({"index/shape/c/0/0": chunk}, {}, "here")
-    with pytest.raises(DamagedStore, match="here: index/shape is not the one that was committed"):
-        refuse_foreign({"index/shape/c/0/0": chunk}, {"index/shape/c/0/0": 2}, "here")

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.files import Frame, best_frame
+from ingest.reader.context.files import Frame
 from ingest.reader.context.ir import ArgumentReader, IrSource, parse_ir
 from ingest.reader.context.rank_context import parse_order
 from tests.dumps import DumpLibrary
-from tests.samples import sample
 
 _RELU = """\
   %1(equiv_5_output) = ReLU(%0) {instance name: relu}
@@ -131,13 +130,6 @@ def test_real_files_are_understood_to_the_last_line(dumps: DumpLibrary, name: st
         assert not graph.problems
         order = file.parents[1] / "execution_order" / f"ms_execution_order_{file.stem.split('code_')[1]}.csv"
         assert set(parse_order(order.read_bytes())) <= set(graph.ops)
-
-
-def test_a_file_of_the_compiler_is_understood_too() -> None:
-    graph = parse_ir([(sample("mindspore-2.5-statistic-csv") / "18_validate_0068.ir").read_bytes()])
-    assert not graph.problems
-    best = best_frame(graph.ops["Default/Sub-op0"].stack)
-    assert best == Frame("test_ir.py", 16, "a = ops.sub(x, 1)")
 
 
 _GRAPH = """\

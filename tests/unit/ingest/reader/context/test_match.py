@@ -23,7 +23,6 @@ from ingest.reader.context.ir import (
 )
 from ingest.reader.context.rank_context import parse_order
 from tests.dumps import DumpLibrary
-from tests.samples import sample
 
 _F16, _F32 = ("float16", 6), ("float32", 6)
 
@@ -91,16 +90,6 @@ def test_real_operators_are_found(dumps: DumpLibrary, dump: str, rank: str, foun
     for op in dumped:
         signature = signatures[matches[op.name].names[0]]
         assert matches[op.name].how == EXACT or signature is None or signature.allows(op.types)
-
-
-def test_rows_of_statistics_are_found_in_a_file_of_the_compiler() -> None:
-    directory = sample("mindspore-2.5-statistic-csv")
-    rows = (directory / "statistic.csv").read_text().splitlines()[1:]
-    names = {row.split(",")[1] for row in rows if not row.startswith("Parameter")}
-    ops = parse_ir([(directory / "18_validate_0068.ir").read_bytes()]).ops
-    matches = match_ops([DumpedOp(name) for name in names], [GraphOp(name) for name in ops])
-    assert {name: match.how for name, match in matches.items()} == dict.fromkeys(names, EXACT)
-    assert all(ops[match.names[0]].stack for match in matches.values())
 
 
 def _read(rank: Path) -> tuple[list[DumpedOp], list[GraphOp]]:

@@ -14,7 +14,6 @@ from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.pipeline import ingest_directly
-from tests.samples import sample
 
 _ONE = np.ones(2, np.float32)
 
@@ -128,28 +127,6 @@ def test_real_operators_have_lines(
                 assert context.match(tensor) is not None
         assert not context.problems
     assert (found[True], found.total()) == known
-
-
-@pytest.mark.parametrize(
-    ("place", "count"),
-    [
-        ("msprobe-26.2.0-pytorch-cpu/tensor-mix", 138),
-        ("msprobe-26.2.0-pytorch-cpu/statistics", 138),
-        ("msprobe-26.2.0-pytorch-cpu/ddp-2-ranks", 126),
-        ("msprobe-26.2.0-mindspore-cpu", 60),
-    ],
-)
-def test_real_calls_have_lines(store: Path, place: str, count: int) -> None:
-    ingest_directly(sample(place), store)
-    opened = open_store(store)
-    tensors = opened.tensors()
-    assert len(tensors) == count
-    for tensor in tensors:
-        line = context_of(opened, tensor.rank).source_line(tensor)
-        assert line is not None
-        assert not Frame(line.file, line.line, line.code).is_framework
-    parents = {context_of(opened, tensor.rank).parent(tensor) for tensor in tensors}
-    assert len(parents) > 2
 
 
 @pytest.fixture

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 from ingest.reader.context.files import (
     Frame,
     best_frame,
-    find_key,
-    find_stack,
     parse_construct,
     parse_kernel_args,
     parse_stacks,
 )
-from tests.samples import sample
 
 _RELU = "Torch.relu.0.forward"
 
@@ -59,30 +56,6 @@ def test_any_bytes_give_an_answer(data: bytes) -> None:
 def test_hostile_json_is_a_problem(data: bytes) -> None:
     for problems in (parse_stacks(data)[1], parse_construct(data)[1]):
         assert len(problems) == 1
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "msprobe-26.2.0-pytorch-cpu/tensor-mix/step0/proc17836",
-        "msprobe-26.2.0-pytorch-cpu/ddp-2-ranks/step0/rank1",
-        "msprobe-26.2.0-mindspore-cpu/step0/proc5683",
-    ],
-)
-def test_real_tensors_have_a_line_and_a_parent(place: str) -> None:
-    directory = sample(place)
-    stacks, wrong = parse_stacks((directory / "stack.json").read_bytes())
-    parents, problems = parse_construct((directory / "construct.json").read_bytes())
-    assert wrong == problems == []
-    stems = [file.name.rpartition(".")[0] for file in (directory / "dump_tensor_data").iterdir()]
-    without = []
-    for stem in stems:
-        call = find_stack([stem], stacks)
-        best = best_frame(stacks[call[0]]) if call else None
-        if best is None or best.is_framework:
-            without.append(stem)
-        assert find_key([stem], parents) or "parameters_grad" in stem
-    assert not without
 
 
 @pytest.mark.parametrize(

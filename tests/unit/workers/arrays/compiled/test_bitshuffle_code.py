@@ -8,7 +8,6 @@ from llvmlite import binding  # type: ignore[import-untyped]
 
 from workers.arrays.compiled import bitshuffle_code, kernels
 from workers.arrays.compiled.bitshuffle_code import LANES
-from workers.arrays.compiled.chunk_plan import ITEMSIZES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,35 +22,6 @@ def planes_of(content: np.ndarray, itemsize: int) -> bytes:
     return b"".join(
         np.packbits(column >> bit & 1, bitorder="little").tobytes() for column in columns for bit in range(8)
     )
-
-
-@pytest.mark.parametrize("itemsize", ITEMSIZES)
-def test_the_way_back_takes_the_planes_of_each_byte_from_where_they_are(itemsize: int) -> None:
-    size = 5 * LANES
-    content = np.random.default_rng(itemsize).integers(0, 256, size * itemsize, np.uint8)
-    # With a gap before each, so that none is aligned.
-    planes = [
-        np.frombuffer(b"gap" + planes_of(column.copy(), 1), np.uint8)[3:]
-        for column in content.reshape(-1, itemsize).T
-    ]
-    places = np.array([kernels.address(each) for each in planes], np.int64)
-    back = np.full(content.size + 1, 77, np.uint8)
-    entries = kernels.entries()
-    assert entries is not None
-    entries[f"bitunshuffle{itemsize}"](kernels.address(places), size, kernels.address(back))
-    assert back[:-1].tobytes() == content.tobytes()
-    assert back[-1] == 77  # nothing is written behind them
-
-
-@pytest.mark.parametrize("itemsize", ITEMSIZES)
-def test_bytes_are_those_of_the_definition(itemsize: int) -> None:
-    content = np.random.default_rng(itemsize).integers(0, 256, 3 * LANES * itemsize, np.uint8)
-    shuffled = np.full(content.size + 1, 77, np.uint8)
-    entries = kernels.entries()
-    assert entries is not None
-    entries[f"byteshuffle{itemsize}"](kernels.address(content), 3 * LANES, kernels.address(shuffled))
-    assert shuffled[:-1].tobytes() == content.reshape(-1, itemsize).T.tobytes()
-    assert shuffled[-1] == 77  # nothing is written behind them
 
 
 def test_a_processor_without_wide_vectors_gives_the_same() -> None:

@@ -122,13 +122,6 @@ def test_payload_is_never_read() -> None:
     assert len(read_headers(read, len(content))) == 1
 
 
-def test_header_longer_than_the_first_read() -> None:
-    content = dump_data([FLOATS] * 300, [BYTES] * 300)
-    headers = headers_of(content)
-    assert len(headers) == 600
-    assert put_together(content, headers) == content
-
-
 @pytest.mark.parametrize("make", [dump_data, version_1])
 def test_growing_file_is_truncated_at_any_length(make: Callable[..., bytes]) -> None:
     """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file in the making."""
@@ -170,12 +163,6 @@ def test_file_without_any_address_may_still_grow() -> None:
     old = Tensor(FLOATS.payload, shape=(2, 3), address=None)
     with pytest.raises(Truncated):
         headers_of(dump_data([old, Tensor(bytes(16), shape=(4,), address=None, dumped=False)]))
-
-
-def test_name_that_is_not_utf_8_can_be_stored() -> None:
-    (found,) = headers_of(dump_data([FLOATS], op_name=b"caf\xe9/\xff"))
-    assert found.full_name == "caf\ufffd/\ufffd"
-    assert found.full_name.encode()
 
 
 def test_samples_are_what_their_manifest_says(dumps: DumpLibrary) -> None:

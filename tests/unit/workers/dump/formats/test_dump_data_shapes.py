@@ -45,12 +45,6 @@ def test_shape(
     assert (found.shape, found.problem, found.device) == (expected, "", None)
 
 
-def test_more_axes_than_an_array_has_are_a_problem() -> None:
-    found = only(Tensor(bytes(4), shape=(1,) * 65))
-    assert found.shape == (1,)
-    assert found.problem.startswith("its shape (1, 1, ")
-
-
 def test_padding_is_kept_beside_the_payload() -> None:
     content = dump_data([Tensor(b"12345678padding", shape=(2,))], [Tensor(b"12345678rest", shape=(2,))])
     first, second = headers_of(content)
@@ -111,11 +105,6 @@ def test_opaque_type_of_unknown_packing_keeps_its_bytes() -> None:
 def test_type_without_an_element_type_says_what_it_was(code: int, element: str, declared: str) -> None:
     found = only(Tensor(b"abcdefgh", code, (8,)))
     assert (found.element.name, found.shape, found.declared_dtype) == (element, (8,), declared)
-
-
-def test_unknown_type_is_bytes_whatever_its_shape() -> None:
-    found = only(Tensor(b"abcdefgh", 99, (3, 5)))
-    assert (found.element.name, found.shape, found.problem) == ("uint8", (8,), "")
 
 
 @pytest.mark.parametrize(("name", "code"), FORMAT_CODES.items())

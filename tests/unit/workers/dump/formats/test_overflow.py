@@ -85,22 +85,6 @@ def test_old_record_names_the_task_of_each_unit_that_overflowed() -> None:
     assert list(record.to_json()) == ["DHA Atomic Add", "L2 Atomic Add", "AI Core"]
 
 
-def test_status_word_of_each_unit_is_its_own() -> None:
-    record = bytearray(2048)
-    record[512], record[768], record[1040] = 1, 2, 3
-    assert [found.status for found in parse(bytes(record)).failures()] == [(1,), (2,), (3,)]
-
-
-def test_record_of_zeros_names_no_task() -> None:
-    assert parse(bytes(2048)).failures() == ()
-
-
-def test_stream_and_task_of_the_magic_layout() -> None:
-    record = parse(magic_record(3, [9, 3, 34, 0, 1, 2, 0xABC, 0xDEF, 5, 6], size=104))
-    assert record.failures() == (Failure("SDMA", 9, 3, 34, (6,)),)
-    assert record.to_json()["acc_list"]["data"]["src_addr"] == "0xabc"
-
-
 @pytest.mark.parametrize("code", [0, 1])
 def test_cores_have_four_status_words_in_version_1(code: int) -> None:
     record = parse(magic_record(code, [9, 3, 34, 0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13], version=1))
@@ -120,14 +104,6 @@ def test_magic_record_survives_json(unit: str, version: int, data: st.DataObject
     compact = json.dumps(record.to_json(), sort_keys=True, separators=(",", ":"))
     assert parse_json(compact.encode()) == record
     assert read(record_file(magic_record(0, [0] * 11))).accelerator is not None
-
-
-@given(
-    st.lists(st.lists(WORDS, min_size=6, max_size=6), min_size=3, max_size=3), st.tuples(WORDS, WORDS, WORDS)
-)
-def test_old_record_survives_json(tasks: list[list[int]], more: tuple[int, int, int]) -> None:
-    record = parse(old_record(tuple(tasks[0]), tuple(tasks[1]), tuple(tasks[2]), more))
-    assert parse_json(json.dumps(record.to_json(), sort_keys=True).encode()) == record
 
 
 @pytest.mark.parametrize(

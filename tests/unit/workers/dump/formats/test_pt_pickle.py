@@ -1,21 +1,11 @@
 """The tensor that a pickle of torch describes."""
 
-import pytest
-
 from tests.pt_files import call, integer, named, text, tuple_of
 from workers.dump.formats.pt_tree import Composite, unpickle
-
-SIZE, STRIDE = tuple_of(integer(2), integer(3)), tuple_of(integer(3), integer(1))
 
 
 def pickled(value: bytes) -> bytes:
     return b"\x80\x02" + value + b"."
-
-
-@pytest.mark.parametrize("owner", [integer(3), named("c." + "x" * 199)])
-def test_attributes_of_other_things_are_values(owner: bytes) -> None:
-    value = unpickle(pickled(call("builtins.getattr", owner, text("y" * 500))))
-    assert (value.name, value.is_call) == ("builtins.getattr", True)
 
 
 def test_subclass_of_a_subclass_is_not_followed_without_end() -> None:

@@ -10,7 +10,6 @@ from workers.dump.formats.pickle_machine import Global, Instance, OpaqueKey, Sto
 from workers.dump.formats.pt_tree import (
     Composite,
     Contents,
-    InlineTensor,
     RebuiltTensor,
     Wrapper,
 )
@@ -56,14 +55,6 @@ def test_values_are_plain_and_ready_for_json(value: Any, plain: Any) -> None:
     json.dumps(contents({"v": value}).attributes, allow_nan=False)
 
 
-def test_composite_has_its_parts_as_rows_and_its_layout_at_each() -> None:
-    found = contents({"w": Composite("sparse_coo", {"indices": A, "values": B}, {"coalesced": True})})
-    assert [member.path for member in found.tensors] == [("w", "indices"), ("w", "values")]
-    layout = {"kind": "sparse_coo", "coalesced": True}
-    assert [dict(member.attributes) for member in found.tensors] == [layout, layout]
-    assert contents({"m": Composite("meta", {})}).attributes == {"m": {"kind": "meta"}}
-
-
 def test_members_of_a_module_have_the_names_that_users_know() -> None:
     state = {"_parameters": {"weight": A}, "_buffers": {}, "_modules": {}, "_hooks": 1, "training": True}
     module = Instance("torch.nn.Linear", (), state=state)
@@ -71,18 +62,6 @@ def test_members_of_a_module_have_the_names_that_users_know() -> None:
     assert paths({"layer": module}) == [("layer", "weight")]
     assert found.attributes == {"layer": {"class": "torch.nn.Linear", "training": True}}
     assert found.foreign == ()
-
-
-def test_array_of_numpy_is_a_tensor_whose_bytes_are_in_the_pickle() -> None:
-    dtype = Instance("numpy.dtype", ("i8",), state=(3, "<", None))
-    array = Instance("numpy._core.multiarray._reconstruct", (), state=(1, (2,), dtype, False, bytes(16)))
-    (found,) = contents({"a": array}).tensors
-    assert found.tensor == InlineTensor("<i8", (2,), bytes(16))
-    scalar = Instance("numpy.core.multiarray.scalar", (dtype, (5).to_bytes(8, "little")))
-    assert contents({"n": scalar}).attributes == {"n": "<i8: 0500000000000000"}
-    objects = Instance("numpy.dtype", ("O8",), state=(3, "|"))
-    strange = Instance("numpy._core.multiarray._reconstruct", (), state=(1, (2,), objects, False, b""))
-    assert contents({"a": strange}).tensors == ()
 
 
 def test_value_that_holds_itself_ends_there() -> None:

@@ -44,12 +44,6 @@ def test_failed_write_leaves_the_old_object_and_no_debris(
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_error_names_the_object(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreUnavailable, match=f"cannot write {tmp_path}/file/below"):
-        objects_in(tmp_path).put("file/below", b"")
-
-
 def test_a_directory_that_may_not_be_read_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may read everything, so the refusal is made here."""
 
@@ -59,22 +53,6 @@ def test_a_directory_that_may_not_be_read_is_denied(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(StoreDenied, match=r"cannot list .*/a: .*Permission denied"):
         objects_in(tmp_path).sizes("a")
-
-
-class TestPieces:
-    def test_full_disk_is_an_error_that_names_the_object(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        new = objects_in(tmp_path).create("a/b")
-
-        def full(*_: object) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(os, "write", full)
-        with pytest.raises(StoreUnavailable, match=r"cannot write .*/a/b: .*No space left"):
-            new.write(b"piece")
-        new.drop()
-        assert list((tmp_path / "a").iterdir()) == []
 
 
 class TestFlush:

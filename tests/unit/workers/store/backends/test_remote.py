@@ -11,7 +11,7 @@ import pytest
 
 from tests.object_store_contract import ObjectStoreContract, memory_url
 from workers import events
-from workers.errors import ClockSkewed, StoreDenied, StoreUnavailable, UsageError
+from workers.errors import ClockSkewed, StoreDenied, UsageError
 from workers.events import Event
 from workers.store.backends.failures import Translated, seconds_ahead
 from workers.store.backends.remote import FsspecObjects, S3Listener, S3Objects, _modified_at
@@ -37,19 +37,6 @@ def test_an_unknown_protocol_is_refused_with_an_example() -> None:
     with pytest.raises(UsageError, match="nonsense") as raised:
         FsspecObjects(StoreAddress("nonsense://somewhere"))
     assert "s3://bucket/prefix" in raised.value.hint
-
-
-def test_errors_name_the_object_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = FsspecObjects(StoreAddress("memory://away"))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise ConnectionResetError("the line is cut")
-
-    monkeypatch.setattr(type(objects._fs), "cat_file", refuse)
-    with pytest.raises(StoreUnavailable, match="cannot read memory://away/a: ConnectionResetError: the line"):
-        objects.get("a")
-    with pytest.raises(StoreUnavailable, match="cannot read memory://away/a: ConnectionResetError: the line"):
-        objects.get_many(["a", "b"])
 
 
 @pytest.mark.parametrize(

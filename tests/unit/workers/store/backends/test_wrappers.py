@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.object_store_contract import ObjectStoreContract, memory_url
 from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import StoreDenied, StoreSilent, StoreUnavailable
@@ -18,7 +17,7 @@ from workers.store.backends.local import LocalObjects
 from workers.store.backends.remote import FsspecObjects
 from workers.store.backends.wrappers import BoundedObjects, ObservedObjects, Outage
 from workers.store.model import StoreAddress
-from workers.store.objects import STORE_OPS, ObjectStore, RequestAbandoned, StoreRequested
+from workers.store.objects import STORE_OPS, RequestAbandoned, StoreRequested
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -89,16 +88,6 @@ def test_what_is_sent_allows_more_time(tmp_path: Path, monkeypatch: pytest.Monke
     with_pieces.write(bytes(MIB))
     with_pieces.close()
     assert allowed == [10, 13, 10, 11, 11]
-
-
-class TestContract(ObjectStoreContract):
-    @pytest.fixture(params=["directory", "memory"])
-    def objects(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
-        if request.param == "directory":
-            yield ObservedObjects(LocalObjects(StoreAddress(str(tmp_path / "store"))))
-            return
-        with memory_url() as url:
-            yield ObservedObjects(FsspecObjects(StoreAddress(url)))
 
 
 @pytest.fixture

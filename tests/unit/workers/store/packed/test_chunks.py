@@ -18,7 +18,6 @@ from workers.store.packed.chunks import (
     CONFIGURATION,
     HEADER,
     LEVEL,
-    NO_SHUFFLE,
     QUICK,
     SHUFFLE,
     ByBlosc,
@@ -290,11 +289,3 @@ def test_blosc_decodes_what_is_encoded_quickly(itemsize: int, nbytes: int, share
         assert Blosc().decode(encoded[:-4]) == content.tobytes()
         assert google_crc32c.value(encoded[:-4]) == int.from_bytes(encoded[-4:], "little")
         assert (len(encoded) == nbytes + 20) == (share == 0)
-
-
-def test_the_same_values_give_the_same_bytes_and_come_back() -> None:
-    values = np.random.default_rng(1).normal(size=300_000).astype(np.float32)
-    for shuffle in (BIT_SHUFFLE, NO_SHUFFLE):
-        encoded = [bytes(compressor("lz4", 5, shuffle, 4).encode(values)) for _ in range(3)]
-        assert len(set(encoded)) == 1
-        assert bytes(compressor("lz4", 5, shuffle, 4).decode(encoded[0])) == values.tobytes()

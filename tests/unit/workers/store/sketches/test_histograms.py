@@ -1,11 +1,9 @@
 """The table of histograms: what is stored of them, and for which rows."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import zarr
 
 from ingest.api import open_store
@@ -13,28 +11,7 @@ from ingest.reader.step_tables import histograms_of, read_entries
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.errors import DamagedStore
 from workers.store.sketches import HISTOGRAM_TABLE, SKETCH_PATHS
-
-ENTRIES = np.array([[0, -1, 2, 0], [0, 3, 0, 1], [4, 0, 1, 1]])
-
-
-def decoded(document: Mapping[str, Any], chunk: bytes | None) -> list[list[int]]:
-    rows: list[list[int]] = HISTOGRAM_TABLE.decode(dict(document), chunk, "rank 0 step 1").tolist()
-    return rows
-
-
-def test_damage_is_named() -> None:
-    documents, chunks = HISTOGRAM_TABLE.encode(ENTRIES)
-    document, chunk = documents["histograms"], chunks["histograms/c/0/0"]
-    without = {**document, "attributes": {"fields": ["row", "exponent", "positive", "other"]}}
-    for wrong, data, reason in (
-        (document, None, "missing"),
-        (document, chunk[:-1], "crc32c"),
-        (without, chunk, "columns"),
-    ):
-        with pytest.raises(DamagedStore, match=f"rank 0 step 1: histograms.*{reason}"):
-            decoded(wrong, data)
 
 
 def test_copies_share_the_histogram_of_one_row(made: MadeDump, store: Path) -> None:

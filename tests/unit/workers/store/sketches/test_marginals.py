@@ -1,6 +1,5 @@
 """The marginals of a step: once for equal elements, found for every shape of them, and added later."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,6 @@ from tests.pipeline import ingest_directly
 from workers.arrays import marginals as arrays
 from workers.arrays.marginals import MarginalScope
 from workers.errors import DamagedStore
-from workers.store import commit
-from workers.store.objects import ObjectStore
-from workers.store.record import encode_leaf
 from workers.store.sketches import ALL_MARGINALS, LARGE_MARGINALS, StepMarginals
 from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
 
@@ -58,31 +54,6 @@ def test_other_readers_find_them(summed: ingest.DumpStore) -> None:
     assert (row, axis, length) == (0, 1, 300)
     assert table.attrs["fields"] == ["sum", "l2_norm", "abs_max"]
     np.testing.assert_array_equal(table[2, begin : begin + length], np.abs(VALUES).max(axis=0))
-
-
-def test_they_are_added_to_steps_of_an_older_version(summed: ingest.DumpStore) -> None:
-    """Such a step has histograms, and no marginals."""
-    before = summed.step(0, 0).commit
-    objects, older = summed.objects, {"marginal_axes", "marginals"}
-    expected = read_marginals(summed.step(0, 0))
-    _commit_without(objects, before, older)
-    reopened = ingest.open_store(summed.url)
-    assert not marginals_of(reopened.step(0, 0))
-    assert list(reopened.verify()) == []
-    assert sketch(SketchJob(objects.address, before.key)).left == ""
-    assert sketch(SketchJob(objects.address, before.key)).left == HAS_SKETCHES
-    reopened = ingest.open_store(summed.url)
-    made = read_marginals(reopened.step(0, 0))
-    np.testing.assert_array_equal(made.entries, expected.entries)
-    np.testing.assert_array_equal(made.values, expected.values)
-    assert dict(reopened.step(0, 0).commit.nodes) == dict(before.nodes)
-
-
-def _commit_without(objects: ObjectStore, before: commit.Commit, paths: set[str]) -> None:
-    nodes = {path: node for path, node in before.nodes.items() if path not in paths}
-    objects.put(f"{before.key.path}/zarr.json", encode_leaf(before.record, nodes))
-    for path in paths:
-        shutil.rmtree(Path(objects.address.url, before.prefix, path))
 
 
 def test_damage_is_named_and_repaired(summed: ingest.DumpStore) -> None:
