@@ -1,7 +1,5 @@
 """Unpack the real dumps in `tests/data`, whose README describes each of them."""
 
-import csv
-import lzma
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,9 +59,3 @@ class DumpLibrary(Mapping[str, Path]):
 
     def __len__(self) -> int:
         return len(NAMES)
-
-
-def large_profile() -> list[dict[str, str]]:
-    """Return one row per file of one iteration of a large dump; `tests/data/README.md` lists the columns."""
-    with lzma.open(DATA / "tinybert-large.profile.csv.xz", "rt", newline="") as text:
-        return list(csv.DictReader(text))

@@ -1,59 +1,14 @@
 """Ranks that share tensors, whoever is killed, races with another, or forges what it dumps."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.reader.verifying import verify
-from tests.gc_stores import Fragile, Killed
 from tests.pools import RANKS, PooledRun, replicas, run, values_of
 from tests.xxh3_forgery import forged
 from workers.errors import SourceChanged
-from workers.model import StepKey
-from workers.store import commit
-from workers.store.objects import ObjectStore
-from workers.store.opening import open_objects
-from workers.tasks import convert as convert_task
-from workers.tasks import publish as publish_task
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
-
-
-def open_as(monkeypatch: pytest.MonkeyPatch, objects: ObjectStore) -> None:
-    """Let tasks of this process have the store as `objects`."""
-    for module in (convert_task, publish_task):
-        monkeypatch.setattr(module, "open_objects", lambda _: objects)
-
-
-def test_a_rank_is_killed_between_any_two_writes(pooled: PooledRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the killed rank left, others share or write again, and nobody sees half a step."""
-    for changes in range(100):
-        step = changes + 1
-        second_goes_on = bool(changes % 2)
-        for path in pooled.dump.root.glob(f"rank_*/*/*/{step - 1}"):
-            shutil.rmtree(path)
-        for rank in range(2):
-            pooled.add(rank, step, replicas(step)(rank))
-        first, second = pooled.plan(0, step), pooled.plan(1, step)
-        with monkeypatch.context() as patched:
-            open_as(patched, Fragile(open_objects(pooled.address), changes))
-            try:
-                run(first)
-                break
-            except Killed:
-                pass
-        assert commit.read(pooled.objects, StepKey(0, step)) is None
-        if second_goes_on:
-            run(second)
-            assert not list(verify(open_store(str(pooled.store)), [StepKey(1, step)]))
-        run(first)
-        if not second_goes_on:
-            run(second)
-        assert set(pooled.commit(0, step).record.pool) == set(pooled.commit(1, step).record.pool)
-    assert changes > 15
-    assert not list(verify(open_store(str(pooled.store))))
 
 
 def test_a_hostile_rank_gets_nothing_of_its_own_into_others(pooled: PooledRun) -> None:

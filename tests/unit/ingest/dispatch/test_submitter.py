@@ -89,16 +89,6 @@ def kinds(outcomes: list[Outcome]) -> list[type]:
     return [type(outcome) for outcome in outcomes]
 
 
-def test_a_client_that_is_closed_while_a_task_is_submitted_is_replaced(plan: StepPlan) -> None:
-    bench = Bench()
-    bench.client.closes_at = 2
-    bench.submitter.offer(plan)
-    outcomes = bench.finish()
-    assert len(bench.clients) == 2
-    assert kinds(outcomes).count(StepCommitted) == 1
-    assert StepFailed not in kinds(outcomes)
-
-
 @pytest.mark.parametrize("window", [1, 1200, 2500])
 def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
     """However much is offered, workers and scheduler hold only a window of it."""
@@ -156,36 +146,6 @@ def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], pl
     assert isinstance(outcome, StepFailed)
     assert isinstance(outcome.error, error)
     assert not bench.submitter.offered_steps
-
-
-def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
-    """It must be planned again: another attempt at this plan would find the same."""
-    bench = Bench()
-    bench.submitter.offer(plan)
-    bench.poll()
-    bench.client.pending[1].fail(SourceChanged("grew"))
-    (outcome,) = bench.poll()
-    assert isinstance(outcome, StepStale)
-    assert not bench.client.pending
-    assert not bench.submitter.offered_steps
-    # What was cancelled has no effect on the step when it is offered again.
-    bench.submitter.offer(plan)
-    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
-
-
-def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
-    """A scheduler that restarts cancels every future."""
-    bench = Bench(attempts=2)
-    bench.submitter.offer(plan)
-    bench.poll()
-    for future in bench.client.pending:
-        future.lose()
-    outcomes = bench.poll()
-    assert kinds(outcomes) == [TaskRetried] * len(plan.jobs)
-    assert all(
-        isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried)
-    )
-    assert kinds(bench.finish())[-1] is StepCommitted
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -262,17 +222,6 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
     bench.poll()
     assert [[job.key.step for job in future.jobs] for future in bench.client.pending] == [[3], [7]]
     assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
-
-
-def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
-    bench = offered(Bench(), small_plans)
-    bench.client.pending[0].lose()
-    assert kinds(bench.poll()) == [TaskRetried] * 16
-    bench.now = 10
-    bench.poll()
-    assert [len(future.jobs) for future in bench.client.pending] == [4] + [1] * 16
-    committed = [outcome.plan.key for outcome in bench.finish() if isinstance(outcome, StepCommitted)]
-    assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
 
 
 def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(

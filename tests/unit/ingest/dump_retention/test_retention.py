@@ -69,19 +69,6 @@ def test_all_but_the_newest_steps_of_each_rank_are_deleted(filled: MadeDump, sto
     assert [leaf.record for leaf in leaves(store)] == before
 
 
-def test_a_kill_between_two_files_is_made_up_for_in_silence(filled: MadeDump, store: Path) -> None:
-    """What is left of a step is found on the disk and in the store: there is no other state."""
-    Run(filled.root, store, RetentionPolicy(keep_last=9)).ingest()
-    for path in sorted(filled.root.glob("rank_0/Net/0/0/*"))[:2]:
-        path.unlink()
-    run = Run(filled.root, store)
-    report = run.ingest()
-    assert not report.commits
-    assert run.told(CommitKept) == run.told(SourceKept) == []
-    assert {event.key: event.files for event in report.deleted}[StepKey(0, 0)] == 1
-    assert not (filled.root / "rank_0/Net/0/0").exists()
-
-
 def test_a_dry_run_deletes_nothing(filled: MadeDump, store: Path) -> None:
     before = files_of(filled.root)
     report = Run(filled.root, store, dry_run=True).ingest()
@@ -120,20 +107,6 @@ def test_a_file_that_is_replaced_after_it_was_read_back_stays(filled: MadeDump, 
     assert KeepReason.CHANGED in {event.reason for event in run.told(SourceKept)}
     assert [error.reason for error in report.read_back_failures.values()] == ["source_differs"]
     assert len(open_store(str(store)).tensors(rank=0, step=0)) == 3
-
-
-def test_a_file_that_comes_after_the_others_were_read_back_is_taken_with_them(
-    filled: MadeDump, store: Path
-) -> None:
-    """Or it would be late, and never be in the store."""
-
-    def add() -> None:
-        filled.add(np.zeros(3), tensor_name(slot=9), step=0)
-
-    report = Run(filled.root, store, client=AfterReadBack(add)).ingest()
-    assert [summary.key for summary in report.commits].count(StepKey(0, 0)) == 2
-    assert len(open_store(str(store)).tensors(rank=0, step=0)) == 4
-    assert not (filled.root / "rank_0/Net/0/0").exists()
 
 
 def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(

@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.findings.severities import at_least
 from tests.replicas import Replicas
 from workers.errors import UsageError
-
-
-def test_worse_ones_are_included() -> None:
-    assert at_least("warning") == ("warning", "critical")
-    assert at_least(None) == ("info", "warning", "critical")
 
 
 @pytest.mark.parametrize(

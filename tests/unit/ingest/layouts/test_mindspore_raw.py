@@ -1,6 +1,5 @@
 """Places and names of MindSpore's first synchronous dumps."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,10 @@ from ingest.api import open_store
 from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore import parse_raw_name
 from tests.pipeline import ingest_directly
-from tests.samples import sample
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import StepKey
-
-GOLDEN = "mindspore-1.x-gpu-raw-bin/golden/sync_trans_false_read_tensors.expected"
 
 
 def raw(file_name: str) -> tuple[str, str, str, int, str, tuple[int, ...] | None, str]:
@@ -127,19 +123,3 @@ def test_dump_is_read_to_the_last_element(place: str, tmp_path: Path, store: Pat
         np.testing.assert_array_equal(tensor.read(), values)
     names = {(tensor.op_type, tensor.op_name.rpartition("/")[2]) for tensor in tensors.values()}
     assert names == {("MatMul", "MatMul-op7"), ("Parameter", "fc.bias"), ("Parameter", "fc.moments.mask")}
-
-
-def golden() -> list[tuple[str, int, int, int, tuple[int, ...], str]]:
-    """Return node, slot, iteration, bytes, shape and first bytes as MindSpore's own reader printed them."""
-    text = sample(GOLDEN).read_text()
-    found = re.findall(
-        r"node name = (\S+)\nslot = (\d+)\niteration = (\d+)\n.*?printed in uint8\) = \[([^\]]*)\]\n"
-        r"size in bytes = (\d+)\ndebugger dtype = \d+\nshape = \[([^\]]*)\]",
-        text,
-        re.DOTALL,
-    )
-    assert len(found) == 3
-    return [
-        (node, int(slot), int(step), int(size), tuple(map(int, shape.split(", "))), data)
-        for node, slot, step, data, size, shape in found
-    ]

@@ -14,7 +14,6 @@ from ingest.reader.step import Step
 from tests.dump_data_writer import chunk, number
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
-from tests.samples import SAMPLES
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.errors import UsageError
 from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, RecheckJob, read_back, recheck
@@ -154,27 +153,6 @@ def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Ste
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
         os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
-
-
-@pytest.mark.parametrize(
-    ("name", "prefix"),
-    [
-        ("sglang-dumper-dp2", "dump/"),
-        ("sglang-dumper-tp1", "dump/gpt_tp1/"),
-        ("sglang-dumper-tp2", "dump/gpt_tp2/"),
-        ("sglang-dumper-tp2-bias", "dump/gpt_tp2_bias/"),
-    ],
-)
-def test_parallel_dumps_of_sglang_read_back(name: str, prefix: str, tmp_path: Path) -> None:
-    """With DTensors. The whole dumps are beside the checkout, not in it."""
-    dumps = SAMPLES.parent / "torch-dumps" / name
-    if not dumps.exists():
-        pytest.skip(f"{dumps} is missing: the packed dumps have one of these, and no DTensors")
-    ingest_directly(dumps / "dump", tmp_path / "run.zarr")
-    store = open_store(tmp_path / "run.zarr")
-    told = {path: file for path, file in truth(dumps).items() if path.startswith("dump/")}
-    assert list(differences(told, prefix, store)) == []
-    assert sum(step.commit.summary.tensors for step in store.select()) == len(told)
 
 
 def test_places_of_ranks_are_known_from_what_the_dump_tells(stores: Mapping[str, DumpStore]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -11,9 +10,8 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.asking import AnswerLine, Arguments, Asked, Links, UrlParameter, lines, matrix_asked
+from ingest.page.asking import Arguments, Links, UrlParameter, matrix_asked
 from ingest.page.library import Moment
-from ingest.page.rendering import command
 from workers.errors import UsageError
 
 PARAMETERS = (
@@ -51,16 +49,6 @@ def test_a_name_with_any_characters_stays_one_part_of_the_path() -> None:
     assert unquote(url.path) == f"/dumps/runs/{HOSTILE}/tensor"
     assert url.path.count("/") == 4
     assert parse_qs(url.query) == {"name": [HOSTILE], "step": ["0"]}
-
-
-def test_lines_can_be_pasted(moment: Moment) -> None:
-    asked = Asked(moment, Arguments({}), Links("", "run.zarr"))
-    shown = lines(asked, AnswerLine(command("show", asked.url, "Default/a b'c"), "store.ranks"))
-    assert shlex.split(shown["shell"]) == ["dump-ingest", "show", asked.url, "Default/a b'c"]
-    names: dict[str, object] = {}
-    opening, expression = shown["Python"].rsplit("\n", 1)
-    exec(opening, names)  # noqa: S102  (as a reader of the page does)
-    assert eval(expression, names) == moment.store.ranks  # noqa: S307
 
 
 def asked(**given: str) -> Arguments:

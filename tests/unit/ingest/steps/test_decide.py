@@ -3,15 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ingest.layouts.base import Problem
 from ingest.planning.plan import without_tensors
 from ingest.steps.decide import (
     Decision,
-    Inspect,
     KeepExisting,
     Offer,
     Plan,
@@ -22,10 +18,8 @@ from ingest.steps.decide import (
     held_as,
 )
 from ingest.steps.difference import CommittedFiles, FilesNotTaken
-from ingest.steps.explain import explain
-from ingest.steps.state import Cover, DeletionStage, Pause, Phase, StepState, StepTable, Wait, WaitFor
+from ingest.steps.state import Cover, DeletionStage, Pause, Phase, StepState, Wait, WaitFor
 from tests.made_steps import (
-    ROOT,
     files_in,
     made_commit,
     made_files,
@@ -34,10 +28,9 @@ from tests.made_steps import (
     made_plan,
     made_state,
 )
-from workers.errors import ClusterError, DamagedStore, StepRemoved, StoreUnavailable
+from workers.errors import DamagedStore, StepRemoved
 from workers.model import StepKey
 from workers.store.commit import Commit
-from workers.tasks.model import StepPlan
 
 KEY = StepKey(3, 40)
 DENIED = Problem("rank_3", "permission denied", "setfacl", denied=True)
@@ -265,193 +258,3 @@ def test_a_commit_counts_whatever_was_removed_before_it() -> None:
     assert held_as(state, StepPolicy(), lambda _: True) is None
     state.cover = Cover(state.fingerprint, Phase.KEPT, "less")
     assert held_as(state, StepPolicy(), lambda _: True) is Phase.KEPT
-
-
-KEYS = [StepKey(0, None), StepKey(0, 0), StepKey(1, 0)]
-keys = st.sampled_from(KEYS)
-HELD = frozenset([Phase.COMMITTED, Phase.LEFT_OUT, Phase.KEPT, Phase.REMOVED])
-
-
-class Steps(RuleBasedStateMachine):
-    """A dump that changes, a store that others write to, and a service that decides about every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = StepTable()
-        self.policy = StepPolicy()
-        self.now = 60.0
-        self.dump: dict[StepKey, tuple[int, ...]] = dict.fromkeys(KEYS, (1, 1))
-        self.denied: set[StepKey] = set()
-        self.growing: set[StepKey] = set()
-        self.store: dict[StepKey, tuple[Commit, CommittedFiles]] = {}
-        self.removed: dict[str, CommittedFiles] = {}
-        self.offered: dict[StepKey, tuple[Commit, CommittedFiles]] = {}
-        """What the workers would commit."""
-
-    @initialize(replace_others=st.booleans(), deletes=st.booleans(), left_out=st.sampled_from(["", "full"]))
-    def choose_policy(self, replace_others: bool, deletes: bool, left_out: str) -> None:
-        self.policy = StepPolicy(replace=replace_others, deletes=deletes, leave_out_tensors=left_out)
-
-    @rule(key=keys, versions=st.sampled_from([None, (), (1,), (1, 1), (1, 2), (1, 1, 1)]))
-    def dump_changes(self, key: StepKey, versions: tuple[int, ...] | None) -> None:
-        if versions is None:
-            self.dump.pop(key, None)
-        else:
-            self.dump[key] = versions
-
-    @rule(key=keys, denies=st.booleans(), grows=st.booleans())
-    def files_change(self, key: StepKey, denies: bool, grows: bool) -> None:
-        (self.denied.add if denies else self.denied.discard)(key)
-        (self.growing.add if grows else self.growing.discard)(key)
-
-    @rule(key=keys, who=st.sampled_from(["another watcher", "another dump", "nobody whole", "gc"]))
-    def store_changes(self, key: StepKey, who: str) -> None:
-        if who == "gc":
-            if key in self.store:
-                commit, files_of_commit = self.store.pop(key)
-                self.removed[commit.fingerprint] = files_of_commit
-            return
-        files = made_files(key, *self.dump.get(key, (1, 1)), 1)
-        root = "/other" if who == "another dump" else ROOT
-        status = "partial" if who == "nobody whole" else "complete"
-        self.store[key] = made_commit(key, f"{who} {len(files)}", root=root, status=status), files_in(files)
-
-    @rule(
-        seconds=st.sampled_from([0.5, 11.0, 70.0, 4000.0]),
-        poison=st.booleans(),
-        outcome=st.sampled_from(["committed", "failed", "store away", "stale", "still under way"]),
-    )
-    def service_ticks(self, seconds: float, poison: bool, outcome: str) -> None:
-        self.now += seconds
-        for state in self.table:
-            if state.work is not None and outcome != "still under way":
-                self._finish(state, outcome)
-        self.table.follow(set(self.dump))
-        for state in self.table:
-            self._see(state)
-        for state in self.table:
-            if state.listing is not None:
-                self._compare(state)
-        for state in self.table:
-            if state.is_pending:
-                self._take(state, poison=poison)
-
-    def _see(self, state: StepState) -> None:
-        problems = (DENIED,) if state.key in self.denied else ()
-        listing = made_listing(state.key, *self.dump.get(state.key, ()), problems=problems)
-        if listing.files or problems:
-            state.record_listing(listing, now=self.now, reached=self.now)
-        else:
-            state.lose_files()
-
-    def _compare(self, state: StepState) -> None:
-        if not state.fingerprint:
-            assert state.listing is not None
-            state.fingerprint = f"{state.key.path} {[file.mtime_ns for file in state.listing.files]}"
-        phase = held_as(state, self.policy, self.removed.__contains__)
-        if phase is not None:
-            state.hold(phase)
-        else:
-            state.await_turn(is_quiet=True)
-
-    def _take(self, state: StepState, *, poison: bool) -> None:
-        decision = self._decide(state, poison=poison)
-        match decision:
-            case Offer(plan=plan):
-                self._check_offer(state, plan)
-                files = files_in(made_files(state.key, *self.dump[state.key]))
-                self.offered[state.key] = made_commit(state.key, plan.fingerprint), files
-                state.offer(len(plan.jobs))
-            case KeepExisting(cover=cover):
-                state.cover = cover
-            case Wait(wait_for=WaitFor.TASKS | WaitFor.PAUSE):
-                pass
-            case Wait():
-                state.wait(decision)
-            case Refuse(error=error):
-                assert error.message
-                state.record_failure(error, self.now)
-            case _:
-                raise AssertionError(decision)
-
-    def _decide(self, state: StepState, *, poison: bool) -> Decision:
-        """Answer what is asked for until it is decided."""
-        decision = decide(state, self.policy, self.now)
-        if isinstance(decision, Inspect):
-            assert state.listing is not None
-            unfinished = "short" if state.key in self.growing else ""
-            state.inspected = made_inspected(state.listing, unfinished=unfinished)
-            decision = decide(state, self.policy, self.now)
-        while isinstance(decision, Plan):
-            left_out = decision.leave_out_tensors
-            name = state.fingerprint + (" poison" if poison else "")
-            name = without_tensors(name) if left_out else name
-            commit, files = self.store.get(state.key, (None, CommittedFiles()))
-            state.committed = None if commit is None else commit.fingerprint
-            removed = self._is_left_of_removed(state)
-            proposal = propose(state, commit, committed=files, removed=removed, left_out=left_out, name=name)
-            decision = decide(state, self.policy, self.now, proposal)
-        return decision
-
-    def _is_left_of_removed(self, state: StepState) -> bool:
-        """Return whether a removed generation had all of the files that the dump has now."""
-        present = files_in(made_files(state.key, *self.dump[state.key])).versions.items()
-        return any(present <= files.versions.items() for files in self.removed.values())
-
-    def _check_offer(self, state: StepState, plan: StepPlan) -> None:
-        assert state.key not in self.denied
-        assert state.listing is not None
-        assert state.listing.files == made_files(state.key, *self.dump[state.key])
-        assert state.key not in self.growing or state.quiet_for_s >= 10
-        assert state.work is None
-        assert state.pause is None or state.pause.until <= self.now
-        commit, _ = self.store.get(state.key, (None, CommittedFiles()))
-        if commit is None:
-            assert not self._is_left_of_removed(state)
-            assert plan.replaces == ""
-        else:
-            assert commit.fingerprint not in (plan.fingerprint, state.fingerprint)
-            assert plan.replaces == commit.fingerprint
-            assert commit.record.source.root == ROOT or self.policy.replace
-
-    def _finish(self, state: StepState, outcome: str) -> None:
-        state.work = None
-        commit, files = self.offered.pop(state.key)
-        match outcome:
-            case "committed":
-                self.store[state.key] = commit, files
-                state.committed = commit.fingerprint
-                state.record_commit(commit.fingerprint, self.now)
-            case "failed":
-                state.record_failure(ClusterError("no workers"), self.now)
-            case "store away":
-                state.record_failure(StoreUnavailable("away"), self.now)
-                assert state.pause is not None
-                assert state.pause.for_store
-                state.pause = None
-            case _:
-                state.record_stale(commit.fingerprint)
-
-    @invariant()
-    def nothing_is_known_of_steps_without_files(self) -> None:
-        for state in self.table:
-            if state.listing is None:
-                assert {state.held, state.inspected, state.waiting, state.pause} == {None}
-
-    @invariant()
-    def every_step_is_somewhere_for_a_reason(self) -> None:
-        for state in self.table:
-            row = explain(state, self.policy, self.now)
-            assert row.reason
-            assert (row.waits_for is None) == (Phase(row.phase) in {*HELD, Phase.READY, Phase.REFUSED})
-
-    @invariant()
-    def what_the_store_holds_waits_for_nothing(self) -> None:
-        for state in self.table:
-            assert state.held is None or state.waiting is None
-            if state.held is not None and state.work is None:
-                assert isinstance(decide(state, self.policy, self.now), KeepExisting)
-
-
-Steps.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
-TestSteps = Steps.TestCase

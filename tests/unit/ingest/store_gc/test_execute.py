@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,54 +17,16 @@ from tests import checker
 from tests.gc_stores import (
     DAY_S,
     POLICY,
-    Fragile,
-    Killed,
-    age,
     assert_sound,
     fill,
     gc,
     objects_of,
     steps_of,
-    without_times,
 )
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
 from workers.model import StepKey
-from workers.store.commit import changing, end_of
-from workers.store.opening import connect, resolve
-
-
-def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same(
-    gc_base: Path, tmp_path: Path
-) -> None:
-    policy = GcPolicy(keep_last=3, keep_anomalous=True)
-    whole = shutil.copytree(gc_base / "run.zarr", tmp_path / "whole.zarr")
-    shutil.rmtree(whole / "rank_1")
-    small = shutil.copytree(whole, tmp_path / "small.zarr")
-    gc(whole, policy)
-    assert_sound(whole)
-    expected = without_times(whole)
-    killed = 0
-    while True:
-        store = tmp_path / "run.zarr"
-        shutil.copytree(small, store)
-        fragile = Fragile(connect(resolve(str(store))), killed)
-        plan = make_plan(take_inventory(fragile, anomalies=True), policy, time.time())
-        try:
-            Execution(fragile, plan, threads=1).run()
-        except Killed:
-            assert_sound(store)
-            age(store)
-            again = gc(store, policy)
-            assert not again.left
-            assert without_times(store) == expected, killed
-            shutil.rmtree(store)
-            killed += 1
-            continue
-        break
-    assert killed > 20
-    assert fragile.left == 0
 
 
 def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
@@ -140,21 +101,3 @@ def test_a_clock_that_jumps_while_it_runs_makes_nothing_old(store: Path) -> None
     execution._compare_clocks()
     now[0] += 10 * DAY_S
     assert abs(execution._now() - time.time()) < 60
-
-
-def test_a_change_that_a_killed_writer_has_begun_is_announced_as_done(store: Path) -> None:
-    """Not before the grace period, in which the writer may go on."""
-    with suppress(Killed), changing(objects_of(store), StepKey(0, 3)):
-        raise Killed
-    age(store)
-    plan = ingest.plan_gc(store)
-    (action,) = [action for action in plan.actions if action.what == "announcement"]
-    (store / action.path).touch()
-    (left,) = [done for done in ingest.apply_gc(store, plan).done if done.action == action]
-    assert left.left == "something was written there within 1d"
-    age(store)
-    (done,) = [done for done in ingest.apply_gc(store, plan).done if done.action == action]
-    assert (done.left, done.objects) == ("", 0)
-    assert (store / action.path).exists()
-    assert (store / end_of(action.path)).exists()
-    assert not any(action.what == "announcement" for action in ingest.plan_gc(store).actions)

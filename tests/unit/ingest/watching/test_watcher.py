@@ -141,17 +141,6 @@ def test_only_the_last_steps_of_a_dump_that_tells_no_time_are_waited_for(made: M
     assert bench.steps(after=9.0) == [5]
 
 
-def test_growing_file_keeps_its_step_open_until_it_is_whole(bench: Bench) -> None:
-    path = bench.made.add(WHOLE[:200], step=0)
-    bench.made.add(WHOLE, step=1)
-    assert bench.steps() == []
-    assert bench.steps(after=2) == []
-    assert "not whole" in bench.reason(StepKey(0, 0))
-    path.write_bytes(WHOLE)
-    assert bench.steps() == []
-    assert bench.steps(after=1.1) == [0]
-
-
 def test_file_that_stays_short_is_quarantined_after_silence(bench: Bench) -> None:
     """Its writer died: the rest of the step must not wait for ever."""
     bench.made.add(WHOLE[:200], tensor_name(slot=3), step=0)

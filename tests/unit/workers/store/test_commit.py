@@ -14,7 +14,6 @@ from ingest.api import open_store
 from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
-from tests.wrapped_objects import WrappedObjects
 from workers.errors import DumpIngestError, SourceChanged
 from workers.model import StepKey
 from workers.store import commit
@@ -45,44 +44,6 @@ def filled(made: MadeDump) -> MadeDump:
         made.add(rng.normal(size=40).astype("<f4"), tensor_name(slot=slot, time=slot))
     made.add(b"text", "notes.txt")
     return made
-
-
-class _Crash(BaseException):
-    """The process dies."""
-
-
-class Dying(WrappedObjects):
-    """Kills the process before one of its writes."""
-
-    def __init__(self, inner: ObjectStore, writes: int) -> None:
-        super().__init__(inner)
-        self._left = writes
-
-    def put(self, key: str, data: bytes | bytearray) -> None:
-        if self._left == 0:
-            raise _Crash
-        self._left -= 1
-        super().put(key, data)
-
-
-def test_interrupted_publish_is_invisible_and_repaired_by_another(
-    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever write is the last one that succeeds."""
-    (plan,) = plan_all(filled.root, store, SMALL_GRID)
-    receipts = [convert(job) for job in plan.jobs]
-    for writes in range(100):
-        dying = Dying(objects_of(store), writes)
-        with monkeypatch.context() as patch:
-            patch.setattr("workers.tasks.publish.open_objects", lambda _, dying=dying: dying)
-            try:
-                publish(plan, receipts)
-            except _Crash:
-                assert commit.read(objects_of(store), KEY) is None
-            else:
-                break
-    assert writes > 5
-    assert [tensor.read().shape for tensor in open_store(str(store)).tensors()] == [(40,)] * 12
 
 
 def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -> None:

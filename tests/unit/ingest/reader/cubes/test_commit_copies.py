@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,30 +109,6 @@ def test_what_is_committed_is_seen_after_a_change(
 ) -> None:
     change(objects)
     assert what_is_seen(ingest.DumpStore(Bucket(objects))) == what_is_seen(ingest.DumpStore(objects))
-
-
-@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__)
-def test_a_writer_that_ended_at_any_write_leaves_nothing_false(
-    objects: ObjectStore, change: Callable[[ObjectStore], None]
-) -> None:
-    class Ended(BaseException):
-        pass
-
-    class Ending(CountingStore):
-        left = 0
-
-        def put(self, key: str, data: bytes | bytearray) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise Ended
-            super().put(key, data)
-
-    for writes in range(8):
-        ending = Ending(objects)
-        ending.left = writes
-        with suppress(Ended):
-            change(ending)
-        assert what_is_seen(ingest.DumpStore(Bucket(objects))) == what_is_seen(ingest.DumpStore(objects))
 
 
 def test_a_change_while_copies_are_read_is_seen_or_not_and_nothing_else(objects: ObjectStore) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ingest.api import GcPolicy, open_store
-from tests.gc_stores import Fragile, Killed, age, gc
+from tests.gc_stores import age, gc
 from tests.pools import PooledRun, replicas, small_pools
 from workers.model import StepKey
-from workers.store import commit, metadata
+from workers.store import metadata
 from workers.store.model import ArraySpec
-from workers.store.objects import Gathered, ObjectStore
+from workers.store.objects import Gathered
 from workers.store.packed import recompressing
 from workers.store.packed.chunks import BY_BLOSC, QUICK
 from workers.store.packed.recompressing import is_dense, recompress
@@ -62,39 +62,6 @@ def test_a_step_has_the_same_elements_in_another_generation(run: PooledRun) -> N
     assert not (run.store / before.prefix).exists()
     assert values(run) == elements
     assert run.is_whole()
-
-
-def test_it_is_killed_between_any_two_writes(run: PooledRun) -> None:
-    elements = values(run)
-    for changes in range(100):
-        try:
-            recompress(Fragile(run.objects, changes), KEY)
-            break
-        except Killed:
-            assert values(run) == elements
-    assert changes > 12
-    assert is_dense(run.commit(0, 1))
-    assert values(run) == elements
-    assert run.is_whole()
-
-
-class _Hiding(Fragile):
-    """gc removes the step between the last look and the write."""
-
-    def __init__(self, inner: ObjectStore, store: Path) -> None:
-        super().__init__(inner, 1000)
-        self.store = store
-
-    def put(self, key: str, data: bytes | bytearray) -> None:
-        if key.startswith("consolidated/changed/0.1."):
-            age(self.store)
-            gc(self.store, GcPolicy(ranks=(0,), steps=(1,)))
-        super().put(key, data)
-
-
-def test_a_step_that_is_removed_meanwhile_does_not_come_back(run: PooledRun) -> None:
-    assert recompress(_Hiding(run.objects, run.store), KEY).left == "it was removed meanwhile"
-    assert commit.read(run.objects, KEY) is None
 
 
 def test_a_damaged_step_is_left(run: PooledRun) -> None:
