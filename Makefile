@@ -36,7 +36,7 @@ test: lint ## Lint, then run every test in two processes; those whose servers ar
 	@tests/servers/install.sh --check || test -z "$(CI)"
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-campaigns: setup ## Run the tests that take minutes: the image, its pods and its tour, alerts on call, hosts of a network, a short chaos
+campaigns: setup ## Run the tests that take minutes: image, pods and tour, alerts, hosts of a network, tokens, a short chaos
 	@tests/servers/install.sh --check || test -z "$(CI)"
 	@$(BIN)/pytest -m campaign
 

@@ -1,12 +1,7 @@
 """`dump-ingest anomalies` as it is typed."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from ingest.cli import printing
-from ingest.findings.incidents import find
 from tests.cli import Answer
 
 
@@ -20,19 +15,6 @@ def test_one_nan_is_one_incident(found_store: Path, answer: Answer) -> None:
     assert (row["id"], row["kind"], row["rank"]) == (headline.split()[1], "nan", 1)
     assert row["origin"]["op_type"] == "Log"
     assert answer("anomalies", found_store, "--id", row["id"], "--json").json == [row]
-
-
-def test_only_a_terminal_gets_a_part_unasked(
-    found_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(find, "QUESTION", replace(find.QUESTION, limit=5))
-    assert len(answer("anomalies", found_store, "--findings").stdout.splitlines()) == 1 + 14
-    monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    cut = answer("anomalies", found_store, "--findings")
-    assert len(cut.stdout.splitlines()) == 1 + 5
-    assert cut.stderr.endswith(", the first 5 shown (--limit 0: all)\n")
-    assert len(answer("anomalies", found_store, "--findings", "--json").json) == 14
-    assert len(answer("anomalies", found_store, "--findings", "--json", "--limit", 2).json) == 2
 
 
 def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:

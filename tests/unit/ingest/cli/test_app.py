@@ -92,12 +92,6 @@ def test_words_that_are_not_understood_are_told_in_two_lines(
     assert f"`dump-ingest {words[0]} --help` lists arguments and options." in second
 
 
-def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: Path) -> None:
-    done = answer("ls", tmp_path / "nowhere", code=2)
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-
-
 def test_a_current_directory_that_was_deleted_is_told(
     nan_store: Path, tmp_path: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

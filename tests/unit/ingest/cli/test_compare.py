@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.steps import commit_tables, make_tables
-from ingest.api import DumpStore
-from ingest.cli.compare_report import growth_between, print_comparison, say_summary
+from ingest.cli.compare_report import print_comparison, say_summary
 from ingest.questions.compare import (
     ComparedInput,
     ComparedStep,
@@ -19,10 +17,7 @@ from ingest.questions.compare import (
     Verdict,
 )
 from tests.cli import Answer
-from tests.diverging import WEIGHT, replicas
-from tests.replicas import Replicas
 from workers.arrays.statistics import FIELDS
-from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve
 
@@ -85,39 +80,6 @@ def test_over_steps_the_tensors_that_differ_first_come_first(tmp_path: Path, ans
         ((*sides, "--thresholds", tmp_path / "limits.yml"), "--thresholds has no effect"),
     ):
         assert problem in answer("compare", *words, "--over-steps", code=2).stderr
-
-
-Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture
-def stores(monkeypatch: Patch) -> dict[str, DumpStore]:
-    """Two runs of two ranks and one of a single rank, by URL."""
-    single = Replicas()
-    for step in range(4):
-        single.put(1, step, {WEIGHT: step})
-    known = {"a": replicas(range(2)).store, "b": replicas(range(2), off=[(1, 2, WEIGHT)]).store}
-    known["single"] = single.store
-    monkeypatch.setattr("ingest.open_store", lambda where, **_: known[where])
-    return known
-
-
-@pytest.mark.usefixtures("stores")
-@pytest.mark.parametrize(
-    ("a", "b", "conditions", "message"),
-    [
-        ("a", "b", {}, "one rank of both runs"),
-        ("a@0", "b@1", {}, "one rank of both runs"),
-        ("a@0,1", "b", {}, "about all steps"),
-        ("a@0", "b", {"op_type": "Adam"}, "by --name alone"),
-        ("a@0", "b", {"name": ["x", "y"]}, "by --name alone"),
-    ],
-)
-def test_what_is_not_about_one_rank_over_all_steps_is_refused(
-    a: str, b: str, conditions: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        growth_between(a, b, conditions, {})
 
 
 EQUAL = ComparedTensor(
@@ -207,13 +169,3 @@ def test_a_verdict_says_it_only_where_it_holds(
 ) -> None:
     say_summary(comparison(*tensors), top=None)
     assert capsys.readouterr().err == f"verdict: different{verdict and '; the '}{verdict}\n"
-
-
-def test_of_many_steps_those_with_differences_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = tuple(
-        ComparedStep(StepKey(0, step), StepKey(1, step), {Verdict.EQUAL: 1, Verdict.DIFFERENT: step // 29})
-        for step in range(30)
-    )
-    print_comparison(replace(comparison(), steps=steps), top=10)
-    ((heading, only, total),) = tables(capsys.readouterr().out)
-    assert (heading, only, total) == ("rank step equal different", "0 | 1 29 1 1", "all 30 30 1")

@@ -16,15 +16,6 @@ from tests.cli import Answer
 from workers.store.opening import open_objects, resolve
 
 
-def test_a_damaged_step_is_named_and_ends_with_3(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
-    (index,) = (store / "rank_1" / "step_2").glob("*/index")
-    shutil.rmtree(index)
-    done = answer("consolidate", store, code=3)
-    assert "damaged: " in done.stderr
-    assert "rank 1 step 2" in done.stderr
-
-
 def test_what_adds_sketches_to_old_steps_is_named(nan_store: Path, answer: Answer) -> None:
     assert "dump-ingest sketch" in answer("consolidate", "--help").stdout
     told = answer("consolidate", nan_store, "--fingerprints", code=2).stderr

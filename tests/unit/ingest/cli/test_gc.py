@@ -29,19 +29,6 @@ def test_a_plan_is_written_and_carried_out(copy: Path, answer: Answer, tmp_path:
     assert answer("gc", copy, "--keep-last", 1).stderr.startswith("Nothing is to be removed.")
 
 
-def test_what_was_committed_again_since_is_left_alone(copy: Path, answer: Answer, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    answer("gc", copy, "--keep-last", 1, "--plan", plan)
-    leaf = copy / "rank_1" / "step_1" / "zarr.json"
-    (generation,) = (path for path in leaf.parent.iterdir() if path.is_dir())
-    other = generation.name[::-1]
-    generation.rename(generation.with_name(other))
-    leaf.write_text(leaf.read_text().replace(generation.name, other))
-    done = answer("gc", copy, "--plan", plan, "--apply", code=4)
-    assert "left alone: rank 1 step 1: " in done.stderr
-    assert done.stdout.splitlines()[1].split()[:4] == ["steps", "0-1", "1-2", "3"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

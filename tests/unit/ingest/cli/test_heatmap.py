@@ -72,14 +72,6 @@ def test_none_some_and_all_elements_cannot_be_confused(capsys: pytest.CaptureFix
     assert legend == "· 0   ░ 1 to 4   ▒ 5 to 21   ▓ 22 to 99   █ all elements   - no such tensor"
 
 
-def test_the_first_step_with_nan_does_not_look_healthy(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = field([[0, 1939, 20378, 1234567]], statistic="nan_count")
-    print_drawing(drawing(counts), 0)
-    _, line, legend = capsys.readouterr().out.splitlines()
-    assert line.split() == ["0", "··░░▒▒▓▓"]
-    assert legend == "· 0   ░ 1939 to 16681   ▒ 16682 to 143505   ▓ 143506 to 1234567"
-
-
 def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     print_drawing(drawing(field([[1, np.nan], [1, np.nan]], bad=[[0, 0], [0, 2]])), 0)
     _, first, second, legend = capsys.readouterr().out.splitlines()

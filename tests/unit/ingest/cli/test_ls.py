@@ -1,10 +1,8 @@
 """`dump-ingest ls` as it is typed."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.cli import Answer
 from tests.npy_files import MadeDump
@@ -18,21 +16,6 @@ def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, ans
     (row,) = answer("ls", store, "--problems", "--json").json
     assert row["kind"] == "quarantined"
     assert row["problem"] in answer("ls", store, "--problems").stdout
-
-
-@pytest.mark.parametrize("lost", ["rank_1/step_2/zarr.json", "rank_1/step_2/*/index"])
-def test_a_damaged_step_is_named_and_the_others_are_listed(
-    nan_store: Path, answer: Answer, tmp_path: Path, lost: str
-) -> None:
-    damaged = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
-    (path,) = damaged.glob(lost)
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.write_text("{")
-    done = answer("ls", damaged, "--tensors", "--json", code=3)
-    assert "damaged: rank 1 step 2: " in done.stderr
-    assert {(row["rank"], row["step"]) for row in done.json} == {(0, 1), (0, 2), (0, 3), (1, 1), (1, 3)}
 
 
 def test_a_rank_from_two_dumps_is_warned_of(
@@ -49,18 +32,6 @@ def test_a_rank_from_two_dumps_is_warned_of(
     assert "rank 0 comes from 2 dump directories" in text
     assert str(other.root) in text.replace(" ", "")
     assert {row["root"] for row in answer("ls", store, "--json").json} == {str(made.root), str(other.root)}
-
-
-@pytest.mark.parametrize("option", ["--missing", "--token"])
-def test_damaged_steps_are_told_with_other_answers(
-    option: str, nan_store: Path, tmp_path: Path, answer: Answer
-) -> None:
-    store = tmp_path / "run.zarr"
-    shutil.copytree(nan_store, store)
-    (store / "rank_1" / "step_2" / "zarr.json").write_text("{")
-    told = answer("ls", store, option, code=3).stderr
-    assert "damaged: rank 1 step 2: " in told
-    assert "Warning" not in told
 
 
 def test_watchers_of_other_stores_are_not_shown(

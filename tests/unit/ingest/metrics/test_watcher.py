@@ -21,18 +21,6 @@ from workers.store.objects import STORE_OPS
 from workers.tasks.model import StepPlan
 
 
-def test_lag_is_that_of_the_oldest_step_of_each_rank(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    steps = [listing(0, 1), listing(0, 2), listing(1, 1, newest=NOW - 50), listing(1, 2, newest=NOW - 9)]
-    metrics.observe(look(steps, steps[2:]))
-    name = "dump_ingest_watcher_oldest_pending_timestamp_seconds"
-    assert value(registry, name, rank="0") == NOW
-    assert value(registry, name, rank="1") == NOW - 50
-    assert value(registry, "dump_ingest_watcher_committed_step", rank="0") == 2
-    assert value(registry, "dump_ingest_watcher_committed_step", rank="1") == -1
-    assert value(registry, "dump_ingest_watcher_pending_bytes", rank="1") == 200
-
-
 def test_problems_are_told_by_what_keeps_something_from_being_ingested(registry: CollectorRegistry) -> None:
     metrics = WatcherMetrics(registry, lambda: NOW)
     problems = (
@@ -49,47 +37,10 @@ def test_problems_are_told_by_what_keeps_something_from_being_ingested(registry:
     assert value(registry, "dump_ingest_watcher_problems", kind="denied") == 0
 
 
-def test_a_rank_that_stands_still_is_behind_by_what_others_write(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    steps = [listing(rank, step, newest=NOW + step) for rank in (0, 1) for step in (1, 2)]
-    metrics.observe(look(steps, []))
-    assert value(registry, "dump_ingest_watcher_steps_behind", rank="1") == 0
-    steps += [listing(0, step, newest=NOW + step) for step in (3, 4)]
-    metrics.observe(look(steps, []))
-    assert value(registry, "dump_ingest_watcher_steps_behind", rank="1") == 2
-    assert value(registry, "dump_ingest_watcher_steps_behind", rank="0") == 0
-
-
 @pytest.fixture
 def plan(dumps: DumpLibrary, summary: CommitSummary, tmp_path: Path) -> StepPlan:
     plans = plan_all(dumps["nan-log-2rank"] / "dump", tmp_path / "other.zarr")
     return next(plan for plan in plans if plan.key == summary.key)
-
-
-def test_a_commit_is_counted_with_its_bytes_and_anomalies(
-    registry: CollectorRegistry, summary: CommitSummary, plan: StepPlan
-) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    metrics.observe(StepCommitted(plan, replace(summary, quarantined=2, overflows=3, disagreements=4), 2.0))
-    watcher = "dump_ingest_watcher_"
-    assert value(registry, f"{watcher}commits_total", status="complete") == 1
-    assert value(registry, f"{watcher}commits_total", status="partial") == 0
-    assert value(registry, f"{watcher}committed_source_bytes_total") == summary.raw_bytes
-    assert value(registry, f"{watcher}committed_stored_bytes_total") == summary.stored_bytes
-    assert value(registry, f"{watcher}quarantined_files_total") == 2
-    assert value(registry, f"{watcher}statistics_disagreements_total") == 4
-    assert value(registry, f"{watcher}step_duration_seconds_sum") == 2
-    assert value(registry, "dump_ingest_overflow_records_total", rank="1") == 3
-    assert value(registry, "dump_ingest_tensor_anomalies_total", rank="1", kind="nan") == 5
-    assert value(registry, "dump_ingest_tensor_anomalous_elements_total", rank="1", kind="pos_inf") == 0
-
-
-def test_series_of_a_rank_begin_at_zero_when_it_is_known(registry: CollectorRegistry) -> None:
-    metrics = WatcherMetrics(registry, lambda: NOW)
-    assert value(registry, "dump_ingest_overflow_records_total", rank="9") is None
-    metrics.observe(look([listing(9, 1)], []))
-    assert value(registry, "dump_ingest_overflow_records_total", rank="9") == 0
-    assert value(registry, "dump_ingest_tensor_anomalies_total", rank="9", kind="neg_inf") == 0
 
 
 def test_every_counter_without_a_rank_is_there_before_there_is_a_dump(registry: CollectorRegistry) -> None:

@@ -10,12 +10,10 @@ from ingest.repairing.commits import commit_from_objects, list_generations, writ
 from ingest.repairing.work import Dumps, StepRepair, StepWork
 from tests import checker
 from tests.damages import DAMAGES
-from workers.errors import DamagedStore, SourceChanged
+from workers.errors import SourceChanged
 from workers.model import StepKey
 from workers.rules.load import load_rules
-from workers.store import commit
 from workers.store.objects import ObjectStore
-from workers.store.record import WithoutTensors
 
 KEY = StepKey(0, 1)
 
@@ -33,28 +31,6 @@ def test_what_only_the_commit_says_is_taken_from_what_is_left_of_it(whole_object
         record = document["attributes"]["dump_ingest"]
         del record["committed_at"], record["summary"]["rules"]
     assert after == before
-
-
-@pytest.mark.parametrize("damage", ["metadata of a group missing", "numbers missing", "labels flipped"])
-def test_a_generation_that_is_damaged_itself_gives_no_commit(store: Path, damage: str) -> None:
-    DAMAGES[damage](store)
-    objects = open_store(store).objects
-    (name,) = list_generations(objects, KEY)
-    with pytest.raises(DamagedStore):
-        commit_from_objects(objects, KEY, name)
-
-
-def test_what_is_left_of_the_commit_says_that_tensors_were_removed(lone_store: Path) -> None:
-    objects = open_store(lone_store).objects
-    committed = open_store(lone_store).step(0, 1).commit
-    without = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")
-    removed = commit.drop_tensors(objects, committed, without)
-    objects.delete_many([f"{KEY.path}/{name}" for name in objects.sizes(KEY.path) if "/tensors/" in name])
-    damaged = removed.data.replace(b'"reason":"old"', b'"reason":"odd"')
-    made = commit_from_objects(objects, KEY, committed.fingerprint, leaf=damaged)
-    assert made.without_tensors == WithoutTensors(without.at, "gc", "odd")
-    with pytest.raises(DamagedStore):
-        commit_from_objects(objects, KEY, committed.fingerprint)
 
 
 def test_a_commit_follows_from_its_objects(lone_store: Path) -> None:

@@ -4,14 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from numcodecs import blosc
 
 from ingest.api import open_store, repair
 from ingest.reader.verifying import verify
 from tests import checker
 from tests.pools import GRID, PooledRun, replicas, small_pools
 from workers.model import StepKey
-from workers.store.packed import pool_packer
 
 
 @pytest.fixture
@@ -53,16 +51,6 @@ def test_an_array_is_made_again_from_the_dump(pooled: PooledRun, damage: str) ->
     assert checker.objects(pooled.store) == before
 
 
-def test_the_dump_of_another_rank_will_do(pooled: PooledRun) -> None:
-    shutil.rmtree(pooled.dump.root / "rank_0")
-    shard = shard_of(pooled)
-    before = shard.read_bytes()
-    shard.unlink()
-    assert repair(pooled.store, apply=True, grid=GRID, rank=0, step=1).is_clean
-    assert shard.read_bytes() == before
-    assert not damages(pooled)
-
-
 def test_a_forged_dump_does_not_get_into_the_array(
     pooled: PooledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,19 +69,6 @@ def test_a_forged_dump_does_not_get_into_the_array(
     assert len(forged) == 1
     repair(pooled.store, apply=True, grid=GRID, rank=1, step=1)
     assert shard.read_bytes() == before
-
-
-def test_another_version_of_the_compressor_writes_another_array(
-    pooled: PooledRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard = shard_of(pooled)
-    encoded = pool_packer.encode
-    shard.unlink()
-    monkeypatch.setattr("ingest.repairing.payloads.encode", lambda *arguments: encoded(*arguments) + b"x")
-    monkeypatch.setattr(blosc, "VERSION_STRING", "2")
-    repair(pooled.store, apply=True, grid=GRID, rank=0, step=1)
-    assert not shard.exists()
-    assert not list(verify(open_store(str(pooled.store)), [StepKey(0, 1)]))
 
 
 def test_what_is_found_nowhere_is_lost_for_one_rank_at_a_time(pooled: PooledRun) -> None:
@@ -120,11 +95,3 @@ def test_a_commit_is_made_again_from_its_objects(pooled: PooledRun) -> None:
     assert (after.fingerprint, after.record.pool) == (before.fingerprint, before.record.pool)
     assert after.summary.stored_bytes == before.summary.stored_bytes
     assert not damages(pooled)
-
-
-def test_a_lost_index_is_made_again_as_another_generation(pooled: PooledRun) -> None:
-    before = pooled.commit(0, 1)
-    (pooled.store / before.prefix / "index/labels/c/0/0").unlink()
-    assert repair(pooled.store, apply=True, grid=GRID, rank=0, step=1).is_clean
-    assert pooled.commit(0, 1).fingerprint == before.fingerprint.partition("-")[0]
-    checker.check(pooled.store, pooled.dump.root)

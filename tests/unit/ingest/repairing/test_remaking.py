@@ -18,14 +18,6 @@ from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
 
-def test_a_generation_may_have_been_cut_as_now_or_by_default() -> None:
-    grids = grids_like(SMALL_GRID)
-    assert grids[0] == SMALL_GRID
-    assert Grid() in grids
-    assert {grid.keep_device_layout for grid in grids} == {True, False}
-    assert len(grids_like(Grid())) == 2
-
-
 def test_only_a_generation_of_the_name_that_is_wanted_is_made(
     whole: Path, whole_objects: ObjectStore
 ) -> None:

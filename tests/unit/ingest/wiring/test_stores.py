@@ -8,12 +8,10 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.settings import Settings, load
-from ingest.wiring.stores import address_of_store, grid_of, has_store, place_of_store, refuse_misplaced
+from ingest.wiring.stores import place_of_store, refuse_misplaced
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.model import MIB
-from workers.store.model import Grid
 from workers.store.opening import open_objects, resolve
 
 
@@ -30,12 +28,6 @@ def test_a_store_in_the_dump_or_in_memory_is_refused(made: MadeDump) -> None:
         place_of_store(settings(store="memory://run.zarr"), tree)
 
 
-def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match="is a file, not a store"):
-        place_of_store(settings(store=str(tmp_path / "notes.txt")), None)
-
-
 def test_a_store_in_another_store_is_refused(made: MadeDump, store: Path, tmp_path: Path) -> None:
     """`gc` and a new view of the outer one would delete parts of the inner one."""
     made.add(np.ones(3))
@@ -44,27 +36,3 @@ def test_a_store_in_another_store_is_refused(made: MadeDump, store: Path, tmp_pa
         with pytest.raises(UsageError, match=f"{place} would lie in the store {store}"):
             refuse_misplaced(open_objects(resolve(place)))
     refuse_misplaced(open_objects(resolve(tmp_path / "other.zarr")))
-
-
-def test_the_grid_and_the_address_are_those_of_the_settings() -> None:
-    chosen = settings(
-        store="s3://bucket/run.zarr",
-        store_options={"anon": True},
-        store_timeout_s=7,
-        chunk_size="1 MiB",
-        shard_size="8 MiB",
-        job_size="64 MiB",
-        keep_device_layout=True,
-    )
-    assert grid_of(chosen) == Grid(MIB, 8 * MIB, 64 * MIB, keep_device_layout=True)
-    address = address_of_store(chosen)
-    assert (address.url, address.timeout_s) == ("s3://bucket/run.zarr", 7)
-    assert grid_of(settings()) == Grid()
-
-
-def test_a_store_exists_once_something_is_committed(made: MadeDump, store: Path) -> None:
-    made.add(np.ones(3), rank=1, step=2)
-    chosen = settings(store=str(store))
-    assert not has_store(chosen)
-    ingest_directly(made.root, store)
-    assert has_store(chosen)

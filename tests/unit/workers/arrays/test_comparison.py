@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from workers.arrays import comparison
-from workers.arrays.comparison import BLOCK, METRICS, Metrics, RunningComparison, no_difference
+from workers.arrays.comparison import BLOCK, METRICS, Metrics, RunningComparison, is_real, no_difference
+from workers.arrays.dtypes import from_name
 
 Array = npt.NDArray[Any]
 
@@ -191,6 +192,21 @@ def test_where_nothing_is_left_to_compare_no_figure_is_made_up() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "cosine", "distance", "ratio"),
+    [
+        ([0.0, 0.0], [-0.0, 0.0], 1, 0, 1),
+        ([1.0, 0.0], [0.0, 0.0], NAN, INF, INF),
+        ([0.0, 0.0], [3.0, 4.0], NAN, 1, 0),
+        ([3.0, 4.0], [-3.0, -4.0], -1, 2, 1),
+    ],
+)
+def test_zeros(a: list[float], b: list[float], cosine: float, distance: float, ratio: float) -> None:
+    found = compare_arrays(np.array(a), np.array(b))
+    figures = [found.cosine, found.relative_euclidean, found.norm_ratio]
+    np.testing.assert_allclose(figures, [cosine, distance, ratio])
+
+
 def test_relative_error_to_zero_is_that_of_msprobe() -> None:
     found = compare_arrays(np.array([1e-10, 1.0]), np.array([0.0, 1.0]))
     assert found.max_relative == pytest.approx(1e-10 / np.finfo(np.float64).eps)
@@ -265,3 +281,17 @@ def test_elements_that_are_no_numbers_are_compared_by_their_bytes() -> None:
     found = running.result()
     assert (found.count, found.unequal, found.bit_equal) == (3, 3, False)
     assert math.isnan(found.max_abs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real"),
+    [
+        *(
+            (dtype, True)
+            for dtype in ("float32", "bool", "uint64", "bfloat16", "float8_e5m2", "int4", "<f16")
+        ),
+        *((dtype, False) for dtype in ("complex64", "complex32", "hifloat8", "<U3", "<M8[D]")),
+    ],
+)
+def test_text_and_times_and_complex_numbers_are_not_real(dtype: str, *, real: bool) -> None:
+    assert is_real(from_name(dtype)) is real
