@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.workers.arrays.compiled.test_histogram_kernels import counted
 from workers.arrays.compiled.histogram_loops import BINS
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
@@ -17,6 +16,19 @@ TYPES: tuple[Any, ...] = (
     *("f4", ">f4", "f8", "f2", ">f2", "i1", "u1", "i2", "u4", "i8", "?"),
     *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4),
 )
+
+
+def counted(values: np.ndarray[Any, Any]) -> dict[int, tuple[int, int]]:
+    """Return by exponent the positive and negative elements that lie in (2**e, 2**(e+1)]."""
+    with np.errstate(invalid="ignore"):  # NaN may be signalling
+        wide = values.astype(np.float64)
+    wide = wide[np.isfinite(wide) & (wide != 0)]
+    mantissa, exponent = np.frexp(np.abs(wide))
+    exponent = np.clip(exponent - 1 - (mantissa == 0.5), -127, 127)
+    return {
+        int(e): (int(((exponent == e) & (wide > 0)).sum()), int(((exponent == e) & (wide < 0)).sum()))
+        for e in np.unique(exponent)
+    }
 
 
 def made(dtype: Any, size: int = 70_003) -> np.ndarray[Any, Any]:

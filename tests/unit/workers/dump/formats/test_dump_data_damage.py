@@ -56,10 +56,9 @@ def test_header_of_more_than_its_limit_is_refused_unread() -> None:
         read_headers(read, 2**40)
 
 
-@pytest.mark.parametrize("field", [b"\x22\x00", b"\x10\x01"])
-def test_header_of_countless_fields_is_refused(field: bytes) -> None:
+def test_header_of_countless_fields_is_refused() -> None:
     """Two bytes of a header become hundreds in memory, if they are a message."""
-    content = framed(field * (MAX_HEADER_BYTES // 2))
+    content = framed(b"\x22\x00" * (MAX_HEADER_BYTES // 2))
     tracemalloc.start()
     try:
         with pytest.raises(UnreadableTensor, match=f"more than {MAX_FIELDS} fields"):

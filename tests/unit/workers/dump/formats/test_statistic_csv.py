@@ -232,7 +232,7 @@ def test_no_rows_raise_anything(lines: list[str]) -> None:
 
 
 def test_time_and_memory_grow_with_the_file_alone() -> None:
-    """A megabyte of quotes, of brackets or of commas in one line; and a hundred thousand rows."""
+    """A megabyte of quotes, of brackets or of commas in one line; and twenty thousand rows."""
     for text in (
         '"' * 1_000_000,
         "(," * 500_000,
@@ -242,10 +242,10 @@ def test_time_and_memory_grow_with_the_file_alone() -> None:
     ):
         assert len(parse(f"{NATIVE}\n{text}\n".encode()).problems) == 1
     line = f'{ADD},"(2,3)",1.5,-2.25,0.5,\n'
-    data = f"{PLACE},Max Value,Min Value,L2Norm Value\n{line * 100_000}".encode()
+    data = f"{PLACE},Max Value,Min Value,L2Norm Value\n{line * 20_000}".encode()
     begin = time.process_time()
-    assert len(parse(data).rows) == 100_000
-    assert time.process_time() - begin < 5  # about 0.8 s on a slow core; nothing quadratic
+    assert len(parse(data).rows) == 20_000
+    assert time.process_time() - begin < 3  # about 0.2 s on a slow core; nothing quadratic
 
 
 def test_more_rows_than_a_step_can_have_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_a_request_without_an_answer_is_given_up_and_counted(hanging: Hanging, t
 def test_nothing_is_asked_of_a_store_that_is_away(hanging: Hanging) -> None:
     """So who must not wait waits once, however much there is to ask."""
     outage = Outage()
-    objects = BoundedObjects(hanging, 0.1, outage)
+    objects = BoundedObjects(hanging, 0.5, outage)
     for _ in range(3):
         with pytest.raises(StoreSilent):
             objects.get("a")
