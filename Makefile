@@ -32,7 +32,7 @@ mindspore: ## Install MindSpore for CPUs into .venv-mindspore, for the loop of `
 	@.venv-mindspore/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/mindspore.txt
 
 # With TMPDIR=/dev/shm, if there is room, no disk is waited for: stores are written with fsync.
-test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
+test: lint ## Lint, then run the tests in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -7,7 +7,7 @@ from tests.damage.spoil import damages_of
 from tests.damage.whole_store import make
 
 #: What most people ask, and what shows whether the judge tells right from wrong.
-ASKED = ("ls tensors", "find", "origin", "anomalies", "export")
+ASKED = ("ls tensors", "find", "find cubes", "origin", "anomalies", "export", "verify")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,10 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [*TABLES, "rank_{n}/step_{n}/zarr.json", "zarr.json"])
+VIEW = ["consolidated/{statistic}/c", "consolidated/row/c", "consolidated/zarr.json"]
+
+
+@pytest.mark.parametrize("kind", [*TABLES, *VIEW, "rank_{n}/step_{n}/zarr.json", "zarr.json"])
 def test_no_answer_is_wrong_without_naming_the_damage(campaign: Campaign, kind: str) -> None:
     cases = cases_of(campaign, kind)
     assert [str(case) for case in cases if case.outcome.is_fault] == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
-from workers.arrays.sharded.assembly import Piece, joined
+from workers.arrays.sharded.assembly import Piece
 from workers.arrays.sharded.placement_search import Pieces
 from workers.tasks import compare, operands
 from workers.tasks.compare import (
@@ -121,22 +121,6 @@ def test_pieces_in_a_store_against_a_file(
     assert outcome.metrics is not None
     assert (outcome.metrics.bit_equal, outcome.metrics.count) == (True, WHOLE.size)
     assert pair.nbytes == question.nbytes == 2 * WHOLE.nbytes
-
-
-def test_damage_is_told_and_not_raised(tmp_path: Path) -> None:
-    a = tuple(in_store(MadeDump(tmp_path / "a"), tmp_path / "store", *PARTS))
-    a = (replace(a[0], digest=b"x" * 16), a[1])
-    b = tuple(in_files(MadeDump(tmp_path / "b"), WHOLE))
-    whole = joined([Piece(number, operand.shape) for number, operand in enumerate(a)], 1)
-    (outcome,) = compare_placed([PlacedPair(a, b, whole, Piece(0, WHOLE.shape))])
-    assert outcome.damaged
-    assert "digest does not match" in outcome.problem
-    question = PlacementQuestion(
-        a, b, Pieces(tuple(o.shape for o in a), (0, 1)), Pieces((WHOLE.shape,), (0,))
-    )
-    (answer,) = search_placements([question])
-    assert answer.damaged
-    assert answer.search.ways == ()
 
 
 def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(

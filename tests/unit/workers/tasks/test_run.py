@@ -8,11 +8,9 @@ import pytest
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from workers.dump.model import TensorName
 from workers.errors import DumpIngestError, SourceChanged
 from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
-from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 
 
@@ -23,21 +21,6 @@ def plans(request: pytest.FixtureRequest, dumps: DumpLibrary, store: Path) -> li
     """The plans of every step of a dump, each of several jobs: npy, several tensors in a file, and `.pt`."""
     name, _, part = request.param.partition("/")
     return plan_all(dumps[name] / part, store, SMALL_GRID)
-
-
-def test_a_job_comes_back_without_names_and_makes_the_same(plans: list[StepPlan]) -> None:
-    for job in plans[-1].jobs[:20]:
-        packed = tasks.pack_convert(job)
-        unpacked = tasks.unpack_convert(packed)
-        assert list(unpacked.entries) == list(job.entries)
-        for row, entry in job.entries.items():
-            other = unpacked.entries[row]
-            assert (other.source, other.kind, other.header) == (entry.source, entry.kind, entry.header)
-            assert other.source.writable == entry.source.writable
-            assert other.name == TensorName()
-        here, there = convert(job), tasks.run_convert(packed)
-        assert here.digests.tolist() == there.digests.tolist()
-        assert here.stored == there.stored
 
 
 def test_a_step_that_fails_does_not_fail_the_others_of_its_task(made: MadeDump, store: Path) -> None:

@@ -1,6 +1,5 @@
 """A part of the cubes is the same as that part of the whole, and takes only the inner chunks that hold it."""
 
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
 from tests.cube_stores import NAMES, once, put
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS, STATISTICS, aggregated, default_aggregate, parts_of
-from workers.errors import DamagedStore
 from workers.store import commit
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.opening import open_objects, resolve
@@ -38,12 +36,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cubes(stored: Path) -> ConsolidatedCubes:
     """The view of this store, which nobody changes."""
     return view_of(stored)
-
-
-@pytest.fixture
-def own_cubes(stored: Path, tmp_path: Path) -> ConsolidatedCubes:
-    """The view of a copy of this store."""
-    return view_of(shutil.copytree(stored, tmp_path / "run.zarr"))
 
 
 def view_of(store: Path) -> ConsolidatedCubes:
@@ -110,22 +102,3 @@ def test_from_an_object_store_the_indexes_are_read_once(
     far.ranges = 0
     aggregated_steps(rewritten, range(7), "max", np.array([0]))
     assert far.ranges == (6 if end_nbytes else 12)
-
-
-def test_a_damaged_inner_chunk_is_named_and_others_are_read(own_cubes: ConsolidatedCubes) -> None:
-    key = Path(own_cubes.objects.address.url) / "consolidated/max/c/0/0/0"
-    content = bytearray(key.read_bytes())
-    content[10] ^= 1
-    key.write_bytes(content)
-    narrow_blocks(own_cubes, [0], ("max",), np.array([2]))
-    for damaged in (content, content[: len(content) // 2], b""):
-        key.write_bytes(damaged)
-        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            narrow_blocks(own_cubes, [0], ("max",), np.array([0]))
-        with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
-            aggregated_steps(own_cubes, [0], "max", np.array([0]))
-    key.unlink()
-    with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
-        narrow_blocks(own_cubes, [0], ("max",), np.array([0]))
-    with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0: missing"):
-        aggregated_steps(own_cubes, [0], "max", np.array([0]))

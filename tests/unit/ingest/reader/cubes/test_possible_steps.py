@@ -106,15 +106,6 @@ def test_only_steps_that_may_fulfil_it_are_read(
     assert indexes_read == []
 
 
-@pytest.mark.parametrize("damaged", ["zarr.json", "max", "row", "fingerprint"])
-def test_damaged_cubes_exclude_nothing(damaged: str, store: Path) -> None:
-    path = store / "consolidated" / damaged
-    for file in [path] if path.is_file() else [*path.rglob("*")]:
-        if file.is_file():
-            file.write_bytes(b"damaged")
-    assert {step for _, step, _ in found(store, where="max > 1e3")} == {3, 4}
-
-
 QUESTIONS: dict[str, Callable[[ingest.DumpStore], object]] = {
     "precision": lambda opened: ingest.precision(opened, formats=["e4m3"], where="p99 > 5e3").to_dict(),
     "outliers": lambda opened: ingest.outliers(opened, where="max > 5e3").to_dict(),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.api import DumpStore, open_store
+from ingest.api import DumpStore
 from ingest.reader.export import export
 from workers.errors import UsageError
 
@@ -34,18 +34,6 @@ def test_existing_files_are_replaced_on_request_only(filled: DumpStore, tmp_path
     assert len(contents(out)) == 1  # refused before anything was written
     step.export(out, overwrite=True)
     assert last.read_bytes() == whole
-
-
-def test_damaged_files_do_not_appear(filled: DumpStore, store: Path, tmp_path: Path) -> None:
-    shards = sorted(store.glob("rank_0/step_8/*/tensors/float32/c/*"))
-    content = shards[0].read_bytes()
-    shards[0].write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    exported = open_store(filled.url).step(0, 8).export(tmp_path / "out")
-    damaged = [file for file in exported if file.problem]
-    assert damaged
-    assert not any(file.path.exists() for file in damaged)
-    assert len(contents(tmp_path / "out")) == len(exported) - len(damaged) > 0
-    assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
 def test_a_target_in_a_store_is_refused(filled: DumpStore, store: Path) -> None:
