@@ -17,16 +17,53 @@ from tests import checker
 from tests.gc_stores import (
     DAY_S,
     POLICY,
+    Fragile,
+    Killed,
+    age,
     assert_sound,
     fill,
     gc,
     objects_of,
     steps_of,
+    without_times,
 )
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StepRemoved, TensorsRemoved, UsageError
 from workers.model import StepKey
+from workers.store.opening import connect, resolve
+
+
+def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same(
+    gc_base: Path, tmp_path: Path
+) -> None:
+    policy = GcPolicy(keep_last=3, keep_anomalous=True)
+    whole = shutil.copytree(gc_base / "run.zarr", tmp_path / "whole.zarr")
+    shutil.rmtree(whole / "rank_1")
+    small = shutil.copytree(whole, tmp_path / "small.zarr")
+    gc(whole, policy)
+    assert_sound(whole)
+    expected = without_times(whole)
+    killed = 0
+    while True:
+        store = tmp_path / "run.zarr"
+        shutil.copytree(small, store)
+        fragile = Fragile(connect(resolve(str(store))), killed)
+        plan = make_plan(take_inventory(fragile, anomalies=True), policy, time.time())
+        try:
+            Execution(fragile, plan, threads=1).run()
+        except Killed:
+            assert_sound(store)
+            age(store)
+            again = gc(store, policy)
+            assert not again.left
+            assert without_times(store) == expected, killed
+            shutil.rmtree(store)
+            killed += 1
+            continue
+        break
+    assert killed > 20
+    assert fragile.left == 0
 
 
 def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
