@@ -94,7 +94,8 @@ def test_what_answers_said_truly_they_still_say_truly(name: str, results: Mappin
 
 @pytest.mark.slow
 def test_an_agent_finds_what_the_commands_find(stores: Path, results: Mapping[str, Result]) -> None:
-    found = [result.case for result in results.values() if Verdict.RIGHT in result.verdicts.values()]
+    """In every third of these cases; `python -m proving --agent` asks about all."""
+    found = [result.case for result in results.values() if Verdict.RIGHT in result.verdicts.values()][::3]
     with Proving(stores, as_agent=True) as proving:
         for result in proving.results(found):
             verdicts = {*result.verdicts.values()}
