@@ -276,6 +276,13 @@ def test_opaque_elements_have_no_statistics(name: str, known: bool) -> None:
     assert has_statistics(from_name(name)) is known
 
 
+def test_row_is_the_result_in_order() -> None:
+    running = RunningStatistics()
+    running.update(np.array([1.0, math.nan, -2.0]))
+    assert running.row() == running.result().as_row()
+    assert Statistics(*running.row()) == running.result()
+
+
 @given(
     st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
     st.lists(st.binary(min_size=8, max_size=200), min_size=1, max_size=6),
