@@ -14,7 +14,7 @@ from ingest.api import open_store
 from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
-from workers.errors import DumpIngestError, SourceChanged
+from workers.errors import DumpIngestError, SourceChanged, StoreFormatError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit, extend
@@ -118,6 +118,18 @@ def change_leaf(store: Path, change: Any) -> None:
     document = json.loads(path.read_bytes())
     change(document)
     path.write_text(json.dumps(document))
+
+
+def test_newer_format_is_refused_with_what_to_do(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(format_version=99))
+    with pytest.raises(StoreFormatError, match="format 99") as raised:
+        open_store(str(store)).step(0, 0)
+    assert "Upgrade" in raised.value.hint
+    root = store / "zarr.json"
+    root.write_bytes(root.read_bytes().replace(b'"format_version":6', b'"format_version":99'))
+    with pytest.raises(StoreFormatError, match="format 99"):
+        open_store(str(store))
 
 
 def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: Path) -> None:

@@ -152,6 +152,15 @@ def test_a_tensor_that_cannot_be_is_damage(columns: dict[str, str], text: str, s
         (step.element if "dtype" in columns else step.device)(row)
 
 
+def test_an_abridged_commit_reads_one_array(step: StoredStep) -> None:
+    """It goes with each task of Dask that reads a part of a tensor."""
+    row = row_of(step, 3)
+    path = str(step.tables.label("array")[row])
+    alone = StoredStep(step.objects, step.commit.abridged(path), step.tables.only(row))
+    assert list(alone.commit.nodes) == [path]
+    assert alone.read(0) == VALUES[3].tobytes()
+
+
 def committed(plan: StepPlan) -> StoredStep:
     run(plan)
     objects = open_objects(plan.store)
