@@ -184,11 +184,8 @@ def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
 
 
 def _missing(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
-    extra = {each.ranks for each in answer.missing if each.what != "step" and each.state != "missing"}
-    has_parts = any({*one}.isdisjoint(other) for one in extra for other in extra)  # experts, or stages
     for missing in answer.missing:
         is_asked = missing.last_step == step and missing.what in rule["of"]
-        is_asked &= not (has_parts and missing.ranks in extra)
         if is_asked and _chooses_missing(rule.selector, missing):
             tensor = missing.graph, missing.name
             yield from _finding(rule, step, missing.ranks, tensor, _describe_missing(missing))

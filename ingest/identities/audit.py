@@ -102,13 +102,15 @@ class RankHistory:
     """Of these, the gradients of this rank."""
     own_parameters: dict[str, ParameterHistory] = field(default_factory=dict)
     """Of these, what the gradients of this rank made of parameters."""
+    zero: frozenset[str] = frozenset()
+    """Gradients that were dumped again after they were zero: which one was read is not known."""
     before: StepAudit | None = None
 
     def forget(self) -> None:
         """Start over, because the next step does not follow the last one."""
         for kept in (self.parameters, self.gradients, self.own, self.own_parameters):
             kept.clear()
-        self.before = None
+        self.before, self.zero = None, frozenset()
 
 
 class StepAudit:
@@ -621,15 +623,15 @@ class StepAudit:
         updates = []
         alone: dict[int, ParameterUpdate] = {}
         for name, operand in self._parameters.items():
-            known, gradient = history.parameters.get(name), history.gradients.get(name)
-            row = operand.row
+            row, known, gradient = operand.row, history.parameters.get(name), history.gradients.get(name)
             passing = self._flow.producer(row)
             if passing is not None and writes_in_place(self._flow.call_of[passing.source].op_type):
                 yield CheckedTensor(row, COPY, _HOLDS)
             elif known is None or gradient is None or not self._is_readable(operand):
                 yield CheckedTensor(row, "parameter without an earlier value and gradient", _OPEN)
             else:
-                updates.append(ParameterUpdate(row, known, wide(gradient), self._read(operand)))
+                after, is_read = self._read(operand), name not in history.zero
+                updates.append(ParameterUpdate(row, known, wide(gradient), after, is_read=is_read))
                 if name in history.own:
                     alone[row] = replace(
                         updates[-1], known=history.own_parameters[name], gradient=wide(history.own[name])
@@ -640,8 +642,7 @@ class StepAudit:
             yield CheckedTensor(row, reason, found)
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
-        sizes = [int(np.prod(each.shape)) for each in self._parameters.values()]
-        history.step, history.before = number, self
+        history.step, history.before, history.zero = number, self, self._zero_before()
         peers = [*self._peers.values()]
         # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
         apart = {
@@ -653,7 +654,7 @@ class StepAudit:
         self._arrays.clear()
         self._held = 0
         vars(self).pop("_activations", None)  # it holds this, in a cycle
-        if sum(sizes) > _KEPT:
+        if sum(math.prod(each.shape) for each in self._parameters.values()) > _KEPT:
             return
         history.gradients = {
             name: self._read(each)
@@ -661,6 +662,13 @@ class StepAudit:
             if not _OF_ACTIVATION.search(name) and self._is_readable(each)
         }
         self._keep(history, apart, peers)
+
+    def _zero_before(self) -> frozenset[str]:
+        """Return the gradients that were zero before they were dumped again."""
+        calls = [call for key, call in self._flow.calls.items() if key.op_type == _GRADIENT and call.outputs]
+        again = [call for call in calls if call.outputs[0] != self._gradients[call.key.op_name]]
+        known = ((call, Tensor(self._step, call.outputs[0].row).statistics) for call in again)
+        return frozenset(call.key.op_name for call, own in known if own.min == own.max == 0)
 
     def _keep(self, history: RankHistory, apart: Collection[str], peers: Sequence[StepAudit]) -> None:
         """Keep the mean of the gradients that ranks do not share, and the values that updates begin with."""

@@ -46,6 +46,10 @@ def plain_name(op_type: str) -> str:
     return _VERSION.sub("", name.removeprefix("aclnn"))
 
 
+#: Elements that must show a number that was not dumped.
+_FEWEST = 4
+
+
 # One element from one element of each input
 
 
@@ -80,21 +84,48 @@ def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Arr
 def _with_scalar(compute: Callable[[Array, Array], Array], a: Array, out: Array) -> Iterator[Expectation]:
     """Yield the output for the scalar that most elements show, within its own rounding."""
     shown = wide(out)
-    if compute in (np.add, np.subtract):
-        scalars = shown - a if compute is np.add else a - shown
-    else:
-        scalars = shown / a if compute is np.multiply else a / shown
-    is_usable = np.isfinite(scalars) & (np.abs(a) > 0)
-    if np.count_nonzero(is_usable) < 4:
-        return
-    scalar = float(np.median(scalars[is_usable]))
-    value = compute(a, np.asarray(scalar))
-    unit = unit_roundoff(out.dtype)
-    yield Expectation(
-        value,
-        4 * unit * np.maximum(np.abs(value), np.abs(shown) if compute in (np.add, np.subtract) else 0.0),
-        f"scalar = {scalar:.6g}",
-    )
+    scalar = _most_show(shown / a if compute is np.multiply else a / shown, a)
+    if scalar is not None:
+        value = compute(a, np.asarray(scalar))
+        yield Expectation(value, 4 * unit_roundoff(out.dtype) * np.abs(value), f"scalar = {scalar:.6g}")
+
+
+def _most_show(scalars: Array, of: Array) -> float | None:
+    """Return the number that most elements show, but those that are zero; None if too few do."""
+    is_usable = np.isfinite(scalars) & (np.abs(of) > 0)
+    return float(np.median(scalars[is_usable])) if np.count_nonzero(is_usable) >= _FEWEST else None
+
+
+def _linear(of_a: int, of_b: int) -> Definition:
+    """Return the definition of a sum of two inputs with these signs; the second may be a scalar.
+
+    What was not dumped is found: a scalar, or by what the subtrahend or second summand is multiplied (`alpha`
+    of PyTorch).
+    """
+
+    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        out, given = call.outputs[slot], call.numbers[:2]
+        operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
+        if not operands or len(operands) < len(given):
+            return
+        shown, a = wide(out), operands[0]
+        if len(operands) == 1:
+            scalar = _most_show((shown - of_a * a) * of_b, a)
+            if scalar is not None:
+                value = of_a * a + of_b * scalar
+                error = 4 * unit_roundoff(out.dtype) * np.maximum(np.abs(value), np.abs(shown))
+                yield Expectation(value, error, f"scalar = {scalar:.6g}")
+            return
+        one, other = of_a * a, of_b * operands[1]
+        yield Expectation(one + other, 2 * unit * (np.abs(one) + np.abs(other)))
+        kept, scaled = (other, one) if of_a < 0 else (one, other)
+        with np.errstate(all="ignore"):
+            alpha = _most_show((shown - kept) / scaled, scaled)
+        if alpha is not None:
+            error = 4 * unit_roundoff(out.dtype) * (np.abs(kept) + np.abs(alpha * scaled))
+            yield Expectation(kept + alpha * scaled, error, f"alpha = {alpha:.6g}")
+
+    return definition
 
 
 def _unary(*formulas: tuple[str, Callable[[Array], Array], Callable[[Array, Array], Array]]) -> Definition:
@@ -647,8 +678,9 @@ PRODUCTS: dict[str, Definition] = by_name(
 #: Those whose attributes the data must tell are found by trying.
 DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
     {
-        "add tensoradd iadd adds": _binary(np.add, lambda a, b: np.abs(a) + np.abs(b)),
-        "sub subtract isub subs rsub": _binary(np.subtract, lambda a, b: np.abs(a) + np.abs(b)),
+        "add tensoradd iadd adds": _linear(1, 1),
+        "sub subtract isub subs": _linear(1, -1),
+        "rsub": _linear(-1, 1),
         "mul multiply imul muls": _binary(np.multiply, lambda a, b: np.abs(a * b)),
         "div realdiv truediv truedivide divide divs": _binary(np.divide, lambda a, b: np.abs(a / b)),
         "maximum": _binary(np.maximum, lambda a, _: np.zeros_like(a)),

@@ -59,6 +59,8 @@ _VISIBLE = 2.0**-8
 _DWARFED = 16.0
 #: Elements that tell the coefficients of an update.
 _FITTED = 1 << 16
+#: Elements that tell whether an optimizer is worth fitting, and which share of them it must explain.
+_TRIED, _FEWER = 256, 4
 #: Elements that tell eps.
 _SAMPLE = 4096
 #: What is told of an update beside its rates; `ingest.questions.audit` looks for it.
@@ -93,6 +95,15 @@ class _Model(NamedTuple):
     def rate(self, coefficients: Array) -> float:
         """Return the learning rate."""
         return -float(coefficients[0]) - (0.0 if self.ahead is None else float(coefficients[self.ahead]))
+
+    def shown(self, coefficients: Array) -> Array:
+        """Return the sizes that must be above rounding for a fit to tell anything."""
+        shown = np.asarray(self.missing) / FEW
+        if self.lost is not None:
+            shown = np.abs(coefficients[self.lost] * self.terms[self.lost])
+        if self.decay is not None:  # decay alone tells no rate
+            shown = np.minimum(shown, np.abs(coefficients[0] * self.terms[0]))
+        return shown
 
     def is_admissible(self, coefficients: Array, last_rate: float) -> bool:
         """Return whether an optimizer may have these coefficients: rates above 0, momentum below 1.
@@ -153,7 +164,9 @@ class _Moments:
             known = _found_eps(first, root, value, change) if eps is None else eps
             divisor = root + known
             terms = [first / divisor, first / divisor**2]  # the second corrects eps
-            is_lost = told == CLIPPED and known > _DWARFED * np.median(root)
+            is_lost = told == CLIPPED and known > _DWARFED * float(
+                np.median(root[root > 0] if root.any() else 0)
+            )
             name = f"{family}, {CLIPPED_AWAY}" if is_lost else family
             yield _Model(name, terms, sizes / divisor)
             yield _Model(name, [*terms, value], sizes / divisor, 2)
@@ -306,6 +319,8 @@ class ParameterHistory:
     """If the last update changed nothing, and the one before did: that change, and the last gradient."""
     told: str = ""
     """What the last update showed."""
+    family: str = ""
+    """The first optimizer that it was said to have."""
     fits: dict[str, KnownRates] = field(default_factory=dict)
     """By what is told of an update."""
     moments: _Moments = field(default_factory=_Moments)
@@ -357,15 +372,11 @@ class ParameterHistory:
             if np.mean(np.abs(new.reshape(-1)[some] - value) <= 2 * error) * 2 < 1:
                 continue
             value, error = self._made(model, fit, stored, np.s_[:])
-            seen = np.asarray(model.missing) / FEW
-            if model.lost is not None:
-                seen = np.abs(fit.coefficients[model.lost] * model.terms[model.lost])
-            if np.median(seen) <= np.median(error):
+            if np.median(model.shown(fit.coefficients)) <= np.median(error):
                 continue
-            first, *others = fit.coefficients
             is_lost = model.lost is not None or (self.lost is not None and model.family.startswith("Adam"))
-            decay = "" if model.decay is None else f", decay = {others[model.decay - 1] / first:.3g}"
             rate = model.rate(fit.coefficients)
+            decay = "" if model.decay is None else f", decay = {-fit.coefficients[model.decay] / rate:.3g}"
             told = f"{model.family}, lr = {rate:.4g}{decay}{LOST if is_lost else ''}"
             self.fits[told] = KnownRates(model.family, fit)
             yield Expectation(value.reshape(after.shape), error.reshape(after.shape), told)
@@ -384,8 +395,23 @@ class ParameterHistory:
                     yield model, fit
 
     def _fitted(self, model: _Model, change: Array, stored: float) -> _Fit | None:
-        """Fit a model to a change, as far as rounding lets its coefficients be known."""
-        some = np.s_[:: max(1, change.size // _FITTED)]
+        """Fit a model to a change, as far as rounding lets its coefficients be known.
+
+        Few elements show first whether it fits at all.
+        """
+        if change.size > _FEWER * _TRIED:
+            some = np.s_[:: change.size // _TRIED]
+            fit = self._fitted_to(model, change, stored, some)
+            if fit is None:
+                return None
+            made, error = self._made(model, fit, stored, some)
+            off = np.abs((self.value + change).reshape(-1)[some] - made)
+            if np.mean(off <= 2 * error) * _FEWER < 1:
+                return None
+        return self._fitted_to(model, change, stored, np.s_[:: max(1, change.size // _FITTED)])
+
+    def _fitted_to(self, model: _Model, change: Array, stored: float, some: slice) -> _Fit | None:
+        """Fit a model to some elements of a change."""
         terms = [term.reshape(-1)[some] for term in model.terms]
         found = _least_squares(np.stack(terms, 1), change.reshape(-1)[some])
         if found is None:

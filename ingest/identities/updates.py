@@ -58,6 +58,8 @@ class ParameterUpdate:
     is_checked: bool = False
     told_before: str = ""
     """What the update of the step before told."""
+    is_read: bool = True
+    """Whether the gradient is known to be that which the optimizer has read."""
 
     @property
     def moved(self) -> float:
@@ -69,16 +71,23 @@ class ParameterUpdate:
         """Whether several optimizers make this of a parameter.
 
         Their first updates are alike, and so are the second ones of momentum with Nesterov's look-ahead and
-        without.
+        without. After an update that followed from nothing, one that does may by chance.
         """
         family, before = family_of(self.found.told), family_of(self.told_before)
         is_second = before.startswith("SGD") and not before.startswith(MOMENTUM)
-        return self.known.moments.count == 1 or (family.startswith(MOMENTUM) and is_second)
+        return not self.told_before or (family.startswith(MOMENTUM) and is_second)
+
+    @property
+    def is_another(self) -> bool:
+        """Whether another optimizer was told first: one of the two fits by chance."""
+        return not family_of(self.found.told).startswith(self.known.family)
 
     def check(self, norm: float) -> None:
         """Hold it against its gradient, with what rates it shows; `norm` is that of all gradients."""
         if not self.known.value.shape == self.after.shape == self.gradient.shape:
             self.found = IdentityCheck("open", "parameter of another shape")
+        elif not self.after.size:  # of an axis that is shorter than there are ranks
+            self.found = IdentityCheck("open", "a shard without elements")
         elif not np.isfinite(norm):  # a step that is left out, as GradScaler does; else anything goes
             self.found = _OPEN if self.moved else IdentityCheck("holds", "step left out")
         else:
@@ -125,13 +134,15 @@ class ParameterUpdate:
     def _told(self, moved: float, jumps: str, visible: float) -> IdentityCheck:
         """Return what is known and told: `moved` is the largest change, `visible` the least that shows."""
         found, size = self.found, float(np.abs(self.gradient).max(initial=0.0))
-        if found.status == "open" and not moved and size:
-            return IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
-        if found.status == "open" and moved and self.after.size >= LEAST:
-            return IdentityCheck("open", UNKNOWN)
-        if found.status == "holds" and moved:
-            return replace(found, times=size / moved, told=found.told + jumps)
-        return found
+        if found.status == "holds":
+            return replace(found, times=size / moved, told=found.told + jumps) if moved else found
+        if found.status != "open":
+            return found
+        if moved:
+            return IdentityCheck("open", UNKNOWN) if self.after.size >= LEAST else found
+        if not (size and self.is_read):
+            return found
+        return IdentityCheck("open", NOT_UPDATED, size / visible if visible else np.inf)
 
 
 def judged(
@@ -168,8 +179,11 @@ def _without_doubtful(
         is_plain = found.status == "holds" and not any(mark in found.told for mark in MARKS)
         # What holds for few parameters alone may hold by chance, as where a gradient is rounding noise.
         is_usual = _FEW * families[family_of(found.told)] >= len(told)
-        is_named = is_sure and is_usual and not each.is_ambiguous
-        yield each, replace(found, told="") if is_plain and not is_named else found
+        is_named = is_sure and is_usual and not each.is_ambiguous and not each.is_another
+        if is_plain and is_named:
+            each.known.family = each.known.family or family_of(found.told)
+        is_told = is_named if is_plain else is_sure or found.status != "holds"
+        yield each, found if is_told else replace(found, told="")
 
 
 def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:

@@ -125,6 +125,9 @@ def test_another_operator_is_in_doubt_and_not_its_output(op_type: str) -> None:
 def test_attributes_are_told() -> None:
     x = normal(16, 24)
     assert checked("Tensor.div", [x], x / np.float32(2.5)).told == "scalar = 2.5"
+    mask = np.tile((np.arange(24) < 18).astype(np.float32), (16, 1))
+    assert checked("Tensor.rsub", [mask], 1 - mask).told == "scalar = 1"
+    assert checked("Torch.sub", [x, mask], x - 3 * mask).told == "alpha = 3"
     assert checked("Functional.layer_norm", [x], rows(x).astype(np.float32)).told == "eps = 1e-05"
     kept = np.random.default_rng(4).random(x.shape) < 0.8
     assert checked("Functional.dropout", [x], np.where(kept, x / np.float32(0.8), 0)).told == "p = 0.2"

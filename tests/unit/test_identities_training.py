@@ -69,6 +69,10 @@ def muon(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
     return np.asarray(p - np.float32(0.02) * x.T)
 
 
+def decayed_nesterov(p: Array, g: Array, state: dict[str, Any], count: int) -> Array:
+    return nesterov(p, g + np.float32(0.05) * p, state, count)
+
+
 def rmsprop(p: Array, g: Array, state: dict[str, Any], _: int) -> Array:
     v = state["v"] = np.float32(0.95) * state.get("v", np.zeros_like(g)) + np.float32(0.05) * g * g
     return np.asarray(p - np.float32(1e-3) * g / (np.sqrt(v) + np.float32(1e-6)))
@@ -101,6 +105,7 @@ def unknown(p: Array, g: Array, state: dict[str, Any], count: int) -> Array:
     ("step", "told"),
     [
         (nesterov, "SGD with momentum, Nesterov, lr = 0.01"),
+        (decayed_nesterov, "SGD with momentum, Nesterov, lr = 0.01, decay = 0.05"),
         (rmsprop, "RMSprop, alpha = 0.95, lr = 0.001"),
         (nadam, "NAdam, betas = 0.9, 0.999, lr = 0.001"),
         (lion, "Lion, betas = 0.9, 0.99, lr = 0.001, decay = 0.1"),

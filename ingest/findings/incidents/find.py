@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ingest.findings.anomalies import Anomalies
 
 _CRITICAL = SEVERITIES[-1]
+#: Steps after an incident in which ranks that train apart may meet.
+_MEETING = 64
 #: Kinds of rules over several ranks: what they find is not a consequence of a NaN on one rank.
 _ACROSS_RANKS = ("divergence", "missing")
 _NOT_FINITE, _OVERFLOW = "not_finite", "overflow"
@@ -277,6 +279,9 @@ class _IncidentSearch:
         steps = [step for step in self.snapshot.steps if step <= incident.first_step][-1 - AGREED_BEFORE :]
         try:
             answer = divergence(self.snapshot.store, step=steps, include_partial=True)
+            if not answer.broken and self._trains_apart(incident):
+                summary = f"ranks train apart in step {incident.first_step}, and meet again, as in local SGD"
+                return replace(incident, severity=SEVERITIES[0], cause="", level="shown", summary=summary)
         except (DamagedStore, StepRemoved, UsageError):
             return incident
         for known in answer.misplaced[:1]:
@@ -305,6 +310,16 @@ class _IncidentSearch:
                 f"{named_ranges('rank', broken.ranks)}: its inputs are equal, its outputs are not",
             )
         return incident
+
+    def _trains_apart(self, incident: Incident) -> bool:
+        """Return whether the steps of an incident are those between two meetings of all parameters."""
+        steps = [
+            step
+            for step in self.snapshot.steps
+            if incident.first_step - AGREED_BEFORE <= step <= incident.last_step + _MEETING
+        ]
+        answer = divergence(self.snapshot.store, step=steps, include_partial=True, layout=False)
+        return incident.first_step in answer.apart
 
     def _of_infinity(self, run: Sequence[int]) -> Incident:
         """Return the incident of steps with NaN or Inf about which the search for an origin did not end.

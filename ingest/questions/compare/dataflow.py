@@ -25,6 +25,9 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 _NO_DIGEST = b""
 _MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
+#: Single functions, which are numbered in order: one more or less moves all numbers.
+NUMBERED = ("Functional.", "Tensor.", "Torch.")
+
 
 def gradient_name(parameter: str) -> str:
     """Return what the gradient of a parameter is called beside it."""
@@ -53,6 +56,8 @@ class Dataflow:
     """Of the tensors of A and of B, b"" where not known; of pieces one after another."""
     in_b: dict[int, int] = field(default_factory=dict)
     """The numbers of B by those of A."""
+    dtypes: tuple[Sequence[str], Sequence[str]] | None = None
+    """The types of the tensors of A and of B; None if they are not known."""
     is_same_rank: bool = True
     """Whether A and B have the same ranks: what two ranks differ by, a reduction makes equal again."""
 
@@ -91,6 +96,10 @@ class Dataflow:
         PyTorch keeps its memory as `elem` of an `AsyncCollectiveTensor`.
         """
         return self.keys[number].io.endswith(".elem")
+
+    def is_numbered(self, number: int) -> bool:
+        """Return whether nothing but the number of a call tells a tensor from others."""
+        return self.keys[number].op_type.startswith(NUMBERED)
 
     @cached_property
     def last_of(self) -> dict[str, int]:
@@ -152,6 +161,34 @@ class Dataflow:
         parameters = {n for module in inner for n in self._parameters.get(module, ())}
         return [*inputs, *sorted(n for n in parameters if n in known)]
 
+    def digest(self, number: int) -> bytes:
+        """Return the digest of a tensor of A; b"" if it is not known."""
+        return _NO_DIGEST if self.digests is None else self.digests[0][number]
+
+    def is_partial_sum(self, number: int) -> bool:
+        """Return whether the gradient of a parameter is dumped again, with what later calls have added."""
+        is_of_parameter = self.parts[number] is StepPart.PARAMETER_GRADIENT
+        return is_of_parameter and self.last_of[self.repeated_name(number)] != number
+
+    def dtypes_within(self, number: int) -> set[str]:
+        """Return the types in which a tensor was computed, as far as they are dumped.
+
+        A module may call others that compute in another type, and so may what the gradient of a parameter is
+        added up of, whatever the type in which both are returned.
+        """
+        key = self.keys[number]
+        if self.dtypes is None:
+            return set()
+        if self.parts[number] is StepPart.PARAMETER_GRADIENT:
+            module = module_of(key)
+            used = [*self._gradients_of_outputs.get(module, ()), *self._inputs.get(module, ())]
+        elif self.is_output(number) and (inputs := self._inputs.get(key.operator)):
+            used = list(range(inputs[0], number))
+        else:
+            return set()
+        of_b = {self.dtypes[1][self.in_b[n]] for n in used if n in self.in_b}
+        return of_b.union(self.dtypes[0][n] for n in used)
+
     def read_otherwise(self, number: int) -> int | None:
         """Return the input of A that stands for what was dumped of a tensor, but has other bytes; else None.
 
@@ -167,7 +204,7 @@ class Dataflow:
 
     def results(self, number: int) -> list[int]:
         """Return the outputs of later operators of A that were given the very bytes that were dumped."""
-        own = _NO_DIGEST if self.digests is None else self.digests[0][number]
+        own = self.digest(number)
         readers = () if own == _NO_DIGEST else self._readers[0].get(own, ())
         return [n for reader in readers if reader > number for n in self._outputs[self.keys[reader].operator]]
 

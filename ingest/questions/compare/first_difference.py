@@ -48,7 +48,11 @@ class ComparedTensors:
 
 
 def first_difference(
-    step: ComparedTensors, *, scaled: ComparedTensor | None, parts: Mapping[str, ComparedTensor]
+    step: ComparedTensors,
+    *,
+    scaled: ComparedTensor | None,
+    parts: Mapping[str, ComparedTensor],
+    lacking: Mapping[str, ComparedTensor],
 ) -> FirstDifference | None:
     """Return the first tensor that differs, and the inputs of its operator; None if all agree.
 
@@ -58,6 +62,7 @@ def first_difference(
         step: what was compared.
         scaled: the first gradient of the step before, if such gradients have moved parameters apart.
         parts: the gradients of parameters of the step before of which each rank held its part of a sum.
+        lacking: what one side alone had in the step before, and both had had.
 
     Raises:
         StoreError: a store cannot be reached.
@@ -68,6 +73,9 @@ def first_difference(
         return None
     if scaled is not None:
         return _scaled_before(scaled, first)
+    if (gradient := lacking.get(gradient_name(first.name_a))) is not None:
+        why = f"{gradient.verdict}, and {first.name_a} moved otherwise"
+        return FirstDifference(replace(gradient, reason=why, level="shown"), ())
     if part := _unreduced_gradient(step, first, parts):
         return FirstDifference(part, ())
     if (missing := _of_one_side_before(step, first)) is not None:

@@ -21,22 +21,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
+from ingest.questions.compare.measured import Measured, have_same_rows, without_scale
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import (
     RoundingBound,
     default_limit,
     longest_sum,
-    relative_difference,
     rounding,
 )
 from ingest.reader.operator_kinds import StepPart
@@ -62,8 +65,6 @@ _OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
-#: Gradients have one factor if what is left of them without it is less than this, relative to them.
-_PARALLEL = 1e-3
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
@@ -75,45 +76,6 @@ _UNTOLD = frozenset({None, Verdict.DIFFERENT, Verdict.IGNORED})
 
 Elements: TypeAlias = Callable[[int], tuple[npt.NDArray[Any], npt.NDArray[Any]] | None]
 """Returns the elements of a tensor of A, by its number, and of its counterpart; None if it cannot."""
-
-
-class Measured(NamedTuple):
-    """How far a tensor of A is from its counterpart."""
-
-    number: int
-    dtypes: tuple[str, str]
-    shape: tuple[int, ...]
-    metrics: Metrics | None = None
-    """None if the bytes are equal, or nothing makes the two comparable."""
-    fits: bool = True
-    """Whether they could be compared: pieces of ranks may make up no tensor."""
-    spread: float = 0.0
-    """By how much replicas differ among themselves."""
-    is_alike: bool = True
-    """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
-    zeros: float = 0.0
-    """The share of its elements that are zero: rounding does not show in these."""
-    averaged: float = 1.0
-    """The factor of the sum if what ranks of A hold is taken for its mean, and the other way round for B."""
-    rms: float = math.nan
-    """The root mean square of its elements; NaN if it is not known."""
-
-    @property
-    def unequal(self) -> int:
-        """How many elements differ, be it in their bits alone."""
-        if self.metrics is None or self.metrics.bit_equal:
-            return 0 if self.fits else self.size
-        return max(self.metrics.unequal + self.metrics.nan_mismatch + self.metrics.inf_mismatch, 1)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def difference(self) -> float:
-        """The relative difference; infinite if the two cannot be compared."""
-        return relative_difference(self.metrics) if self.fits else math.inf
 
 
 class Judgement(NamedTuple):
@@ -153,6 +115,8 @@ class _Step(NamedTuple):
     elements: Elements
     scale: float = 1.0
     """The factor of all gradients."""
+    rounding: float = 0.0
+    """How large rounding alone makes elements of gradients."""
 
     def verdict(self, name: str) -> Verdict | None:
         """Return the verdict on a tensor; None if the step does not have it."""
@@ -160,6 +124,11 @@ class _Step(NamedTuple):
         if number is None:
             return None
         return self.judgements[number].verdict if number in self.judgements else Verdict.EQUAL
+
+    def has_same(self, later: Dataflow, number: int) -> bool:
+        """Return whether a tensor of the step after it has the bytes that it had in this one."""
+        own = self.flow.last_of.get(later.repeated_name(number))
+        return own is not None and self.flow.digest(own) == later.digest(number)
 
     def read(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor and of its counterpart."""
@@ -184,6 +153,8 @@ class _SeenSoFar:
     """Gradients that have differed: what an optimizer keeps of them still does."""
     noisy: set[str] = field(default_factory=set)
     """Modules of which the gradient of a parameter has been rounding alone."""
+    noise: float = 0.0
+    """How far apart elements of parameters are that differ by noise."""
     found: bool = False
     """Whether a difference that nothing explains was found."""
     before: _Step | None = None
@@ -230,21 +201,22 @@ class Judge:
                 way: then calls hold other samples, too, if the gradients of all parameters agree.
         """
         self._steps += 1
-        scaled = {} if is_last and not self._is_scale_undone else _but_for_scale(tensors, flow.parts)
+        scaled = {} if is_last and not self._is_scale_undone else without_scale(tensors, flow.parts)
         tensors = [scaled.get(tensor.number, tensor) for tensor in tensors]
         judgements: dict[int, Judgement] = {}
         is_apart = any(tensor.unequal for tensor in tensors)
+        rounding_of_zero = 0.0
         if is_apart or self._steps <= _EQUAL_STEPS:
-            judgements = _StepJudge(
-                self._known, tensors, flow, elements, (has_other_calls, has_other_shapes)
-            ).judge()
+            judge = _StepJudge(self._known, tensors, flow, elements, (has_other_calls, has_other_shapes))
+            judgements, rounding_of_zero = judge.judge(), judge.rounding_of_zero
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
         is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
         self.blames_scale = self.scaled is not None and is_apart_by_scale
         self._is_scale_undone |= self.scaled is not None and not is_apart_by_scale
         self.scaled = next(iter(scaled), None)
         first = scaled[self.scaled].metrics if self.scaled is not None else None
-        self._known.before = _Step(flow, judgements, elements, first.norm_ratio if first else 1.0)
+        scale = first.norm_ratio if first else 1.0
+        self._known.before = _Step(flow, judgements, elements, scale, rounding_of_zero)
         self._known.is_apart |= is_apart
         return judgements
 
@@ -283,18 +255,31 @@ class _StepJudge:
             self._is_equal_so_far &= not tensor.unequal
             if tensor.unequal and self._flow.parts[number].is_gradient:
                 self._known.moved_apart.add(self._flow.repeated_name(number))
-            if judgement.verdict is Verdict.NOISE and self._flow.parts[number] is StepPart.PARAMETER_GRADIENT:
-                self._known.noisy.add(module_of(self._flow.keys[number]))
+            if judgement.verdict is Verdict.NOISE:
+                self._remember_noise(number, tensor)
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
         alike = [n for n in self._judgements if self._flow.parts[n] is not StepPart.PARAMETER]
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
-            # What could not be put together from its ranks has no metrics, and shows nothing.
-            self._known.found |= any(self._tensors[n].metrics is not None for n in different)
+            self._known.found |= any(map(self._is_comparable, different))
             return self._judgements
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
             self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
         return self._judgements
+
+    def _remember_noise(self, number: int, tensor: Measured) -> None:
+        part = self._flow.parts[number]
+        if part is StepPart.PARAMETER_GRADIENT:
+            self._known.noisy.add(module_of(self._flow.keys[number]))
+        elif part is StepPart.PARAMETER and tensor.metrics is not None:
+            self._known.noise = max(self._known.noise, tensor.metrics.max_abs)
+
+    def _is_comparable(self, number: int) -> bool:
+        """Return whether it is sure that both sides hold the same as a tensor.
+
+        Calls of single functions are told by their numbers alone, as are the norms of each rank's own shards.
+        """
+        return self._tensors[number].metrics is not None and not self._flow.is_numbered(number)
 
     def _is_in_another_order(self, number: int) -> bool:
         """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
@@ -304,12 +289,13 @@ class _StepJudge:
         pair = self._elements(number)
         if pair is None or pair[0].shape != pair[1].shape:
             return False
-        limit = self._judgements[number].bound.limit
-        if self._differences[number] <= limit:
+        if self._differences[number] <= self._judgements[number].bound.limit:
             return False  # a fact
+        # What was read is in another order, too: its limits say nothing of what it adds.
+        limit = max(self._judgements[number].bound.limit, self._coarsest)
         lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
-        is_offset = self._has_noisy_bias(number)
-        return any(_have_same_rows(*pair, n, limit, but_for_mean=is_offset) for n in lengths if n)
+        is_offset = bool(self._known.noisy)
+        return any(have_same_rows(*pair, n, limit, but_for_mean=is_offset) for n in lengths if n)
 
     def _of(self, tensor: Measured) -> Judgement:
         number, difference = tensor.number, self._differences[tensor.number]
@@ -348,12 +334,22 @@ class _StepJudge:
         part = self._flow.parts[tensor.number]
         # The gradient of a parameter is added up over the calls of its module.
         calls = self._flow.keys[tensor.number].occurrence + 1 if part is StepPart.PARAMETER_GRADIENT else 1
-        base = rounding(tensor.dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
-        fixed = max(map(default_limit, tensor.dtypes))
+        dtypes = self._dtypes(tensor)
+        base = rounding(dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
+        fixed = max(map(default_limit, dtypes))
+        if tensor.size == 1 and reads is None and not (part.is_gradient or part is StepPart.PARAMETER):
+            base = max(base, fixed)  # a loss may be far smaller than what was added up
         self._known.coarsest = max(self._known.coarsest, fixed)
-        before = self._known.healthy if reads is None else self._largest(reads)
+        before = self._known.healthy if reads is None else self._inherited(reads)
         cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
         return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
+
+    def _dtypes(self, tensor: Measured) -> tuple[str, str]:
+        """Return the types that a tensor was rounded to; a coarser one within its module counts for both."""
+        if not tensor.unequal or not any(map(unit_of, tensor.dtypes)):
+            return tensor.dtypes
+        within = max(self._flow.dtypes_within(tensor.number), key=unit_of, default="")
+        return tensor.dtypes if unit_of(within) <= max(map(unit_of, tensor.dtypes)) else (within, within)
 
     def _cancellation(self, tensor: Measured, reads: Iterable[int]) -> float:
         """Return how many times smaller the gradient of a parameter is than what was added up makes likely.
@@ -376,6 +372,11 @@ class _StepJudge:
         return max(
             (self._differences[n] for n in numbers if self._verdict(n) not in _WITHOUT_EFFECT), default=0.0
         )
+
+    def _inherited(self, reads: Sequence[int]) -> float:
+        """Return how far apart what an operator read is; the usual if it read other than what was dumped."""
+        is_read = self._unread.keys().isdisjoint(reads)
+        return self._largest(reads) if is_read else self._known.healthy
 
     def _verdict(self, number: int) -> Verdict:
         known = self._judgements.get(number)
@@ -466,9 +467,14 @@ class _StepJudge:
         before = self._largest(self._judgements if reads is None else reads)
         return before > 0 if not base else difference <= base + GROWTH * before
 
+    @property
+    def rounding_of_zero(self) -> float:
+        """The size at which rounding of the coarsest type makes gradients differ that are zero."""
+        return self._coarsest * self._usual
+
     def _is_rounding_of_zero(self, number: int) -> bool:
         """Return whether a gradient is as small as rounding of the coarsest type makes gradients differ."""
-        metrics, scale = self._tensors[number].metrics, self._coarsest * self._usual
+        metrics, scale = self._tensors[number].metrics, self.rounding_of_zero
         return metrics is not None and 0 < metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
 
     def _noise(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
@@ -480,8 +486,16 @@ class _StepJudge:
             is_noise = self._is_rounding_of_zero(tensor.number)
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if part is StepPart.PARAMETER:
-            return self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
+            return self._shifted_buffer(tensor, metrics) or self._uncertain_update(
+                tensor, self._flow.repeated_name(tensor.number)
+            )
         return self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+
+    def _shifted_buffer(self, tensor: Measured, metrics: Metrics) -> str:
+        """Return why a buffer may differ, as a running mean behind a bias that is noise; "" if it may not."""
+        has_gradient = gradient_name(self._flow.repeated_name(tensor.number)) in self._flow.last_of
+        is_near = 0 < metrics.max_abs <= self._known.noise and not has_gradient
+        return "no further off than a parameter that is noise, of which it may be a mean" if is_near else ""
 
     def _copied_noise(self, tensor: Measured) -> str:
         """Return which noise an input is, as where a function was given a bias; "" if none."""
@@ -552,6 +566,7 @@ class _StepJudge:
         with np.errstate(all="ignore"):
             uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
             uncertain[grad_a == grad_b] = 0.0
+            uncertain[(np.abs(grad_b) <= GROWTH * before.rounding) & (grad_b != 0)] = 2.0
             if before.verdict(gradient) is Verdict.NOISE:
                 uncertain[:] = 2.0  # it is zero in exact arithmetic: not even signs are known
             uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
@@ -584,7 +599,8 @@ class _StepJudge:
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
             part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
-            if part.is_of_parameter or number in unread:
+            is_whole = part.is_of_parameter and not self._flow.is_partial_sum(number)
+            if is_whole or number in unread:
                 continue
             if why := self._read_as_other(tensor, of_parameters):
                 unread[number] = why
@@ -618,7 +634,14 @@ class _StepJudge:
         if reader in self._differences and self._differences[reader] <= self._coarsest:
             return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
         is_cut = self._has_other_shapes and tensor.unequal
-        return _OTHER_SAMPLES if is_cut and of_parameters <= max(map(default_limit, tensor.dtypes)) else ""
+        return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
+
+    @cached_property
+    def _most_of_gradients(self) -> float:
+        """How far gradients of parameters may be apart, by the types that they were computed in."""
+        gradients = (n for n in self._tensors if self._flow.parts[n] is StepPart.PARAMETER_GRADIENT)
+        dtypes = {dtype for n in gradients for dtype in self._dtypes(self._tensors[n])}
+        return max(*map(default_limit, dtypes), DRIFT * self._at_start, 0.0)
 
     def _is_overwritten_alike(self, number: int) -> bool:
         """Return whether what an operator has written over a differing tensor agrees."""
@@ -630,10 +653,11 @@ class _StepJudge:
     def _is_cut_otherwise(self, unread: Container[int], of_parameters: float) -> bool:
         """Return whether the batch is cut in another way, so that no activation is alike, but gradients are.
 
-        Only what differs counts: a norm forgets what its input differed by.
+        Only what differs by more than rounding counts: a norm forgets what its input differed by, and a loss
+        over the samples of all ranks is the same however they are spread.
         """
         activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        different = [n for n in activations if self._tensors[n].unequal and n not in unread]
+        different = [n for n in activations if self._differences[n] > self._coarsest and n not in unread]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
         return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
@@ -653,57 +677,24 @@ class _StepJudge:
         return any(self._differences.get(n, 0.0) * _CLOSER >= difference for n in results)
 
     def _largest_of_gradients(self) -> float:
-        """Return the largest difference of the gradients of all parameters, without noise; else infinity."""
+        """Return the largest difference of the gradients of all parameters, without noise; else infinity.
+
+        Of those that are added up over calls, the last ones are whole.
+        """
         flow = self._flow
-        gradients = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER_GRADIENT]
-        names = {flow.repeated_name(n) for n in gradients}
-        parameters = [flow.repeated_name(n) for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
-        if not parameters or not names.issuperset(map(gradient_name, parameters)):
+        parameters = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
+        last = {n: flow.last_of.get(gradient_name(flow.repeated_name(n)), -1) for n in parameters}
+        known = [own for own in last.values() if own in self._tensors]
+        if any(own not in self._tensors and not self._is_frozen(n, own) for n, own in last.items()):
             return math.inf
-        told = (self._differences[n] for n in gradients if not self._is_rounding_of_zero(n))
-        return max(told, default=math.inf)
+        told = itertools.filterfalse(self._is_rounding_of_zero, known)
+        return max(map(self._differences.__getitem__, told), default=math.inf)
 
-
-def _but_for_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dict[int, Measured]:
-    """Return by number the gradients without the factor that all of them have, from that of the loss on.
-
-    One side may divide the loss by the number of micro-batches, or multiply it against underflow, and the
-    other one its gradients afterwards: parameters show whether they were. Where no gradient of a parameter
-    has the factor, it is not undone: so a factor that each rank has its own of is reduced.
-    """
-    unequal = [each for each in tensors if parts[each.number].is_gradient and each.unequal]
-    parallel = _parallel(unequal)
-    of_parameters = {each.number for each in unequal if parts[each.number] is StepPart.PARAMETER_GRADIENT}
-    if (of_parameters and of_parameters.isdisjoint(parallel)) or StepPart.PARAMETER not in parts:
-        return {}
-    factors = [metrics.norm_ratio for metrics in parallel.values()]
-    factors += [each.averaged for each in unequal if each.averaged != 1.0]
-    is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
-    if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
-        return {}
-    return {
-        each.number: each._replace(metrics=parallel[each.number])
-        for each in unequal
-        if each.number in parallel
-    }
-
-
-def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
-    """Return what is left without a factor, which is little, of tensors other than means of parts."""
-    rest = {
-        each.number: but_for_factor(each.metrics)
-        for each in tensors
-        if each.metrics is not None and each.averaged == 1.0
-    }
-    return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= _PARALLEL}
-
-
-def but_for_factor(metrics: Metrics) -> Metrics:
-    """Return what is left of a difference without the factor that A has, which `norm_ratio` then is."""
-    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
-    rmse = metrics.rmse * rest / metrics.relative_euclidean if metrics.relative_euclidean else 0.0
-    factor = metrics.cosine * metrics.norm_ratio
-    return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=factor)
+    def _is_frozen(self, number: int, gradient: int) -> bool:
+        """Return whether a parameter has no gradient, and did not move since the step before, if any."""
+        flow, before = self._flow, self._known.before
+        is_kept = before is None or before.has_same(flow, number)
+        return gradient < 0 and not self._tensors[number].unequal and is_kept
 
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
@@ -732,30 +723,6 @@ def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
 
 def _has_one_type(tensor: Measured) -> bool:
     return tensor.dtypes[0] == tensor.dtypes[1]
-
-
-def _have_same_rows(
-    a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float, *, but_for_mean: bool = False
-) -> bool:
-    """Return whether rows of a length are the same within a limit, in whatever order.
-
-    They may differ by one row that is added to all, `but_for_mean`. Rows are sorted by a random projection,
-    which keeps those together that differ by rounding.
-    """
-    if a.dtype.kind == "c":
-        return False
-    try:
-        first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
-    except (ValueError, TypeError):  # no numbers
-        return False
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        return False
-    size = np.linalg.norm(second)
-    if but_for_mean:
-        first, second = (side - side.mean(axis=0) for side in (first, second))
-    by = np.random.default_rng(0).standard_normal(length)
-    first, second = (side[np.argsort(side @ by)] for side in (first, second))
-    return bool(np.linalg.norm(first - second) <= limit * size)
 
 
 def _usual_gradient(parts: Sequence[StepPart], tensors: Iterable[Measured]) -> float:

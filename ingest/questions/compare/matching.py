@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from ingest.dump_configs.model import flatten
 from ingest.layouts.cann import REFERENCE
+from ingest.questions.compare.dataflow import NUMBERED
 from ingest.questions.compare.mapping import WILD, NameMapping
 from ingest.questions.compare.result import GOOD, UNMATCHED, ComparedTensor, GuessedName, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
@@ -559,8 +560,6 @@ def counterparts(
     return partners
 
 
-#: Single functions, which are numbered in order: one more or less moves all numbers.
-NUMBERED = ("Functional.", "Tensor.", "Torch.")
 #: With fewer tensors that agree, nothing is known of what others do.
 _FEWEST = 3
 _NO_EFFECT = "nothing that both sides have differs"

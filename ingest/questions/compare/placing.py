@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.held_tensors import HeldTensors, confirmed, propose, same_content
-from ingest.questions.compare.judge import Measured, but_for_factor
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
+from ingest.questions.compare.measured import Measured, but_for_factor
 from ingest.questions.compare.result import ComparedTensor, HeldBy, Verdict
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.thresholds import default_limit

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
-from ingest.questions.compare.dataflow import Dataflow
+from ingest.questions.compare.dataflow import NUMBERED, Dataflow
 from ingest.questions.compare.first_difference import ComparedTensors, first_difference
-from ingest.questions.compare.judge import Judge, Judgement, Measured
+from ingest.questions.compare.judge import Judge, Judgement
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import (
-    NUMBERED,
     Form,
     MatchedBy,
     TensorPair,
@@ -34,6 +33,7 @@ from ingest.questions.compare.matching import (
     with_last_gradients,
     without_effect,
 )
+from ingest.questions.compare.measured import Measured
 from ingest.questions.compare.placing import AssembledTensor, Placing, SeenPlacements
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
@@ -84,6 +84,10 @@ class SeenSteps:
     """The first gradient of the last step, if all of them were B's times one factor."""
     parts: Mapping[str, ComparedTensor] = field(default_factory=dict)
     """The gradients of parameters of the last step of which each rank held its part of a sum."""
+    shared: set[str] = field(default_factory=set)
+    """The tensors of A that both sides have had."""
+    lacking: Mapping[str, ComparedTensor] = field(default_factory=dict)
+    """What one side alone had in the last step of these."""
 
 
 class _MeasuredPair(NamedTuple):
@@ -133,7 +137,7 @@ class StepComparison:
         """
         self._a, self._b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
-        self._before = seen.scaled, seen.parts
+        self._before = seen.scaled, seen.parts, seen.lacking
         self._placed: Mapping[int, AssembledTensor] = {}
         matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
         aligned = AlignedPrograms(matching)
@@ -187,7 +191,8 @@ class StepComparison:
         """What the operators of A read."""
         a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self._a, self._b))
         is_same_rank = self._placing is not None or self._a.key.rank == self._b.key.rank
-        return Dataflow(self._a.keys, (a, b), self._number_in_b, is_same_rank=is_same_rank)
+        dtypes = self._a.dtypes, self._b.dtypes
+        return Dataflow(self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank=is_same_rank)
 
     @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
@@ -213,7 +218,10 @@ class StepComparison:
         rows += judged.values()
         if self.gaps:
             rows = ignoring_updates(rows, self._pairs, self._a.keys, self._contents)
-        rows += self._unmatched()
+        unmatched = [*self._unmatched()]
+        rows += unmatched
+        self._seen.lacking = {row.name: row for row in unmatched if row.name in self._seen.shared}
+        self._seen.shared.update(self._a.names[pair.a] for pair in self._pairs)
         if self._choices.thresholds.are_empty and not (self._choices.mapping.rules or self._are_of_versions):
             rows = without_effect(rows, self.matched, (self._a.keys, self._b.keys))
         self.counts.update(row.verdict for row in rows)
@@ -229,10 +237,10 @@ class StepComparison:
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        scaled, parts = self._before
+        scaled, parts, lacking = self._before
         blamed = scaled if self._seen.judge.blames_scale else None
         known = ComparedTensors(self._a, self._b, rows, self._flow, self._placed)
-        found = first_difference(known, scaled=blamed, parts=parts)
+        found = first_difference(known, scaled=blamed, parts=parts, lacking=lacking)
         if found is None or self._placing is None or not (ranks := self._placing.ranks_apart(found.tensor)):
             return found
         why = f"{found.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks
 from ingest.questions.divergence.result import Missing
-from ingest.reader.choice import format_ranges
+from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.snapshot import Snapshot
+from ingest.reader.text import counted
 from workers.model import StepKey
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
@@ -105,7 +107,22 @@ def absent_tensors(
         for split, steps_of in search.absent.items()
         for row in _rows(split, steps_of, keys=seen.keys, whole=whole)
     ]
-    return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), search.notes
+    rows, notes = _without_parts(rows)
+    return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), search.notes + notes
+
+
+def _without_parts(rows: list[Missing]) -> tuple[list[Missing], list[str]]:
+    """Return what is absent but parts of a model of which each rank has its own, and a note on these."""
+    own = {row.ranks for row in rows if row.state != "missing"}
+    if not any({*one}.isdisjoint(other) for one, other in combinations(own, 2)):
+        return rows, []
+    parts = [row for row in rows if row.state != "missing"]
+    who = named_ranges("rank", {rank for row in parts for rank in row.ranks})
+    note = (
+        f"{who} have {counted(sum(row.tensors for row in parts), 'tensor')} that others lack, each its own, "
+        f"such as experts, tables or stages: not missed ({parts[0].name}, ...)"
+    )
+    return [row for row in rows if row.state == "missing"], [note]
 
 
 class _AbsenceSearch:

@@ -9,7 +9,7 @@ these were dumped; elements are left to whoever asks about the few tensors that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -113,6 +113,35 @@ class AgreementOfRanks:
     def gradient_of(self) -> dict[int, int]:
         """By parameter, its gradient of as many elements: that of a shard may be whole."""
         return {own: gradient for gradient, own in self.gradients if self.sizes[own] == self.sizes[gradient]}
+
+    @cached_property
+    def apart(self) -> _Mask:
+        """(step,): whether ranks train apart until their parameters are made equal again, as in local SGD.
+
+        So they do if all parameters part together and meet together, and no gradient is ever shared.
+        """
+        gradient_of = self.gradient_of
+        parameters = [*gradient_of] or np.flatnonzero(self.kinds == SlotKind.PARAMETER).tolist()
+        of_parameters = self.content[:, parameters]
+        held, groups, unknown = np.moveaxis(self._counts[of_parameters], 2, 0)
+        parted, met = self.are_distinct[of_parameters], (groups < held) & (unknown == 0)
+        moving = parted.any(axis=0) & met.any(axis=0)
+        moved = (place for place, moves in zip(parameters, moving, strict=True) if moves)
+        gradients = [gradient_of[place] for place in moved if place in gradient_of]
+        own = self.are_distinct[self.content[:, gradients]] | ~self.tells[:, gradients]
+        if 2 * moving.sum() <= met.any(axis=0).sum() or not own.all():
+            return np.zeros(len(self.content), bool)
+        apart = np.asarray(parted[:, moving].all(axis=1))
+        together = np.flatnonzero(2 * met[:, moving].sum(axis=1) > moving.sum())
+        is_between = together.size > 1 and apart[together[0] : together[-1]].any()
+        return np.asarray(apart & is_between)
+
+    def only_together(self) -> AgreementOfRanks:
+        """Return the same without the steps in which ranks train apart."""
+        if not self.apart.any():
+            return self
+        absent = int(self.patterns.numbers(np.full((self.patterns.ranks, 1), ABSENT, np.int32))[0])
+        return replace(self, content=np.where(self.apart[:, None], absent, self.content))
 
     def labels(self, step: int, tensor: int) -> Labels:
         """Return the pattern of a tensor in a step, both by their places."""

@@ -57,6 +57,10 @@ _SELDOM = (
     "agreed in some steps and not in others, and cannot be compared: too seldom, or on at most two different "
     "values, which happens by chance"
 )
+_APART = (
+    "all parameters part and meet together, and no gradient is reduced, as in local SGD: {}, between two "
+    "meetings, are not compared"
+)
 #: Kinds of tensors that replicas should share judging by the name alone.
 _NAMED = (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.PARAMETER)
 
@@ -198,6 +202,10 @@ class _DivergenceSearch:
         """
         parameters = ReplicaCounts(self.ranks, self.statistics.axis)
         seen = observe(self.statistics, self.ranks, parameters.visit)
+        apart = tuple(self.steps[place] for place in np.flatnonzero(seen.apart).tolist())
+        if apart:
+            self.notes.append(_APART.format(named_ranges("step", apart)))
+        seen = seen.only_together()
         if self.replicas is None and (groups := parameters.grid()):
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
@@ -226,6 +234,7 @@ class _DivergenceSearch:
             left_out=self.snapshot.left_out,
             broken=broken,
             misplaced=misplaced,
+            apart=apart,
         )
 
     def _misplaced(

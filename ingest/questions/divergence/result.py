@@ -194,6 +194,8 @@ class Divergence(Answer):
     """Operators with equal inputs and unequal outputs, by step and order of execution."""
     misplaced: tuple[LayoutFinding, ...] = ()
     """What ranks hold and should not, as `layout` finds it, by step and order of execution."""
+    apart: tuple[int, ...] = ()
+    """Steps in which ranks train apart until their parameters are made equal again, as in local SGD."""
 
     @property
     def agree(self) -> bool:

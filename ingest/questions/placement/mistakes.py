@@ -5,6 +5,7 @@ That a tensor is held otherwise than the same one of other layers is a reason to
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ from itertools import combinations
 import numpy as np
 
 from ingest.identities.audit import StepAudit
+from ingest.identities.definition import wide
 from ingest.identities.difference import DifferenceShape, shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import MANY, Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
-from ingest.questions.placement.slot_kinds import SlotKind
+from ingest.questions.placement.slot_kinds import SlotKind, batch_of, is_bias, outputs_with_gradients
 from ingest.questions.placement.states import OUT_OF_STEP, States
 from ingest.questions.placement.sums import (
     Account,
@@ -44,7 +46,6 @@ from ingest.reader.choice import named_ranges
 from ingest.reader.mesh import replica_groups
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
-from workers.store.consolidated.blocks import TensorKey
 
 #: Elements that are read of one run where nothing is suspected, and the most of one tensor.
 _BUDGET, _MOST = 8 * 1024 * 1024, 4 * 1024 * 1024
@@ -52,6 +53,9 @@ _BUDGET, _MOST = 8 * 1024 * 1024, 4 * 1024 * 1024
 _AHEAD, _READERS, _BIASES = 4, 4, 16
 #: Of what share of norm over size a mean is noise: four deviations of the roundoff of bfloat16.
 _NOISE = 4 * 2.0**-8
+#: Gradients of which it is looked at whether parameters part along them, and how many standard deviations of
+#: chance are exceeded then.
+_COMPARED, _BY_CHANCE = 8, 3.0
 _MISSING, _WRONG_GROUP = "missing reduction", "wrong group"
 
 
@@ -96,8 +100,8 @@ class MistakeSearch:
         self._thorough = thorough
         self._states = States(seen.keys)
         self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
-        self.batch = _batch_of(seen.keys)
-        self.layers_read = _outputs_with_gradients(seen.keys)
+        self.batch = batch_of(seen.keys)
+        self.layers_read = outputs_with_gradients(seen.keys)
         self.beside = {
             gradient: beside for layer in self.layers for gradient, beside in layer.learns_beside()
         }
@@ -547,7 +551,8 @@ class _StepOfSums:
 
     def parameter_gradients(self) -> Iterator[_Mistake]:
         """Yield gradients that differ on ranks which hold the same parameter, and are those of each alone."""
-        found, are_reduced = [], not {*self._unlike} - {*self._unshared}
+        found: list[_Mistake] = []
+        are_reduced = not {*self._unlike} - {*self._unshared}
         for layer in self._search.layers:
             pairs = ((layer.weight, layer.weight_gradient), (layer.bias, layer.bias_gradient))
             for parameter, gradient in pairs:
@@ -566,7 +571,45 @@ class _StepOfSums:
         # So does what comes after a gradient that differs because of what its layer read.
         apart = (g for g, own in self._unshared.items() if self._follows_from_inputs(g, own))
         begun = min(map(self._order, apart), default=1 << 30) if are_reduced else -1
-        yield from (each for each in found if each.kind != _MISSING or each.order < begun)
+        yield from (each for each in found if each.kind != _MISSING)
+        yield from self._missing([each for each in found if each.kind == _MISSING and each.order < begun])
+
+    def _missing(self, missing: list[_Mistake]) -> Iterator[_Mistake]:
+        """Yield reductions that are missing, or that ranks differ if parameters part otherwise."""
+        if self._part_as_gradients(missing):
+            yield from missing
+            return
+        tensor, ranks = missing[0].tensor, missing[0].ranks
+        text = f"{named_ranges('rank', ranks)} hold the same {self._keys[self._unshared[tensor]].name}, and "
+        text += "part after the update, but not as their own gradients differ"
+        yield self.mistake(tensor, ranks, "ranks differ", "open", text)
+
+    def _part_as_gradients(self, missing: Sequence[_Mistake]) -> bool:
+        """Return whether parameters part along the differences of the gradients, if that can be told.
+
+        With another rate or another norm to clip to, they part along the gradient that all have: that is as
+        like the difference as chance makes it, which has a standard deviation of 1 here.
+        """
+        step, steps = self._number + 1, self._search.snapshot.steps
+        if not missing or step == len(steps):
+            return True
+        later = StepElements(self._search.snapshot, self._search.statistics.block(steps[step]))
+        known = (self._likeness(later, mistake) for mistake in missing[:_COMPARED])
+        scores = [score for score in known if score is not None]
+        return not scores or sum(scores) / math.sqrt(len(scores)) > _BY_CHANCE
+
+    def _likeness(self, later: StepElements, mistake: _Mistake) -> float | None:
+        """Return the cosine of how two ranks part and their gradients differ, in deviations of chance."""
+        held = {self._values.content(rank, mistake.tensor): rank for rank in mistake.ranks}
+        pair = [*held.values()][:2]
+        moved = later.by_rank(pair, self._unshared[mistake.tensor])
+        passed = self._values.by_rank(pair, mistake.tensor)
+        if len(pair) < 2 or moved is None or passed is None:
+            return None
+        a, b = ([wide(one) for one in own.values()] for own in (moved, passed))
+        part, differ = a[0] - a[1], b[1] - b[0]
+        size = float(np.linalg.norm(part) * np.linalg.norm(differ))
+        return float(np.vdot(part, differ)) / size * math.sqrt(part.size) if size else None
 
     def _unreduced(
         self, parameter: int, gradient: int, ranks: tuple[int, ...], ways: Sequence[Account]
@@ -714,10 +757,10 @@ class _StepOfSums:
             elif parameter is None or difference is None or self._follows_from_inputs(tensor, parameter):
                 yield self.mistake(tensor, ranks, "ranks differ", "open", text)
             else:
-                same = counted(self._search.shared_gradients(self._number), "other gradient")
-                yield self.mistake(
-                    tensor, ranks, _MISSING, "likely", f"{text}; the same on all ranks: {same}"
-                )
+                same = self._search.shared_gradients(self._number)
+                text += f"; the same on all ranks: {counted(same, 'other gradient')}"
+                told = (_MISSING, "likely") if same else ("ranks differ", "open")
+                yield self.mistake(tensor, ranks, *told, text)
 
     def _difference(self, tensor: int, parameter: int | None) -> DifferenceShape | None:
         """Return how two ranks differ that hold the same parameter, or that should hold the same."""
@@ -749,26 +792,3 @@ def _wrong_sum(way: Account, bias: str) -> tuple[str, str]:
     if way.factor > 1:
         return "doubled reduction", f"it is {way.factor:.4g} times the sum over {over}: it was reduced twice"
     return "factor", f"it is {way.factor:.4g} times the sum over {over}: averaged where it should be summed"
-
-
-def _batch_of(keys: Sequence[TensorKey]) -> int | None:
-    """Return what the first module reads, by its place."""
-    modules = (place for place, key in enumerate(keys) if key.op_type.startswith("Module"))
-    return next((place for place in modules if keys[place].io == "input"), None)
-
-
-def _outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
-    """Return outputs of modules, and the gradients of these, by their places."""
-    gradients = {key.op_name: place for place, key in enumerate(keys) if key.op_type == "Gradient"}
-    outputs = (
-        (place, gradients.get(f"{key.op_name}.output", -1))
-        for place, key in enumerate(keys)
-        if key.op_type.startswith("Module") and (key.io, key.slot, key.occurrence) == ("output", 0, 0)
-    )
-    return [(output, gradient) for output, gradient in outputs if gradient >= 0]
-
-
-def is_bias(key: TensorKey) -> bool:
-    """Return whether a tensor is a bias, by its name."""
-    name = f"{key.op_type}.{key.op_name}".lower()
-    return "bias" in name and "grad" not in name

@@ -7,6 +7,7 @@ see `expectations`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 
@@ -76,3 +77,26 @@ def _kind_of_operator(op_type: str, is_output: bool, is_input: bool) -> SlotKind
     if _OPTIMIZER.search(plain):
         return SlotKind.OPTIMIZER_OUTPUT if is_output else SlotKind.OPTIMIZER if is_input else SlotKind.OTHER
     return SlotKind.OTHER
+
+
+def batch_of(keys: Sequence[TensorKey]) -> int | None:
+    """Return what the first module reads, by its place."""
+    modules = (place for place, key in enumerate(keys) if key.op_type.startswith("Module"))
+    return next((place for place in modules if keys[place].io == "input"), None)
+
+
+def outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
+    """Return outputs of modules, and the gradients of these, by their places."""
+    gradients = {key.op_name: place for place, key in enumerate(keys) if key.op_type == "Gradient"}
+    outputs = (
+        (place, gradients.get(f"{key.op_name}.output", -1))
+        for place, key in enumerate(keys)
+        if key.op_type.startswith("Module") and (key.io, key.slot, key.occurrence) == ("output", 0, 0)
+    )
+    return [(output, gradient) for output, gradient in outputs if gradient >= 0]
+
+
+def is_bias(key: TensorKey) -> bool:
+    """Return whether a tensor is a bias, by its name."""
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "bias" in name and "grad" not in name

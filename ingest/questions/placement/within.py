@@ -71,7 +71,7 @@ def _layout_of(snapshot: Snapshot) -> RunLayout:
         raise UsageError(f"{url}: no step has tensors on two ranks{first}", hint=hint)
     statistics = StepStatistics(shared)
     replicas = ReplicaCounts(ranks, statistics.axis)
-    seen = observe(statistics, ranks, replicas.visit)
+    seen = observe(statistics, ranks, replicas.visit).only_together()
     table = _Kinds(seen, ranks)
     missing = {*range(len(seen.keys))}
     with ThreadRunner() as runner:

@@ -349,7 +349,7 @@ def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> l
     One dimension of the mesh holds blocks, one holds chunks in zigzag, or one of each does: fused projections
     under context parallelism. Strided shards are tried only on meshes of two dimensions.
     """
-    possible = _strided_placements(grid, shapes, whole)
+    possible = strided_placements(grid, shapes, whole)
     for plain in placements(grid, shapes, whole, repeated=True):
         if plain.padding or plain.uneven:
             continue
@@ -360,12 +360,16 @@ def block_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> l
     return possible
 
 
-def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
-    """Return the ways in which the inner dimension of a mesh cuts an axis, and the outer one its shards."""
-    if len(grid.names) != _PLANE or any(len(shape) != len(whole) for shape in shapes):
+def strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape | None) -> list[Placement]:
+    """Return the ways in which the inner dimension of a mesh cuts an axis, and the outer one its shards.
+
+    Without the shape of the whole, whatever the shapes allow.
+    """
+    axes = len(shapes[0]) if whole is None else len(whole)
+    if len(grid.names) != _PLANE or any(len(shape) != axes for shape in shapes):
         return []
     possible = []
-    for axis in range(len(whole)):
+    for axis in range(axes):
         outer, inner = (
             Dimension(held, size, axis, name)
             for held, size, name in zip(
@@ -373,7 +377,7 @@ def _strided_placements(grid: MeshGrid, shapes: Sequence[Shape], whole: Shape) -
             )
         )
         assembly = assembled(grid.numbers.T, shapes, (inner, outer))
-        if assembly is not None and assembly.shape == whole:
+        if assembly is not None and whole in (None, assembly.shape):
             uneven = _is_uneven(shapes, axis)
             possible.append(Placement((outer, inner), assembly, uneven=uneven))
     return possible

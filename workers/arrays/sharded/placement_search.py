@@ -51,6 +51,7 @@ from workers.arrays.sharded.placement import (
     grids,
     placements,
     same_on_both,
+    strided_placements,
 )
 
 #: Places on the axes before and behind whose elements make a profile.
@@ -643,7 +644,10 @@ def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]
     for grid in side.grids:
         if dimensions != (len(grid.names) if side.grid is None else 1):
             continue
-        for way in placements(grid, side.shapes, whole):
+        plain = placements(grid, side.shapes, whole)
+        # A guessed mesh is taken for strided only where nothing plain fits.
+        strided = strided_placements(grid, side.shapes, whole) if side.grid is not None else []
+        for way in (*plain, *strided):
             if _adds_replicas(_with_twins(way.assembly, side.twins)):
                 continue  # what is the same everywhere has been added up
             ways.setdefault((*map(str, way.dimensions), way.padding), way)

@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from ingest.questions.compare.dataflow import Dataflow
-from ingest.questions.compare.judge import Judge, Judgement, Measured
+from ingest.questions.compare.judge import Judge, Judgement
+from ingest.questions.compare.measured import Measured
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import longest_sum, relative_difference, rounding
 from workers.arrays.comparison import Metrics, RunningComparison
@@ -270,3 +271,20 @@ def test_calls_that_are_cut_otherwise_hold_other_samples_if_gradients_agree(
     tensors = [Measured(n, ("float32", "float32"), _SHAPE, differences.get(n)) for n in range(len(keys))]
     found = Judge().judge(tensors, Dataflow(keys), lambda _: None, is_last=True, has_other_shapes=True)
     assert found[4].verdict is verdict
+
+
+def test_a_module_is_rounded_to_the_coarsest_type_within_it() -> None:
+    outer, inner = _module("layer", kind="Layer"), _module("layer.mlp")
+    keys = [outer[0], *inner, outer[1]]
+    dtypes = ["float32", "bfloat16", "bfloat16", "float32"]
+    differences = {"layer.mlp.output": _metrics(1e-3), "layer.output": _metrics(1e-3)}
+    tensors = [
+        Measured(number, (dtype, dtype), _SHAPE, differences.get(f"{key.op_name}.{key.io}"))
+        for number, (key, dtype) in enumerate(zip(keys, dtypes, strict=True))
+    ]
+    numbers = {number: number for number in range(len(keys))}
+    flow = Dataflow(keys, None, numbers, (dtypes, dtypes))
+    judgements = Judge().judge(tensors, flow, lambda _: None)
+    assert {each.verdict for each in judgements.values()} == {Verdict.EQUAL, Verdict.CLOSE}
+    plain = Judge().judge(tensors, Dataflow(keys, None, numbers), lambda _: None)
+    assert plain[3].bound.limit < judgements[3].bound.limit

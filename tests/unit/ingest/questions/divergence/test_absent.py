@@ -44,3 +44,14 @@ def test_ranks_that_number_operators_otherwise_are_said() -> None:
     found = divergence(made.store)
     assert found.agree
     assert any("names of tensors in common" in note for note in found.notes)
+
+
+def test_tensors_of_which_each_rank_has_its_own_are_not_missed() -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(2):
+            shared = {WEIGHT: step, NORM: 10 + step, STATE: 20 + step}
+            made.put(rank, step, shared | {f"Parameter.tables.{rank}.output.0": 50 + rank})
+    found = divergence(made.store)
+    assert found.agree
+    assert any("each its own" in note for note in found.notes)

@@ -73,3 +73,34 @@ def test_what_is_only_reported_is_compared_by_statistics() -> None:
             made.put(rank, step, {WEIGHT: step + 1 + 50 * (rank == 2 and step == 1)}, reported=True)
     (found,) = divergence(made.store).differences
     assert (found.ranks, found.first_step, found.by) == ((2,), 1, "statistics")
+
+
+def _trained(parts: dict[int, bool], gradients: int) -> Replicas:
+    """Return two ranks with three parameters: by step, whether they are apart; `gradients` differ by rank."""
+    made = Replicas()
+    for step, is_apart in parts.items():
+        for rank in range(2):
+            contents = {
+                f"Parameter.l{layer}.output.0": 100 * step + layer + 10 * is_apart * rank
+                for layer in range(3)
+            }
+            own = {f"Gradient.l{layer}.output.0": 5000 + 100 * step + layer for layer in range(3)}
+            made.put(rank, step, contents | {name: each + gradients * rank for name, each in own.items()})
+    return made
+
+
+def test_ranks_that_train_apart_and_meet_are_compared_where_they_meet() -> None:
+    found = divergence(_trained({step: bool(step % 2) for step in range(6)}, gradients=10).store)
+    assert found.agree
+    assert found.apart == (1, 3, 5)
+    assert any("local SGD" in note for note in found.notes)
+
+
+def test_ranks_that_part_for_good_or_share_gradients_do_not_train_apart() -> None:
+    for parts, gradients in (
+        ({0: False, 1: False, 2: True, 3: True}, 10),
+        ({0: False, 1: True, 2: False}, 0),
+    ):
+        found = divergence(_trained(parts, gradients).store)
+        assert not found.apart
+        assert found.is_alarm
