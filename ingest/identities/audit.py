@@ -61,7 +61,6 @@ _HOLDS = IdentityCheck("holds")
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
 #: What is told of a parameter that ranks share, if others follow from the gradients of all ranks. No mistake:
 #: ranks of tensor parallelism do not add these up.
-OWN_UPDATE = "follows from the gradient of this rank alone"
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
 #: The graph of what the backward pass computes again, and what proves what is read there.
@@ -98,18 +97,17 @@ class RankHistory:
     parameters: dict[str, ParameterHistory] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
     """Those of parameters that ranks share are summed over the ranks, if they were dumped before that."""
-    own: dict[str, Array] = field(default_factory=dict)
-    """Of these, the gradients of this rank."""
-    own_parameters: dict[str, ParameterHistory] = field(default_factory=dict)
-    """Of these, what the gradients of this rank made of parameters."""
+    unshared: set[str] = field(default_factory=set)
+    """Parameters of which ranks that share them have had other gradients: what was read is a guess."""
     zero: frozenset[str] = frozenset()
     """Gradients that were dumped again after they were zero: which one was read is not known."""
     before: StepAudit | None = None
 
     def forget(self) -> None:
         """Start over, because the next step does not follow the last one."""
-        for kept in (self.parameters, self.gradients, self.own, self.own_parameters):
-            kept.clear()
+        self.parameters.clear()
+        self.gradients.clear()
+        self.unshared.clear()
         self.before, self.zero = None, frozenset()
 
 
@@ -621,7 +619,6 @@ class StepAudit:
         with np.errstate(all="ignore"):
             norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
         updates = []
-        alone: dict[int, ParameterUpdate] = {}
         for name, operand in self._parameters.items():
             row, known, gradient = operand.row, history.parameters.get(name), history.gradients.get(name)
             passing = self._flow.producer(row)
@@ -632,14 +629,12 @@ class StepAudit:
             else:
                 after, is_read = self._read(operand), name not in history.zero
                 updates.append(ParameterUpdate(row, known, wide(gradient), after, is_read=is_read))
-                if name in history.own:
-                    alone[row] = replace(
-                        updates[-1], known=history.own_parameters[name], gradient=wide(history.own[name])
-                    )
-        by_one = {each.row: found for each, found in judged([*alone.values()], norm)}
-        for row, found in _by_one_or_all({each.row: own for each, own in judged(updates, norm)}, by_one):
+        names = {operand.row: name for name, operand in self._parameters.items()}
+        for update, judgement in judged(updates, norm):
+            is_guess = names[update.row] in history.unshared
+            found = _of_unshared(judgement) if is_guess else judgement
             reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
-            yield CheckedTensor(row, reason, found)
+            yield CheckedTensor(update.row, reason, found)
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
         history.step, history.before, history.zero = number, self, self._zero_before()
@@ -670,25 +665,20 @@ class StepAudit:
         known = ((call, Tensor(self._step, call.outputs[0].row).statistics) for call in again)
         return frozenset(call.key.op_name for call, own in known if own.min == own.max == 0)
 
-    def _keep(self, history: RankHistory, apart: Collection[str], peers: Sequence[StepAudit]) -> None:
+    def _keep(self, history: RankHistory, apart: set[str], peers: Sequence[StepAudit]) -> None:
         """Keep the mean of the gradients that ranks do not share, and the values that updates begin with."""
-        history.own = {name: each for name, each in history.gradients.items() if name in apart}
-        for name in history.own:
+        history.unshared |= apart
+        for name in apart & history.gradients.keys():
             theirs = [peer.gradient_of(name) for peer in peers[:_RANKS]]
             known = [each for each in theirs if each is not None]
             history.gradients[name] = np.mean(known, axis=0)
             if len(known) < len(peers):
                 del history.gradients[name]
-        self._begin(history.parameters, history.gradients)
-        self._begin(history.own_parameters, history.own)
-
-    def _begin(self, kept: dict[str, ParameterHistory], gradients: Mapping[str, Array]) -> None:
-        """Keep the values of parameters that have gradients, and no others."""
         for name, operand in self._parameters.items():
-            if name not in gradients:
-                kept.pop(name, None)
-            elif name not in kept and self._is_readable(operand):
-                kept[name] = ParameterHistory(wide(self._read(operand)))
+            if name not in history.gradients:
+                history.parameters.pop(name, None)
+            elif name not in history.parameters and self._is_readable(operand):
+                history.parameters[name] = ParameterHistory(wide(self._read(operand)))
 
     def _is_readable(self, operand: FlowOperand) -> bool:
         tensor = Tensor(self._step, operand.row)
@@ -721,19 +711,13 @@ class StepAudit:
         return found
 
 
-def _by_one_or_all(
-    by_all: Mapping[int, IdentityCheck], by_one: Mapping[int, IdentityCheck]
-) -> Iterator[tuple[int, IdentityCheck]]:
-    """Yield the checks of updates by the gradients of all ranks; or by that of one, if that alone holds."""
-    is_usual = any(by_all[row].status == "holds" for row in by_one)
-    for row, found in by_all.items():
-        own = by_one.get(row)
-        if own and is_usual and own.status == "holds" and found.status != "holds":
-            yield row, replace(own, told=OWN_UPDATE)
-        elif own and not any(mark in found.told for mark in MARKS):
-            yield row, replace(found, told="")  # sum or mean: what the rate is, is not known
-        else:
-            yield row, found
+def _of_unshared(found: IdentityCheck) -> IdentityCheck:
+    """Return a check of an update of which it is a guess what gradient was read: it fails by no guess."""
+    if any(mark in found.told for mark in MARKS):
+        return found
+    # Sum or mean: what the rate is, is not known.
+    is_proved = found.status == "holds"
+    return replace(found, told="") if is_proved else IdentityCheck("open", "ranks do not share the gradient")
 
 
 def _of_gradient(found: IdentityCheck) -> IdentityCheck:
