@@ -289,10 +289,11 @@ class _StepJudge:
         pair = self._elements(number)
         if pair is None or pair[0].shape != pair[1].shape:
             return False
-        if self._differences[number] <= self._judgements[number].bound.limit:
-            return False  # a fact
         # What was read is in another order, too: its limits say nothing of what it adds.
-        limit = max(self._judgements[number].bound.limit, self._coarsest)
+        bound = self._judgements[number].bound
+        limit = max(bound.limit, self._coarsest)
+        if self._differences[number] <= limit:
+            return bound.explained  # in any order, all is nearly the same
         lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
         is_offset = bool(self._known.noisy)
         return any(have_same_rows(*pair, n, limit, but_for_mean=is_offset) for n in lengths if n)
