@@ -59,8 +59,6 @@ _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
-#: What is told of a parameter that ranks share, if others follow from the gradients of all ranks. No mistake:
-#: ranks of tensor parallelism do not add these up.
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
 #: The graph of what the backward pass computes again, and what proves what is read there.
@@ -141,7 +139,7 @@ class StepAudit:
         if number is None or history.step != number - 1:
             history.forget()
         names = {operand.row: name for name, operand in self._parameters.items()}
-        for updated in self._updates(history):
+        for updated in self._updates(history, names):
             yield updated._replace(is_replica=self._is_replica(names[updated.row]))
         for key, call in self._flow.calls.items():
             before = history.before
@@ -614,8 +612,8 @@ class StepAudit:
             error = np.asarray(each.error) + 2.0**-23 * (np.abs(before) + np.abs(each.value))
             yield Expectation(each.value + before, error, ADDED)
 
-    def _updates(self, history: RankHistory) -> Iterator[CheckedTensor]:
-        """Check the parameters against what the optimizer makes of those of the step before."""
+    def _updates(self, history: RankHistory, names: Mapping[int, str]) -> Iterator[CheckedTensor]:
+        """Check the parameters, with `names` by row, against what the optimizer makes of the last ones."""
         with np.errstate(all="ignore"):
             norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
         updates = []
@@ -629,7 +627,6 @@ class StepAudit:
             else:
                 after, is_read = self._read(operand), name not in history.zero
                 updates.append(ParameterUpdate(row, known, wide(gradient), after, is_read=is_read))
-        names = {operand.row: name for name, operand in self._parameters.items()}
         for update, judgement in judged(updates, norm):
             is_guess = names[update.row] in history.unshared
             found = _of_unshared(judgement) if is_guess else judgement

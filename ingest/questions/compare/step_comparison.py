@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
-from ingest.questions.compare.dataflow import NUMBERED, Dataflow
+from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import ComparedTensors, first_difference
 from ingest.questions.compare.judge import Judge, Judgement
 from ingest.questions.compare.mapping import NameMapping
@@ -248,7 +248,7 @@ class StepComparison:
 
     def _is_sure(self, pair: TensorPair) -> bool:
         """Return whether a pair is of the same tensors, if the two sides ran different operators."""
-        is_numbered = self.gaps and self._a.keys[pair.a].op_type.startswith(NUMBERED)
+        is_numbered = self.gaps and self._flow.is_numbered(pair.a)
         return self._placing is not None or not (pair.matched_by.is_of_versions or is_numbered)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -113,10 +113,10 @@ def absent_tensors(
 
 def _without_parts(rows: list[Missing]) -> tuple[list[Missing], list[str]]:
     """Return what is absent but parts of a model of which each rank has its own, and a note on these."""
-    own = {row.ranks for row in rows if row.state != "missing"}
-    if not any({*one}.isdisjoint(other) for one, other in combinations(own, 2)):
-        return rows, []
     parts = [row for row in rows if row.state != "missing"]
+    owners = {row.ranks for row in parts}
+    if not any({*one}.isdisjoint(other) for one, other in combinations(owners, 2)):
+        return rows, []
     who = named_ranges("rank", {rank for row in parts for rank in row.ranks})
     note = (
         f"{who} have {counted(sum(row.tensors for row in parts), 'tensor')} that others lack, each its own, "
