@@ -65,6 +65,7 @@ _OF_AN_UPDATE = 6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
+_CANCELS = "its addends cancel: rounding is relative to these"
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
@@ -259,12 +260,15 @@ class _StepJudge:
                 self._remember_noise(number, tensor)
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
         alike = [n for n in self._judgements if self._flow.parts[n] is not StepPart.PARAMETER]
-        if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, different)):
+        numbers = {n for n in different if self._is_cancelled_number(self._tensors[n])}
+        rows = (n for n in different if n not in numbers)
+        if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
             self._known.found |= any(map(self._is_comparable, different))
             return self._judgements
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
-            self._judgements[number] = Judgement(Verdict.CLOSE, bound, _OTHER_ORDER)
+            reason = _CANCELS if number in numbers else _OTHER_ORDER
+            self._judgements[number] = Judgement(Verdict.CLOSE, bound, reason)
         return self._judgements
 
     def _remember_noise(self, number: int, tensor: Measured) -> None:
@@ -326,9 +330,21 @@ class _StepJudge:
         """Return the judgement on noise, or on what cancels, beyond its limit; None if it is neither."""
         if noise := self._noise(tensor, bound.limit, reads):
             return Judgement(Verdict.NOISE, bound, noise)
+        is_first = all(known.verdict is not Verdict.DIFFERENT for known in self._judgements.values())
+        if is_first and self._is_cancelled_number(tensor):
+            return Judgement(Verdict.CLOSE, bound, _CANCELS)
         if self._differences[tensor.number] <= bound.limit * self._cancellation(tensor, reads or ()):
-            return Judgement(Verdict.CLOSE, bound, "its addends cancel: rounding is relative to these")
+            return Judgement(Verdict.CLOSE, bound, _CANCELS)
         return None
+
+    def _is_cancelled_number(self, tensor: Measured) -> bool:
+        """Return whether a number, such as a loss, is off by no more than its type allows sums.
+
+        What was added up is not known, and may be far larger.
+        """
+        is_number = tensor.size == 1 and self._flow.parts[tensor.number] is StepPart.ACTIVATION
+        is_near = self._differences[tensor.number] <= max(map(default_limit, tensor.dtypes))
+        return is_number and is_near and self._flow.reads(tensor.number, self._tensors) is None
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
@@ -338,8 +354,6 @@ class _StepJudge:
         dtypes = self._dtypes(tensor)
         base = rounding(dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
         fixed = max(map(default_limit, dtypes))
-        if tensor.size == 1 and reads is None and not (part.is_gradient or part is StepPart.PARAMETER):
-            base = max(base, fixed)  # a loss may be far smaller than what was added up
         self._known.coarsest = max(self._known.coarsest, fixed)
         before = self._known.healthy if reads is None else self._inherited(reads)
         cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
