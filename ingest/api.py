@@ -8,7 +8,8 @@ from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
-from ingest.findings.incidents import Incident, Incidents, incidents
+from ingest.findings.incident import Incident, Incidents
+from ingest.findings.incidents import incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.tables import export_tables
 from ingest.findings.waiting import Waited, wait
@@ -20,13 +21,14 @@ from ingest.questions.audit import AuditAnswer, audit
 from ingest.questions.audit_budget import audit_budget
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
+from ingest.questions.dump_cost import DumpCost, dump_cost
 from ingest.questions.find import find
 from ingest.questions.growth import ErrorGrowth, error_growth
 from ingest.questions.heatmap import heatmap
 from ingest.questions.localize import Localized, localize
 from ingest.questions.matrix import Matrix, matrix, rank_values
 from ingest.questions.missing import MissingItem, MissingItems, missing
-from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
+from ingest.questions.next_dump import NextDump, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.placement.layout_answer import RunLayout
@@ -40,7 +42,7 @@ from ingest.questions.trend import trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.catalog import DamagedStepWarning
 from ingest.reader.context import Context, SourceLine, context_of
-from ingest.reader.cubes.conditions import ConsolidatedCubes
+from ingest.reader.cube_conditions import ConsolidatedCubes
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.save import ExportedWhole, export_unsharded, save_npy
 from ingest.reader.snapshot import Snapshot

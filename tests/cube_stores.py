@@ -11,10 +11,9 @@ import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import RunJobs
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
-from ingest.reader.cubes.cube_columns import narrow_blocks
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.step_statistics import StepStatistics, narrow_blocks
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey

@@ -7,8 +7,8 @@ import numpy as np
 
 from bench.steps import commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator
-from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
+from ingest.findings.stored import SeriesEvaluator
 from tests.replicas import Replicas
 from workers.arrays.digest import digest
 from workers.arrays.statistics import summarise

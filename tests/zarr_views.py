@@ -14,8 +14,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 import ingest
-from ingest.reader.zarr_view.elements import ViewElements
-from ingest.reader.zarr_view.tensor_view import TensorView
+from ingest.reader.zarr_nodes import ViewElements
+from ingest.reader.zarr_view import TensorView
 from tests.npy_files import MadeDump, npy_header
 from tests.pipeline import SMALL_GRID, ingest_directly
 

@@ -14,7 +14,7 @@ from bench.setting import WORKERS, Setting
 from bench.steps import CountingStore, commit_run
 from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
 from workers.model import ceil_div
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve

@@ -153,7 +153,7 @@ def _show(
     # deferred: numpy takes 0.1 s to import
     from ingest.reader.anatomy import parse_index
     from ingest.reader.context.files import sample_of
-    from ingest.reader.shown import anatomy_of, check_slice, quantization_of, shown_row
+    from ingest.reader.shown import anatomy_of, check_slice, shown_row
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
@@ -161,27 +161,16 @@ def _show(
     elif values is not None and at is not None:
         check_slice(values, at)
     anatomy = anatomy_of(tensor, scan=scan)
-    quantization = quantization_of(opened, tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
     sample = sample_of(opened, tensor.rank)
     damaged: list[str] = []
     if json:
-        row = shown_row(
-            tensor,
-            context,
-            anatomy,
-            at,
-            values,
-            sample=sample,
-            quantization=quantization,
-            has_values=save is None,
-        )
+        row = shown_row(tensor, context, anatomy, at, values, sample=sample, has_values=save is None)
         print_json(row)
         damaged += [row["damaged"]] if "damaged" in row else []
     else:
         facts = [*_index_facts(tensor, sample), *_context_facts(context, tensor, whole_stack=stack)]
-        facts += [*_neighbour_facts(tensor), *([("quantised", str(quantization))] if quantization else [])]
-        for fact in facts:
+        for fact in (*facts, *_neighbour_facts(tensor)):
             print_field(*fact)
         if anatomy is not None:
             print_anatomy(anatomy)

@@ -20,9 +20,8 @@ from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
 from ingest.consolidating.round_plan import Unreadable, plan_round
 from ingest.dispatch.runners import RunJobs, in_threads
-from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
-from ingest.findings.stored import SeriesRead, known_series, read_series
+from ingest.findings.stored import SeriesEvaluator, SeriesRead, known_series, read_series
 from ingest.heartbeat import beat
 from ingest.reader.require import require_store
 from ingest.reader.verifying import verify_view

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.dispatch.runners import RunJobs
-from ingest.reader.cubes.conditions import ConsolidatedCubes
+from ingest.reader.cube_conditions import ConsolidatedCubes
 from workers.arrays.statistics import STATISTICS
 from workers.errors import DamagedStore
 from workers.model import StepKey, ceil_div

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ingest.consolidating.lease import LEASE_S, VIEW_LEASE, read_lease
 from ingest.dispatch.cluster import SAME_VERSION_HINT, Cluster, address_of
 from ingest.layouts.base import Listing
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from ingest.reader.text import counted, counted_steps
 from ingest.service.live_watcher import FROM_HINT, get, metrics_of, process_address, store_in
 from ingest.settings import Settings

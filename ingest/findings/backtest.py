@@ -165,7 +165,6 @@ test_rules = backtest
 
 
 def _chosen(rules: RuleSet, patterns: str | Iterable[str] | None) -> RuleSet:
-    """Return the rules that names or globs choose."""
     if patterns is None:
         return rules
     names = rules_like(as_names(patterns), [rule.name for rule in rules.rules])

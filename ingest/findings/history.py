@@ -18,7 +18,7 @@ from ingest.reader.step import Step
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import BlockFilter
-from workers.arrays.compiled.histogram_loops import BINS
+from workers.arrays.compiled.kernel_loops import BINS
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
@@ -295,7 +295,6 @@ class History:
             yield step, values
 
     def _reduced(self, number: int, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
-        """Reduce a step to the columns that rules need."""
         keys = axis.keys[: block.row.shape[1]]
         places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
         own = self.axis.extend(keys[place] for place in places)

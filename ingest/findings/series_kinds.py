@@ -1,22 +1,28 @@
-"""The kinds of rules that compare a tensor of a rank with itself in earlier steps.
+"""The kinds of rules that look at a rank over several steps: a tensor against itself, and a step of training.
 
 To add a kind, add a function here and a model in `workers.rules.schema`.
 
 The modified z-score is that of Iglewicz and Hoaglin (1993, "How to detect and handle outliers", section 3.3),
 0.6745 (x - median) / MAD, here of log2 of the statistic: norms vary by factors, and a norm that halves is as
 far off as one that doubles.
+
+Of training: an optimizer changes what has a gradient; a gradient belongs to one step; dropout and batch
+normalisation act while gradients are computed; each step has a batch of its own. This follows from what is
+recorded of a parameter, its gradient and its module in steps in a row, and needs no threshold. Names pair
+what belongs together; where nothing pairs, these rules say nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import chain, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.findings.history import MAX_HISTORY_NBYTES, StepWindow, Values
+from ingest.findings.history import MAX_HISTORY_NBYTES, StepValues, StepWindow, TrainedParameter, Values
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.rules.values import Rule
@@ -175,10 +181,441 @@ def _median_and_z(now: Values, past: Values, comparable: npt.NDArray[np.bool_]) 
     return median, z
 
 
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: Steps in which something must have been otherwise, so that it counts as a change.
+_LEAST = 3
+#: Steps before that are looked at for such a change.
+_HISTORY = 8
+#: Elements that an input must have: smaller ones may be equal by chance.
+_ELEMENTS = 16
+#: A sum counts if it is at least this share of the sum of magnitudes: then rounding does not decide.
+_SIGNIFICANT = 1e-3
+#: A gradient this much smaller than the largest may be rounding noise, as that of a bias before a norm.
+_NOISE = 1e-5
+#: How near to 1 a ratio of sums must be to be 1, but for rounding.
+_NEAR = 0.01
+
+#: How near to one another the sizes of batches of one kind are, and the factor of another unit.
+_SIMILAR, _OTHER_UNITS = 2.0, 16.0
+_ONE_VALUE = "all elements of this input of the model are equal"
+_SCALED = "this input of the model is that of all steps before times one factor, as in other units"
+
+
+class _Marked:
+    """Tensors of a window as they are found, by rank and place."""
+
+    def __init__(self, window: StepWindow) -> None:
+        self.window = window
+        self.mask = np.zeros((len(window.now.ranks), window.width), bool)
+
+    def mark(self, place: int, ranks: npt.NDArray[np.bool_]) -> None:
+        self.mask[:, place] |= ranks
+
+    def hits(self, cause: str, level: str, since: int, reason: str) -> TensorHits:
+        unknown = np.full(self.mask.shape, np.nan)
+        return TensorHits(self.mask, unknown, np.nan, lambda _rank, _tensor: reason, cause, level, since)
+
+
+def _is_trained(key: TensorKey) -> bool:
+    return key.op_type in ("Parameter", "Gradient") or key.io == "output"
+
+
+def _are_steps_of_optimizer(window: StepWindow, pairs: Sequence[TrainedParameter]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a parameter moves, or sums show that gradients do not add up."""
+    return np.asarray(_moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2))
+
+
+def _moves(window: StepWindow, pairs: Iterable[TrainedParameter]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether any parameter is another one than in the step before."""
+    found = [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]
+    return np.asarray(np.any(found, axis=0))
+
+
+def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters that stay the same although the gradient of each step is another one, and not zero.
+
+    If a rank has no parameter that moves, several steps of the dump may be one of the optimizer, in which
+    gradients add up: unless sums show that they do not, twice as many steps and one are needed.
+    """
+    pairs = [pair for pair in window.training.parameters.values() if pair.gradients]
+    gradients = [pair.gradients[-1] for pair in pairs]
+    least = _NOISE * window.value("l2_norm")[:, gradients].max(axis=1, initial=0)
+    if not window.before or not pairs:
+        return
+    is_clear = _are_steps_of_optimizer(window, pairs)
+    found = _Marked(window)
+    for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
+        for pair in pairs if len(window.steps) >= steps else ():
+            found.mark(pair.parameter, ranks & _unmoved(window, pair, steps, least))
+        low, high = window.value("min"), window.value("max")
+        is_uniform = (low == high) & (low != 0)  # as the weight of a norm, whose change rounding may swallow
+        found.mask &= (found.mask & ~is_uniform).any(axis=1)[:, None]
+        if found.mask.any():
+            since = window.steps[1 - steps].number
+            reason = f"the same since step {since}, although its gradient is not zero: no update reaches it"
+            yield found.hits("update does not happen", _level(window), since, reason)
+            found = _Marked(window)
+
+
+def _passes(rule: Rule) -> int:
+    """Return in how many steps a parameter must be the same if each may be a part of a batch."""
+    return 2 * int(rule["steps"]) + 1
+
+
+def _unmoved(window: StepWindow, pair: TrainedParameter, steps: int, least: Values) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a parameter stays the same in these steps though its gradients do not."""
+    chosen = window.steps[-steps:]
+    gradient = pair.gradients[-1]
+    mask = np.ones(len(window.now.ranks), bool)
+    for step, later in pairwise(chosen):
+        norm = window.value("l2_norm", step)[:, gradient]
+        mask &= _same(window, pair.parameter, step, later) & (norm > least) & np.isfinite(norm)
+        mask &= (later is window.now) | ~_same(window, gradient, step, later)
+    return mask
+
+
+def _lost_gradient(
+    window: StepWindow, pair: TrainedParameter, steps: Sequence[StepValues], absent: int
+) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether only the last `absent` steps lack the gradient; the module runs."""
+    had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
+    ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
+    return np.asarray(had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
+
+
+def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters whose module runs, that had a gradient in all steps up to one and in none since.
+
+    And those whose gradient is zero in all steps, although what their module reads is not.
+    """
+    yield from _zero_gradients(window)
+    absent, marked = int(rule["steps"]), _Marked(window)
+    steps = [step for step in window.steps if step is window.now or _has_gradients(window, step).all()]
+    if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
+        return
+    cut, unused, lost = _Marked(window), _Marked(window), {}
+    for name, pair in window.training.parameters.items():
+        if pair.gradients and pair.outputs:
+            ranks = _lost_gradient(window, pair, steps, absent)
+            above = window.row(window.now)[:, list(pair.output_gradients)] >= 0
+            if pair.output_gradients and not above.any():
+                lost[name] = ranks
+            else:
+                marked.mark(pair.parameter, ranks)
+    for module in {_outermost(window, name, lost) for name in lost}:
+        ranks = np.logical_and.reduce([lost[name] for name in lost if name.startswith(f"{module}.")])
+        for (_, path), (_, outputs) in window.training.modules.items():
+            if path == module and outputs:
+                is_learnt = _is_read_by_learner(window, path, outputs[0])
+                cut.mark(outputs[0], ranks & is_learnt)
+                unused.mark(outputs[0], ranks & ~is_learnt)
+    since = steps[-absent].number
+    reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
+    yield marked.hits("no gradient", "shown", since, reason)
+    reason = (
+        f"it gets no gradient since step {since}, and a module that reads the same bytes does: it is cut off"
+    )
+    yield cut.hits("no gradient", "shown", since, reason)
+    reason = f"it gets no gradient since step {since}: what reads it does not use it any more, or cuts it off"
+    yield unused.hits("", "open", since, reason)
+
+
+def _is_read_by_learner(window: StepWindow, path: str, output: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a module reads an output of another one, and gets a gradient itself."""
+    found = np.zeros(len(window.now.ranks), bool)
+    for (_, reader), (inputs, _) in window.training.modules.items():
+        above = window.training.output_gradients.get(reader, ())
+        if above and not reader.startswith(f"{path}.") and not path.startswith(f"{reader}."):
+            has_gradient = (window.row(window.now)[:, list(above)] >= 0).any(axis=1)
+            read = [_is_same(window, window.now, output, place) & ~_lacks(window, place) for place in inputs]
+            found |= has_gradient & np.logical_or.reduce([*read, found])
+    return found
+
+
+def _lacks(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(window.row(window.now)[:, place] < 0)
+
+
+def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
+    """Yield parameters that never get a gradient other than zero, of modules that read something else.
+
+    Only while the optimizer moves any: a factor that stays at zero keeps the gradient of the other at zero.
+    """
+    if len(window.steps) <= _LEAST:
+        return
+    read = {path: places[0] for (_, path), (places, _) in window.training.modules.items() if places}
+    found, pairs = _Marked(window), window.training.parameters
+    norms = np.array([window.value("l2_norm", step) for step in window.steps])
+    gradients = [pair.gradients[-1] for pair in pairs.values() if pair.gradients]
+    is_trained = (norms[:, :, gradients] > 0).any(axis=2).all(axis=0)
+    is_trained &= _moves(window, pairs.values())
+    for name, pair in pairs.items():
+        path = name.rpartition(".")[0]
+        if pair.gradients and path in read:
+            given = (norms[:, :, read[path]] > 0).all(axis=0)
+            found.mark(
+                pair.parameter, (norms[:, :, pair.gradients] == 0).all(axis=(0, 2)) & given & is_trained
+            )
+    since = window.steps[0].number
+    reason = f"its gradient is zero in all {len(norms)} steps since {since}, and what its module reads is not"
+    yield found.hits("no gradient", _level(window), since, reason)
+
+
+def _outermost(window: StepWindow, parameter: str, lost: Mapping[str, Any]) -> str:
+    """Return the path of the largest module that holds a parameter, and of which all are lost."""
+    parts = parameter.split(".")[:-1]
+    trained = [name for name, pair in window.training.parameters.items() if pair.gradients]
+    for length in range(1, len(parts)):
+        path = ".".join(parts[:length])
+        if all(name in lost for name in trained if name.startswith(f"{path}.")):
+            return path
+    return ".".join(parts)
+
+
+def _accumulated(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield gradients that hold those of the step before, although the optimizer has used these.
+
+    The sum of the gradient of a bias is that of the gradient of the output of its module, in the same step.
+    Where it is that and the sum of the step before, in two modules or more, the gradients add up.
+    """
+    if not window.before:
+        return
+    carries = _carries(window, 1)
+    marked, before = _Marked(window), window.before[-1]
+    for (name, pair), ranks in zip(window.training.parameters.items(), carries, strict=True):
+        if ranks.any():
+            moved = ~_same(window, pair.parameter, before, window.now) & (carries.sum(axis=0) >= 2)
+            for parameter in (name, f"{name.removesuffix('bias')}weight"):
+                known = window.training.parameters.get(parameter)
+                if known is not None and known.gradients:
+                    marked.mark(known.gradients[-1], ranks & moved)
+    reason = (
+        f"the gradient holds that of step {before.number}, although the optimizer has used it: the sums of "
+        "the gradients of biases and outputs show it; they are not set to zero between steps"
+    )
+    yield marked.hits("gradients add up over steps", "shown", window.now.number, reason)
+
+
+def _carries(window: StepWindow, share: int) -> npt.NDArray[np.bool_]:
+    """Return (parameter, rank): the gradient holds this share, 0 or 1, of that of the step before.
+
+    All False on a rank where this does not hold of nine tenths of what can be tested.
+    """
+    parameters, ranks = window.training.parameters, len(window.now.ranks)
+    carried = np.full((2, len(parameters), ranks), np.nan)
+    if parameters:
+        sums_before, sums = (_sums(window, step) for step in window.steps[-2:])
+        spread = window.value("l2_norm") * np.sqrt(window.value("count"))
+        for number, (name, pair) in enumerate(parameters.items()):
+            if name.endswith(".bias") and pair.gradients and pair.output_gradients:
+                outputs = list(pair.output_gradients)
+                expected = np.nansum(sums[:, outputs], axis=1)
+                least = _SIGNIFICANT * np.nansum(spread[:, outputs], axis=1)
+                last = _of_last(sums_before, pair.gradients)
+                own = _of_last(sums, pair.gradients)
+                for kind, by_rank in enumerate((expected, np.full(ranks, expected.mean()))):
+                    carried[kind, number] = np.where(
+                        (np.abs(last) > least) & (least > 0), (own - by_rank) / last, np.nan
+                    )
+    holds = np.abs(carried - share) < _NEAR
+    clear = holds.sum(axis=1) >= 0.9 * np.isfinite(carried).sum(axis=1)
+    result: npt.NDArray[np.bool_] = (holds & clear[:, None]).any(axis=0)
+    return result
+
+
+def _sums(window: StepWindow, step: StepValues) -> Values:
+    return window.value("mean", step) * window.value("count", step)
+
+
+def _of_last(values: Values, places: tuple[int, ...]) -> Values:
+    last = np.full(len(values), np.nan)
+    for place in places:
+        last = np.where(np.isfinite(values[:, place]), values[:, place], last)
+    return last
+
+
+def _has_mode(key: TensorKey) -> bool:
+    kind = key.op_type.lower()
+    return (
+        kind == "gradient" or "drop" in kind or "norm" in kind or key.op_name.endswith("num_batches_tracked")
+    )
+
+
+def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield dropout and batch normalisation that act otherwise than in all steps before, in training."""
+    trained = [step for step in window.steps if _has_gradients(window, step).all()]
+    if len(trained) <= _LEAST or trained[-1] is not window.now:
+        return
+    dropped = _Marked(window)
+    for (kind, _path), (inputs, outputs) in window.training.modules.items():
+        if "drop" in kind.lower() and inputs and outputs:
+            calls = list(zip(inputs, outputs, strict=False))
+            same = [
+                np.logical_and.reduce([_is_same(window, step, *call) for call in calls]) for step in trained
+            ]
+            dropped.mark(outputs[0], _changed(same))
+    now = window.now.number
+    yield dropped.hits(
+        "mode changed",
+        _level(window),
+        now,
+        f"dropout acts otherwise since step {now} (training or evaluation): its output is its input, "
+        "or no longer is, as it was in all steps before",
+    )
+    tracked = _Marked(window)
+    for name, pair in window.training.parameters.items():
+        if name.endswith("num_batches_tracked") and pair.outputs:
+            moved = [_same(window, pair.parameter, step, later) for step, later in pairwise(trained)]
+            tracked.mark(pair.outputs[0], _changed(moved))
+    since = trained[-2].number
+    reason = f"batch normalisation counts no batch in step {since}, or does again: the mode changed"
+    yield tracked.hits("mode changed", "shown", since, reason)
+
+
+def _is_same(window: StepWindow, step: StepValues, one: int, other: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether two tensors have the same bytes in a step, or both are absent."""
+    digest = window.digest(step)
+    same: npt.NDArray[np.bool_] = (digest[:, one] == digest[:, other]).all(axis=1)
+    return same
+
+
+def _changed(states: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether the last state is another one than all before, if these are enough."""
+    if len(states) <= _LEAST:
+        return np.zeros_like(states[0])
+    before = np.array(states[:-1])
+    result: npt.NDArray[np.bool_] = (before == before[0]).all(axis=0) & (states[-1] != before[0])
+    return result
+
+
+def _is_input(key: TensorKey) -> bool:
+    return key.op_type == "Gradient" or (key.io == "input" and key.op_type.startswith("Module."))
+
+
+def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
+    """Yield inputs of a model that are one value, those of the step before, or those of another rank.
+
+    Of a step that calls the model several times, in validation or for parts of a batch, all calls count.
+    """
+    calls = _calls_of_model(window)
+    if not calls or not window.before:
+        return
+    number, level, first = window.now.number, _level(window), calls[-1][0]
+    is_large = window.value("count")[:, calls[-1]].max(axis=1) >= _ELEMENTS
+    constant, repeated, shared, scaled = (_Marked(window) for _ in range(4))
+    for place in chain.from_iterable(calls):
+        constant.mark(place, _is_constant(window, place))
+    if len(window.before) < _LEAST:
+        yield constant.hits("batch of one value", "shown", number, _ONE_VALUE)
+        return
+    for place in calls[0]:
+        scaled.mark(place, _is_scaled(window, place) & is_large)
+    fed = [
+        [window.digest(step)[:, places].reshape(len(is_large), -1) for places in calls]
+        for step in window.steps
+    ]
+    again = [_are_in(later, batches) for batches, later in pairwise(fed)]
+    repeated.mark(first, again[-1] & ~np.logical_or.reduce(again[:-1]) & is_large)
+    alike = [_are_of_another_rank(batches) for batches in fed]
+    shared.mark(first, alike[-1] & ~np.logical_or.reduce(alike[:-1]) & is_large)
+    of_before = f"the input of step {window.before[-1].number} again; no earlier step repeats one"
+    for what, marked, certain, reason in (
+        ("batch of one value", constant, "shown", _ONE_VALUE),
+        ("bad values in a batch", scaled, "likely", _SCALED),
+        ("batch repeated", repeated, level, of_before),
+        ("same batch on two ranks", shared, level, "another rank has the same input, as in no step before"),
+    ):
+        if what in rule["of"]:
+            yield marked.hits(what, certain, number, reason)
+
+
+def _calls_of_model(window: StepWindow) -> list[list[int]]:
+    """Return for each call of the model, which is the module that is called first, where its inputs are."""
+    row = window.row(window.now)
+    present = np.asarray((row >= 0).all(axis=0))
+    inputs = [
+        (int(row[:, place].max()), call)
+        for call, (places, _) in window.training.modules.items()
+        for place in places
+        if present[place]
+    ]
+    calls: dict[int, list[int]] = {}
+    for place in window.training.modules[min(inputs)[1]][0] if inputs else ():
+        if present[place]:
+            calls.setdefault(window.keys[place].occurrence, []).append(place)
+    return [calls[number] for number in sorted(calls)]
+
+
+def _are_in(batches: Sequence[_Bytes], before: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether all these batches are among those before."""
+    known = [
+        np.logical_or.reduce([(batch == other).all(axis=1) for other in before if other.shape == batch.shape])
+        for batch in batches
+        if batch.any()
+    ]
+    return np.logical_and.reduce(known) if known else np.zeros(len(batches[0]), bool)
+
+
+def _are_of_another_rank(batches: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether all its batches are those of another one."""
+    known = [
+        np.array([(batch == own).all(axis=1).sum() > 1 for own in batch]) for batch in batches if batch.any()
+    ]
+    return np.logical_and.reduce(known) if known else np.zeros(len(batches[0]), bool)
+
+
+def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether an input is one value, and no step before had one or was a mask."""
+    was: list[npt.NDArray[Any]] = []
+    is_mask: list[npt.NDArray[Any]] = []
+    for step in window.steps:
+        low, high, mean, std = (window.value(name, step)[:, place] for name in ("min", "max", "mean", "std"))
+        was.append(low == high)
+        is_mask.append((low == 0) & (high == 1) & np.isclose(std**2, mean * (1 - mean), rtol=1e-3))
+    before: npt.NDArray[Any] = np.array([was[:-1], is_mask[:-1]])
+    enough = window.value("count")[:, place] >= _ELEMENTS
+    result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=(0, 1)) & enough
+    return result
+
+
+def _is_scaled(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether an input is like those of all steps before, times one large factor."""
+    names = ("std", "min", "max")
+    known = np.array([[window.value(name, step)[:, place] for name in names] for step in window.steps])
+    before, now, usual = known[:-1], known[-1], np.median(known[:-1], axis=0)
+    factor, spread = now[0] / usual[0], before[:, 0] / usual[0]
+    is_like = np.abs(now / factor - usual) <= (_SIMILAR - 1) * np.abs(usual[1:]).max(axis=0)
+    is_steady = (np.maximum(spread, 1 / spread) <= _SIMILAR).all(axis=0)
+    return np.asarray(is_steady & is_like.all(axis=0) & (np.maximum(factor, 1 / factor) >= _OTHER_UNITS))
+
+
+def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_]:
+    gradients = [place for pair in window.training.parameters.values() for place in pair.gradients]
+    places = gradients or [place for place, key in enumerate(window.keys) if key.op_type == "Gradient"]
+    return np.asarray((window.row(step)[:, places] >= 0).any(axis=1))
+
+
+def _same(window: StepWindow, place: int, step: StepValues, later: StepValues) -> npt.NDArray[np.bool_]:
+    """Return for each rank whether a tensor has the same bytes in two steps."""
+    one, other = window.digest(step)[:, place], window.digest(later)[:, place]
+    same: npt.NDArray[np.bool_] = (one == other).all(axis=1) & one.any(axis=1)
+    return same
+
+
+def _level(window: StepWindow) -> str:
+    """Return how certain it is that digests tell equality: those of statistics alone hardly ever fail."""
+    return "shown" if window.now.has_elements else "likely"
+
+
 #: By kind.
 KINDS: Mapping[str, SeriesKind] = {
     "unchanged": SeriesKind(_unchanged, steps_before=lambda rule: int(rule["steps"]) - 1),
     "change": SeriesKind(_change, steps_before=lambda rule: int(rule["history"]) + 1),
     "drift": SeriesKind(_drift, steps_before=lambda _: 1, needs_histograms=True),
     "outlier": SeriesKind(_outlier, steps_before=lambda rule: int(rule["history"])),
+    "not_updated": SeriesKind(_not_updated, steps_before=_passes, reads=_is_trained),
+    "no_gradient": SeriesKind(_no_gradient, steps_before=lambda _: _HISTORY, reads=_is_trained),
+    "accumulated": SeriesKind(_accumulated, steps_before=lambda _: 1, reads=_is_trained),
+    "mode": SeriesKind(_mode, steps_before=lambda _: _HISTORY, reads=_has_mode),
+    "batch": SeriesKind(_batch, steps_before=lambda _: _HISTORY, reads=_is_input),
 }

@@ -157,7 +157,6 @@ class _Question:
         return any(evidence.has(row["first_step"], self.since) for row in listed)
 
     def _fetch(self, question: str, **parameters: str) -> list[dict[str, Any]]:
-        """Fetch the answer of the page."""
         query = f"?{urlencode(parameters)}" if parameters else ""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         request = urllib.request.Request(f"{self.page}/{question}{query}", headers=headers)  # noqa: S310  (http or https)

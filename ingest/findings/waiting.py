@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ingest.findings.evidence import CommittedEvidence, CommittedStep
-from ingest.findings.incidents.find import incidents
-from ingest.findings.incidents.incident import Incident
+from ingest.findings.incident import Incident
+from ingest.findings.incidents import incidents
 from ingest.findings.severities import at_least
 from ingest.reader import dump_store
 from ingest.reader.catalog import Catalog

@@ -24,8 +24,8 @@ from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, expectations, plain_name
 from ingest.identities.optimizer import MARKS, ParameterHistory, recorded_update
 from ingest.identities.updates import ParameterUpdate, judged
-from ingest.reader.calls import CallKey
 from ingest.reader.operator_kinds import (
+    CallKey,
     holders,
     is_collective,
     is_container,

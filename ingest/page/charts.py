@@ -22,9 +22,9 @@ from markupsafe import Markup, escape
 
 from ingest.page.rendering import counted, number, short, whole
 from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
-from ingest.questions.origin.graph import PARAMETER, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
+from ingest.questions.origin.answer import PARAMETER, PASSAGE, SpreadEdge, SpreadGraph, SpreadNode
 from ingest.questions.plot import LOGARITHMIC
-from workers.arrays.compiled.histogram_loops import LOWEST_EXPONENT
+from workers.arrays.compiled.kernel_loops import LOWEST_EXPONENT
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import divisor_for
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Self
 
 import xxhash
 
-from ingest.findings.incidents import Incidents
-from ingest.findings.incidents.find import FoundIncidents
+from ingest.findings.incident import Incidents
+from ingest.findings.incidents import FoundIncidents
 from ingest.findings.stored import SERIES, SeriesDocument, generation_of, read_series
 from ingest.page.watchers import Refreshed
 from ingest.questions.matrix import rank_values_of

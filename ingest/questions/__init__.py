@@ -1,12 +1,13 @@
 """Questions over a store, each with an answer that its command, a notebook and the page show.
 
 question.py              what makes a question: described parameters, an answer that says how it is shown
-origin/, why/            which operator produced NaN or Inf first, and what in its inputs did it
+origin/, why.py          which operator produced NaN or Inf first, and what in its inputs did it
 divergence/              where replicas stop agreeing
 compare/                 two stores, runs, ranks, steps or dumps, tensor by tensor
 rollout/                 whether the weights of a trainer arrived in the engine that samples for it
 placement/               how the ranks of a run hold each tensor
-next_dump/, missing.py   what to dump next; what was asked for and is not in the store
+next_dump.py, dump_cost.py, missing.py
+                         what to dump next and its cost; what was asked for and is not in the store
 outliers.py, precision.py, quantiles.py, localize.py
                          answers from sketches, also when the tensors are gone
 audit.py                 tensors that do not follow from what they were computed from
@@ -15,8 +16,7 @@ trend.py, heatmap.py, matrix.py
                          a statistic over steps and ranks
 plot.py                  pictures of these, with matplotlib
 find.py                  tensors by name, operator and statistics
-choosing.py, sketched_tensors.py
-                         shared: what users name, the tensors that a question is about, and their histograms
+choosing.py              shared: what users name, and the tensors that a question is about
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUESTIONS = {
     ),
     "find": Listed("ingest.questions.find", "Find tensors, in order of step, rank and execution."),
     "anomalies": Listed(
-        "ingest.findings.incidents.find",
+        "ingest.findings.incidents",
         "List what went wrong, once for each cause: the worst first, then the earliest.",
     ),
     "origin": Listed(

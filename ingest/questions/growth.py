@@ -172,7 +172,6 @@ def _table(
 
 
 def _in_run(left: LeftOut, side: Snapshot) -> LeftOut:
-    """Return a step that is left out with the run that it is of."""
     return LeftOut(left.key, f"{left.reason} ({side.store.url})")
 
 

@@ -20,7 +20,7 @@ from ingest.reader.step import COLUMNS, Step
 from ingest.reader.step_tables import marginals_of, read_entries
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from ingest.reader.text import Plain, counted, shape_text
-from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs, runs_of
+from workers.arrays.digest import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs, runs_of
 from workers.arrays.marginals import Marginal
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey, tensors_of
@@ -245,7 +245,6 @@ class _DumpedTensor(NamedTuple):
 
 
 def _dumped(step: Step) -> dict[TensorKey, _DumpedTensor]:
-    """Return the tensors of a step whose elements were dumped."""
     tables = step.tables
     rows, keys = tensors_of(tables)
     kinds, meanings = tables.label("kind"), StoredForms(tables, rows).meanings

@@ -202,7 +202,6 @@ def _steps(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingIt
 
 
 def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[MissingItem]:
-    """Yield entries that fit no operator in the store, and why."""
     tables = step.tables
     pairs = set(zip(tables.label("op_type").tolist(), tables.label("op_name").tolist(), strict=True))
     context = context_of(store, step.key.rank)

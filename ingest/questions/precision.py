@@ -11,9 +11,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import linear_regression
 from typing import Annotated, Any, ClassVar, Unpack
 
+from ingest.questions.quantiles import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.questions.question import (
     Answer,
     Note,
@@ -27,7 +27,6 @@ from ingest.questions.question import (
     Table,
     without_histogram,
 )
-from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors, ask_of_sketches
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import as_names
 from ingest.reader.snapshot import LeftOut
@@ -38,9 +37,7 @@ from workers.arrays.histogram import Bounds, losses, scale_for
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import TensorKey
 
-EXACT, BOUNDED, ESTIMATED = "exact", "bounded", "estimated"
-#: The fewest steps that have a trend, and how far beyond them it is followed, in multiples of their range.
-_LEAST_STEPS, _REACH = 3, 10
+EXACT, BOUNDED = "exact", "bounded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +101,6 @@ class TensorPrecision:
     """The ranks that may lose anything in any step."""
     headroom_bits: float
     """In the last step, of the rank that has least; NaN if it is not known."""
-    bits_per_step: float
-    """How the largest magnitude grows, in powers of two for each step; NaN if there are too few steps."""
-    overflows_at: int | None
-    """The step in which the growth, if it goes on, exceeds the range: an estimate. None if it does not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -116,9 +109,6 @@ class TensorPrecision:
             "first_step": self.first_step,
             "ranks": list(self.ranks),
             "last_headroom_bits": self.headroom_bits,
-            "bits_per_step": self.bits_per_step,
-            "overflows_at": self.overflows_at,
-            "overflows_at_exactness": "" if self.overflows_at is None else ESTIMATED,
         }
 
 
@@ -153,9 +143,7 @@ class PrecisionAnswer(Answer):
         return [tensor.to_dict() for tensor in self.tensors]
 
     def table(self) -> Table[TensorPrecision]:
-        """Return a row for each tensor and format that loses something, then for those that will."""
-        lossy = [tensor for tensor in self.tensors if tensor.first_step is not None]
-        foreseen = [tensor for tensor in self.tensors if tensor.overflows_at is not None]
+        """Return a row for each tensor and format that loses something."""
         return Table(
             {
                 "format": lambda tensor: tensor.worst.format,
@@ -163,14 +151,14 @@ class PrecisionAnswer(Answer):
                 "underflow": lambda tensor: _share_text(tensor.worst, tensor.worst.underflow),
                 "rank": lambda tensor: str(tensor.worst.rank),
                 "step": lambda tensor: str(tensor.worst.step),
-                "headroom": lambda tensor: _bits_text(tensor.headroom_bits),
-                "per step": lambda tensor: _bits_text(tensor.bits_per_step),
-                "overflows": lambda tensor: "" if tensor.overflows_at is None else f"~{tensor.overflows_at}",
+                "headroom": lambda tensor: (
+                    "-" if math.isnan(tensor.headroom_bits) else f"{tensor.headroom_bits:z.1f}"
+                ),
                 "name": lambda tensor: tensor.worst.name,
             },
-            [*lossy, *(tensor for tensor in foreseen if tensor.first_step is None)],
+            [tensor for tensor in self.tensors if tensor.first_step is not None],
             self.noun,
-            right=("overflow", "underflow", "rank", "step", "headroom", "per step", "overflows"),
+            right=("overflow", "underflow", "rank", "step", "headroom"),
         )
 
     def report(self) -> Iterable[Part]:
@@ -190,33 +178,6 @@ def _share_text(worst: FormatLosses, lost: Bounds) -> str:
     if low == high:
         return f"{100 * high:.3g}%" if high else "0"
     return f"{f'{100 * low:.3g}%..' if low else '<'}{100 * high:.3g}%"
-
-
-def _bits_text(bits: float) -> str:
-    return "-" if math.isnan(bits) else f"{bits:z.1f}"
-
-
-def trend_of(steps: Sequence[int], bits: Sequence[float], limit_bits: float) -> tuple[float, int | None]:
-    """Return how the largest magnitude grows, and the step in which it would exceed a limit.
-
-    Fits a line by least squares to the powers of two.
-
-    Args:
-        steps: at least three, else nothing is known.
-        bits: by step, log2 of the largest magnitude.
-        limit_bits: log2 of the largest number of the format.
-
-    Returns:
-        Powers of two for each step, NaN if unknown; and the first step beyond the limit, None if the line
-        does not get there within ten times the steps that it is fitted to, or is there already.
-    """
-    if len(steps) < _LEAST_STEPS:
-        return math.nan, None
-    slope, at_zero = linear_regression(steps, bits)
-    rest = limit_bits - bits[-1]
-    if slope <= 0 or rest < 0 or rest / slope > _REACH * (steps[-1] - steps[0]):
-        return slope, None
-    return slope, max(math.floor((limit_bits - at_zero) / slope) + 1, steps[-1] + 1)
 
 
 NONE, CURRENT, DELAYED = "none", "current", "delayed"
@@ -260,9 +221,9 @@ def precision(
     """Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.
 
     Shares of all elements, in the step and rank that lose most. From histograms, so also after `gc`. `<` is
-    an upper bound, `headroom` how often the tensor may double until it overflows, `overflows` the step in
-    which its growth would end that. Underflow is exact if scales are powers of two; overflow is exact if
-    there is none. Of formats with blocks, which have scales of their own, underflow is bounded.
+    an upper bound, `headroom` how often the tensor may double until it overflows. Underflow is exact if
+    scales are powers of two; overflow is exact if there is none. Of formats with blocks, which have scales of
+    their own, underflow is bounded.
 
     Raises:
         UsageError: a format or the scaling is unknown, no tensor matches, none has a histogram, or too many
@@ -281,8 +242,7 @@ def precision(
         series: dict[tuple[TensorKey, str], list[FormatLosses]] = {}
         for row, key in zip(losses_of_steps, keys, strict=True):
             series.setdefault((key, row.format), []).append(row)
-        by_name = {target.name: target for target in targets}
-        made = [_summary(members, by_name[name], how) for (_, name), members in series.items()]
+        made = map(_summary, series.values())
         return PrecisionAnswer(
             store=store.url,
             scaling=how,
@@ -344,28 +304,15 @@ def _losses(tensor: SketchedTensor, target: NumberFormat, scale: float) -> Forma
     )
 
 
-def _summary(members: Sequence[FormatLosses], target: NumberFormat, how: str) -> TensorPrecision:
+def _summary(members: Sequence[FormatLosses]) -> TensorPrecision:
     losing = [row for row in members if any(row.badness)]
     last = (row.headroom_bits for row in members if row.step == members[-1].step)
-    known = _magnitudes(members)
-    has_fixed_scale = how == NONE and target.block <= 0  # one that follows the tensor never overflows
-    bits_per_step, overflows_at = trend_of(list(known), list(known.values()), math.log2(target.largest))
     return TensorPrecision(
         worst=max(members, key=lambda row: row.badness),
         first_step=min((row.step for row in losing), default=None),
         ranks=tuple(sorted({row.rank for row in losing})),
         headroom_bits=min(itertools.filterfalse(math.isnan, last), default=math.nan),
-        bits_per_step=bits_per_step,
-        overflows_at=overflows_at if has_fixed_scale else None,
     )
-
-
-def _magnitudes(members: Iterable[FormatLosses]) -> dict[int, float]:
-    """Return by step the base-2 logarithm of the largest magnitude on any rank; none if all are zero."""
-    largest: dict[int, float] = {}
-    for row in members:
-        largest[row.step] = max(largest.get(row.step, 0.0), row.largest)
-    return {step: math.log2(value) for step, value in largest.items() if value}
 
 
 QUESTION = Question(

@@ -99,7 +99,7 @@ def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: a name and a regular expression are given, or that is not one.
     """
-    from ingest.reader.bounded_regex import BoundedPattern  # deferred: regex takes 30 ms to import
+    from ingest.questions.name_pattern import BoundedPattern  # deferred: regex takes 30 ms to import
 
     chosen = {name: given[name] for name in CONDITIONS if given.get(name) is not None}
     if "regex" in chosen:

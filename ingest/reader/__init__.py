@@ -6,12 +6,11 @@ step.py, tensor.py            a committed step with its index, lists as tables; 
 array_like.py                 tensors as arrays, of which parts are read
 mesh.py, unsharded.py         where ranks are in the mesh of their job; whole tensors from pieces
 
-choice.py, tensor_filter.py,  which ranks, steps and tensors are meant
-bounded_regex.py
+choice.py, tensor_filter.py   which ranks, steps and tensors are meant
 step_statistics.py            statistics of many steps: from the consolidated view, or from the indexes
 step_tables.py                tables of a step besides its index: findings, histograms, marginals
 anatomy.py, shown.py          what is in a tensor, which bits of two differ; all that is known of a tensor
-calls.py, operator_kinds.py,  calls of operators; kinds of inputs, outputs and operators; from which tensor to
+operator_kinds.py,            calls of operators; kinds of inputs, outputs and operators; from which tensor to
 step_flow.py                  which content passed
 
 verifying.py                  what is damaged
@@ -21,6 +20,8 @@ output_file.py
 text.py                       values as text, as plain values, and as tables of a notebook
 xarray_engine.py              `xr.open_dataset(url, engine="dump-ingest")`
 
-cubes/                        the consolidated view
-context/, zarr_view/          see there
+cube_reader.py                the cubes, by steps, blocks of steps, objects, inner chunks; copies of commits
+cube_conditions.py            a search by condition; steps that need not be read for one
+zarr_view.py, zarr_nodes.py   a store of zarr-python with an array for each tensor; its groups and metadata
+context/                      source lines
 """

@@ -353,7 +353,6 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
 
 
 def _check_range(index: Index, shape: tuple[int, ...]) -> None:
-    """Refuse an integer that is out of range for its axis."""
     positions = [part for part in index if part is not Ellipsis]
     before = index.index(Ellipsis) if Ellipsis in index else len(index)
     for number, position in enumerate(positions):

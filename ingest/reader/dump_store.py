@@ -17,12 +17,12 @@ from workers.model import StepKey
 from workers.store.commit import Commit
 
 if TYPE_CHECKING:
-    from ingest.reader.cubes.conditions import ConsolidatedCubes
+    from ingest.reader.cube_conditions import ConsolidatedCubes
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.step import Step
     from ingest.reader.tensor_filter import FilterFields
     from ingest.reader.verifying import StoreDamage
-    from ingest.reader.zarr_view.tensor_view import TensorView
+    from ingest.reader.zarr_view import TensorView
 
 
 class DumpStore(Catalog):
@@ -40,9 +40,9 @@ class DumpStore(Catalog):
     def possible_steps(self, steps: Sequence[Step], conditions: Sequence[FilterFields], /) -> Sequence[Step]:
         """Return the steps that may have a tensor which fulfils one of these conditions.
 
-        The consolidated view tells; see `ingest.reader.cubes.conditions`.
+        The consolidated view tells; see `ingest.reader.cube_conditions`.
         """
-        from ingest.reader.cubes.conditions import possible_steps  # deferred: as in `verify`
+        from ingest.reader.cube_conditions import possible_steps  # deferred: as in `verify`
 
         return possible_steps(self.objects, steps, conditions)
 
@@ -54,7 +54,7 @@ class DumpStore(Catalog):
         """
         if self.objects.is_local:
             return self._read_commits(keys)
-        from ingest.reader.cubes.cube_reader import read_copies  # deferred: as in `verify`
+        from ingest.reader.cube_reader import read_copies  # deferred: as in `verify`
 
         copied = read_copies(self.objects, keys)
         commits, damaged = self._read_commits([key for key in keys if key not in copied])
@@ -75,7 +75,7 @@ class DumpStore(Catalog):
             UsageError: the store does not have one yet.
             DamagedStore: it is damaged.
         """
-        from ingest.reader.cubes.conditions import open_cubes
+        from ingest.reader.cube_conditions import open_cubes
 
         cubes = open_cubes(self.objects)
         if cubes is None:
@@ -89,12 +89,12 @@ class DumpStore(Catalog):
         """Return a read-only zarr-python store in which every tensor is an array of its own.
 
         `zarr.open_group(store.as_zarr(), mode="r")["rank_1/step_2/Log.Default_net-Log-op0/output.0"]` reads
-        the ranges that are needed, and lists nothing. See `ingest.reader.zarr_view.tensor_view.TensorView`.
+        the ranges that are needed, and lists nothing. See `ingest.reader.zarr_view.TensorView`.
 
         Args:
             include_partial: also show steps with quarantined or missing files.
         """
-        from ingest.reader.zarr_view.tensor_view import TensorView  # deferred: zarr takes 0.2 s to import
+        from ingest.reader.zarr_view import TensorView  # deferred: zarr takes 0.2 s to import
 
         return TensorView(self, include_partial=include_partial)
 

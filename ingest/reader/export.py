@@ -170,7 +170,6 @@ class _File:
 
 
 def _why_unavailable(step: StoredStep, file: _File) -> str:
-    """Return why the store does not have the bytes of a file; "" if it has them."""
     if not all(map(step.has_payload, file.rows)):
         return str(step.commit.without_tensors)
     unread = [row for row in file.rows if step.tables.number("offset")[row] < 0]

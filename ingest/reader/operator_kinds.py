@@ -1,19 +1,125 @@
-"""Kinds of inputs, outputs and operators, by the names that dump systems give them.
+"""Calls of operators in the index of a step, and the kinds of inputs, outputs and operators.
 
 Names are spelt as in MindSpore (`AllReduce`), CANN (`HcomAllReduce`), PyTorch (`all_reduce`,
 `Distributed.all_reduce`, `c10d_functional.all_reduce.default`) and others. So they are compared in lower case
 and without separators of words. Which tensors are parameters and gradients, types tell, or else names.
+
+Tensors of equal content are treated as one tensor that passed from its writer to its readers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
 from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import TensorKey
+from workers.store.model import RowKind
+from workers.store.tables import Tables, record_of
+
+if TYPE_CHECKING:
+    from ingest.reader.step import Step
+
+
+#: Equal for tensors of equal content: made of the digest, or of the statistics without one.
+Content: TypeAlias = tuple[object, ...]
+
+
+class CallKey(NamedTuple):
+    """Identifies a call of an operator on several ranks and in several steps."""
+
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
+    occurrence: int
+
+
+def tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+    """Return the rows of all tensors, those of which only statistics were dumped included, (row,)."""
+    kinds = tables.label("kind")
+    return np.flatnonzero((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
+
+
+def is_in_order(tables: Tables, rows: npt.NDArray[np.int64]) -> bool:
+    """Return whether the dump has the order in which its operators ran."""
+    return any(bool((tables.number(name)[rows] >= 0).any()) for name in ("timestamp", "sequence"))
+
+
+def key_of(tables: Tables, row: int) -> CallKey:
+    """Return the call that a tensor belongs to."""
+    return keys_of(tables, np.array([row]))[0]
+
+
+def keys_of(tables: Tables, rows: npt.NDArray[np.int64]) -> list[CallKey]:
+    """Return the calls that tensors belong to, (row,)."""
+    # The same few names occur in every step of every rank.
+    labels = (map(sys.intern, _texts(tables, name, rows)) for name in ("net", "graph", "op_type", "op_name"))
+    return list(map(CallKey, *labels, tables.number("occurrence")[rows].tolist()))
+
+
+def told_hash(tables: Tables, row: int) -> str:
+    """Return the hash that a log tells of a tensor, with its kind: `l1:1.5`, `xor:77`; "" if it tells none.
+
+    It is not a digest: the sum of absolute values stays the same if elements change places.
+    """
+    tensor = record_of(tables, row).get("tensor")
+    told = tensor.get("hash") if isinstance(tensor, dict) else None
+    return told if isinstance(told, str) else ""
+
+
+def content_of(step: Step, row: int) -> Content:
+    """Return the content of a tensor; without a digest and with few statistics, one like no other."""
+    return contents_of(step, np.array([row]))[0]
+
+
+def contents_of(step: Step, rows: npt.NDArray[np.int64]) -> list[Content]:
+    """Return the contents of tensors, (row,); see `content_of`."""
+    tables = step.tables
+    dtypes = list(map(sys.intern, _texts(tables, "dtype", rows)))
+    width = tables.digest.shape[1]
+    digests = tables.digest[rows].tobytes()
+    contents: list[Content] = [
+        (dtype, digests[place * width : (place + 1) * width]) for place, dtype in enumerate(dtypes)
+    ]
+    is_dumped = tables.label("kind")[rows] == RowKind.TENSOR.value
+    has_record = (tables.label("record")[rows] != "").tolist()
+    for place, known in _known_statistics(tables, rows, np.flatnonzero(~is_dumped)):
+        row, dtype = int(rows[place]), dtypes[place]
+        told = told_hash(tables, row) if has_record[place] else ""
+        if told:
+            contents[place] = "hash", str(tables.label("net")[row]), told
+        else:
+            # If little is known, equal statistics prove nothing: this content differs from all others.
+            contents[place] = (dtype, step.key, row) if known is None else (dtype.lower(), known)
+    return contents
+
+
+def _known_statistics(
+    tables: Tables, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[float | None, ...] | None]]:
+    """Yield these places among rows, each with its statistics; None if too few of them are known."""
+    statistics = tables.statistics[rows[places]]
+    is_known = ~np.isnan(statistics)
+    is_enough = is_known[:, FIELDS.index("nan_count") :].sum(axis=1) > 1
+    # NaN differs from itself, and None does not.
+    values = statistics.astype(object)
+    values[~is_known] = None
+    for place, of_row, enough in zip(places.tolist(), values.tolist(), is_enough.tolist(), strict=True):
+        yield place, tuple(of_row) if enough else None
+
+
+def _texts(tables: Tables, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
+    return list(map(str, tables.label(name)[rows].tolist()))
+
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
@@ -26,13 +132,6 @@ _COLLECTIVE = re.compile(
     rf"|(?:mint)?{_PREFIX}*(?:broadcast|send|receive|recv|isend|irecv)(?:tensor|v2|default|\d+)?"
     r"|(?:mint)?(?:hcom|hccl|nccl|dist|distributed|c10d)+(?:functional)?(?:gather|scatter|reduce).*"
 )
-_SAME_OUTPUT = re.compile(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
-_SYNCHRONISES = re.compile(r"allreduce|allgather|reducescatter|alltoall|allconcat|barrier")
-_POINT_TO_POINT = re.compile(r"send|recv|receive")
-_RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
-_OPTIMIZER = re.compile(
-    r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
-)
 #: The inputs into which optimizers write whose gradient is not behind a scalar, by the definitions of their
 #: operators in MindSpore (`mindspore.ops`) and CANN.
 _OPTIMIZER_SLOTS = {
@@ -43,11 +142,6 @@ _OPTIMIZER_SLOTS = {
     r"lars": frozenset(),  # returns a gradient
 }
 _ASSIGN = re.compile(r"^assign|scatterupdate|inplace")
-_SOFTMAX = re.compile(r"softmax|attention|logsumexp|masked")
-_MAKES_MASKS = re.compile(r"mask|select|where|fill|triu|tril|full|scatter|constant")
-_CHECKS = re.compile(
-    r"isfinite|allfinite|floatstatus|isinf|isnan|checkvalid|checkoverflow|foundinf|nonfinite"
-)
 _PYTORCH_INPLACE = re.compile(r"[a-z0-9]_$")
 _CONTAINER = re.compile(r"(?:Module|Cell)\.")
 _HAS_OPERANDS = re.compile(
@@ -86,29 +180,29 @@ def is_collective(op_type: str) -> bool:
     return _COLLECTIVE.fullmatch(_plain(op_type)) is not None
 
 
-def receives_as_is(op_type: str) -> bool:
-    """Return whether the output of a collective contains the input of another rank, bit for bit."""
-    return _RECEIVES.search(_plain(op_type)) is not None
+@lru_cache(maxsize=4096)
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("", _API.sub("", name).lower())
 
 
-def gives_all_the_same(op_type: str) -> bool:
-    """Return whether a collective has the same output on all ranks of its group, bit for bit."""
-    return _SAME_OUTPUT.search(_plain(op_type)) is not None
+def _has(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether the name of a type of operators has a pattern."""
+    search = re.compile(pattern).search
+    return lambda op_type: search(_plain(op_type)) is not None
 
 
-def synchronises(op_type: str) -> bool:
-    """Return whether a collective ends on any rank of its group only after all of them have begun it."""
-    return _SYNCHRONISES.search(_plain(op_type)) is not None
-
-
-def is_point_to_point(op_type: str) -> bool:
-    """Return whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
-    return _POINT_TO_POINT.search(_plain(op_type)) is not None
-
-
-def is_optimizer(op_type: str) -> bool:
-    """Return whether an operator updates parameters in place: its inputs may be dumped after the update."""
-    return _OPTIMIZER.search(_plain(op_type)) is not None
+receives_as_is = _has(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
+"""Whether the output of a collective contains the input of another rank, bit for bit."""
+gives_all_the_same = _has(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
+"""Whether a collective has the same output on all ranks of its group, bit for bit."""
+synchronises = _has(r"allreduce|allgather|reducescatter|alltoall|allconcat|barrier")
+"""Whether a collective ends on any rank of its group only after all of them have begun it."""
+is_point_to_point = _has(r"send|recv|receive")
+"""Whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
+is_optimizer = _has(
+    r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
+)
+"""Whether an operator updates parameters in place: its inputs may be dumped after the update."""
 
 
 def writes_in_place(op_type: str) -> bool:
@@ -147,19 +241,14 @@ def slots_written_in_place(op_type: str, shapes: Mapping[int, tuple[int, ...]]) 
     return frozenset(takewhile(lambda slot: shapes[slot] == shapes[slots[0]], slots))
 
 
-def is_softmax(op_type: str) -> bool:
-    """Return whether -Inf in the input of an operator is a mask, which it turns into zeros."""
-    return _SOFTMAX.search(_plain(op_type)) is not None
-
-
-def makes_masks(op_type: str) -> bool:
-    """Return whether masks are made with an operator."""
-    return _MAKES_MASKS.search(_plain(op_type)) is not None
-
-
-def checks_finite(op_type: str) -> bool:
-    """Return whether an operator looks for NaN and Inf, as loss scaling does."""
-    return _CHECKS.search(_plain(op_type)) is not None
+is_softmax = _has(r"softmax|attention|logsumexp|masked")
+"""Whether -Inf in the input of an operator is a mask, which it turns into zeros."""
+makes_masks = _has(r"mask|select|where|fill|triu|tril|full|scatter|constant")
+"""Whether masks are made with an operator."""
+checks_finite = _has(
+    r"isfinite|allfinite|floatstatus|isinf|isnan|checkvalid|checkoverflow|foundinf|nonfinite"
+)
+"""Whether an operator looks for NaN and Inf, as loss scaling does."""
 
 
 def is_container(op_type: str) -> bool:
@@ -176,11 +265,6 @@ def holders(name: str) -> Iterator[str]:
 def needs_two_inputs(op_type: str) -> bool:
     """Return whether an operator must have read more than one tensor."""
     return _HAS_OPERANDS.search(_plain(op_type)) is not None and "grad" not in _plain(op_type)
-
-
-@lru_cache(maxsize=4096)
-def _plain(name: str) -> str:
-    return _SEPARATORS.sub("", _API.sub("", name).lower())
 
 
 _GRADIENT = re.compile(

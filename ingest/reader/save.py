@@ -283,7 +283,6 @@ def _type_in_file(whole: UnshardedTensor) -> np.dtype[Any]:
 
 
 def _write(target: TargetDirectory, path: Path, step: int, wholes: list[_Whole]) -> Iterator[ExportedWhole]:
-    """Write the tensors of a step that can be read, and yield all of them."""
     while not _write_file(target, path, wholes):
         pass  # a tensor that cannot be read is marked now: the next attempt leaves it out
     for written in wholes:

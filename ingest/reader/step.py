@@ -342,7 +342,6 @@ class Step(StoredStep):
         return -1 if self.key.step is None else self.key.step
 
     def _tensor_names(self) -> npt.NDArray[Any]:
-        """Return the name of each row as that of a tensor, (row,) of str."""
         labels = (self.tables.label(name).tolist() for name in ("op_type", "op_name", "io"))
         numbers = (self.tables.number(name).tolist() for name in ("slot", "occurrence"))
         return np.array(list(map(tensor_name, *labels, *numbers)), object)

@@ -17,16 +17,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.calls import CallKey, Content, contents_of, is_in_order, keys_of, tensor_rows, told_hash
 from ingest.reader.context import context_of
 from ingest.reader.context.rank_context import DumpedSource
 from ingest.reader.operator_kinds import (
+    CallKey,
+    Content,
+    contents_of,
     is_collective,
     is_container,
+    is_in_order,
     is_input,
     is_optimizer,
     is_output,
     is_parameter,
+    keys_of,
+    tensor_rows,
+    told_hash,
     writes_in_place,
 )
 from workers.store.model import RowKind

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ingest.reader.unsharded import UnshardedTensor
     from workers.arrays.histogram import Histogram
 
+
 #: Elements that are read at once.
 _PIECE_NBYTES = 4 * MIB
 #: A tensor of at most this size is kept in memory while it is examined.

@@ -21,12 +21,11 @@ import numpy.typing as npt
 
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import format_ranges
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes, sketched_tensors
-from ingest.reader.cubes.cube_reader import outdated_copies
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes, sketched_tensors
+from ingest.reader.cube_reader import outdated_copies
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of, read_entries, read_marginals
-from workers.arrays.block_digests import RunningBlockDigests
-from workers.arrays.digest import new_digest
+from workers.arrays.digest import RunningBlockDigests, new_digest
 from workers.arrays.marginals import Marginal
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved

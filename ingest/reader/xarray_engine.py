@@ -20,8 +20,13 @@ from xarray.core import indexing
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
 from ingest.reader.step import Step
-from ingest.reader.zarr_view.elements import ViewElements, chunk_shape
-from ingest.reader.zarr_view.nodes import attributes_of_step, attributes_of_tensor, variable_names
+from ingest.reader.zarr_nodes import (
+    ViewElements,
+    attributes_of_step,
+    attributes_of_tensor,
+    chunk_shape,
+    variable_names,
+)
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from ingest.reader.cubes.cube_reader import copies_of
+from ingest.reader.cube_reader import copies_of
 from ingest.reader.step import Step
 from ingest.reader.verifying import Verified, verify_step
 from ingest.repairing.tables import stored_marginals

@@ -25,10 +25,10 @@ from ingest.planning.plan import plan_step
 from ingest.reader.catalog import Catalog
 from ingest.reader.text import Plain
 from workers.arrays import device_format
+from workers.arrays.arrangements import elements_of
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import new_digest
 from workers.arrays.marginals import MarginalScope
-from workers.arrays.strided import elements_of
 from workers.dump import paths
 from workers.dump.paths import from_text
 from workers.dump.source import OpenFile

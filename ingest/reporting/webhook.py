@@ -28,7 +28,7 @@ import xxhash
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
-from ingest.findings.incidents import Incident, Incidents
+from ingest.findings.incident import Incident, Incidents
 from ingest.reader.choice import format_ranges
 from ingest.reporting.page_link import incidents_link
 from workers.errors import DumpIngestError

@@ -12,7 +12,7 @@ import xxhash
 from ingest.planning.inspection import Inspected
 from ingest.planning.pooling import Shared, shared_in_step, shared_tensors
 from ingest.planning.rows import plan_rows
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
 from workers.arrays.digest import DIGEST_BYTES
 from workers.dump.source import OpenFile
 from workers.errors import AccessDenied, DamagedStore, SourceChanged, StoreError

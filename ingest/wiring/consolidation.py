@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import open_runner
-from ingest.findings.evaluator import SeriesEvaluator
+from ingest.findings.stored import SeriesEvaluator
 from ingest.reader.require import require_store
 from ingest.service.one_shot import Report
 from ingest.settings import Settings, load

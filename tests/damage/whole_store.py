@@ -14,7 +14,7 @@ import numpy as np
 import ingest
 from ingest.consolidating import lease
 from ingest.consolidating.consolidator import Consolidator
-from ingest.findings.evaluator import SeriesEvaluator
+from ingest.findings.stored import SeriesEvaluator
 from ingest.layouts.detect import find_dump
 from ingest.planning import pooling
 from ingest.planning.inspection import inspect

@@ -12,7 +12,7 @@ import xarray as xr
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary

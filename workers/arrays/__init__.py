@@ -1,9 +1,9 @@
 """Numbers over arrays: no files, no store.
 
 dtypes.py                   element types, their names in dumps, formats of numbers
-device_format.py,           memory formats of accelerators
-arrangements.py, strided.py
-digest.py, block_digests.py digests of payloads, and of their blocks
+device_format.py,           memory formats of accelerators; views by strides
+arrangements.py
+digest.py                   digests of payloads, and of their blocks
 statistics.py               the statistics of a tensor, in one pass; of several tensors as one number
 histogram.py, marginals.py  counts by sign and power of two; sums along axes; what follows from them
 comparison.py               how far two arrays are apart

@@ -193,7 +193,6 @@ class RunningComparison:
         self._add_state(state)
 
     def _add_state(self, state: npt.NDArray[np.float64]) -> None:
-        """Add the counts and sums of the compiled loops."""
         at = comparison_loops
         self._nan += int(state[at.NAN])
         self._inf += int(state[at.INF])
@@ -374,7 +373,6 @@ def _is_complex(values: Array) -> bool:
 
 
 def _widened(values: Array) -> Array:
-    """Return elements as float64, or complex128."""
     if values.dtype == _COMPLEX32:
         return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64).astype(np.complex128))
     wide = np.complex128 if values.dtype.kind == "c" else np.float64

@@ -252,7 +252,6 @@ def _unpacking(name: str) -> npt.NDArray[Any]:
 
 
 def _dtype_of(name: str) -> AnyDType:
-    """Return the numpy dtype of an unpacked type."""
     if name == "complex32":
         return COMPLEX32
     if name in _OPAQUE:

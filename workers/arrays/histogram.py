@@ -22,7 +22,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled.histogram_loops import BINS, LAST, LOWEST_EXPONENT
+from workers.arrays.compiled.kernel_loops import BINS, LAST, LOWEST_EXPONENT
 from workers.arrays.dtypes import ElementType, NumberFormat
 from workers.arrays.filter import BoundedColumn
 from workers.arrays.statistics import Statistics, has_statistics

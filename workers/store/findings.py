@@ -89,7 +89,6 @@ def decode(
 
 
 def _finding(key: StepKey, *values: Any) -> Finding:
-    """Return a finding of a step from the values of its `LABELS` and `NUMBERS`."""
     columns = dict(zip((*LABELS, *NUMBERS), values, strict=True))
     if columns["severity"] not in SEVERITIES:
         message = f"{columns['severity']!r} is not a severity"

@@ -210,7 +210,7 @@ class Totals:
     anomalous_tensors: Count
     """Tensors with at least one NaN or infinity."""
     rules: str = ""
-    """Which set of rules was evaluated: its digest; "" if none was, as in steps of earlier versions."""
+    """Which set of rules was evaluated: its digest; "" if none was."""
     findings: Mapping[str, Count] = field(default_factory=dict)
     """By rule that found something: how many findings, including those that are not stored."""
     severities: Mapping[str, str] = field(default_factory=dict)
@@ -218,9 +218,9 @@ class Totals:
     failed_rules: Mapping[str, str] = field(default_factory=dict)
     """By rule that could not be evaluated: why. The step is committed without it."""
     skipped: Count = 0
-    """Problems that no row of the index has, such as a symbolic link; 0 in steps of earlier versions."""
+    """Problems that no row of the index has, such as a symbolic link."""
     tensor_problems: Count = 0
-    """Tensors with another problem than disagreeing statistics, such as an unknown type; 0 as above."""
+    """Tensors with another problem than disagreeing statistics, such as an unknown type."""
 
     @property
     def problems(self) -> int:

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, dtypes
+from workers.arrays.arrangements import StridedView
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import new_digest
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.marginals import NO_MARGINALS, MarginalTable, running_marginals
 from workers.arrays.statistics import RunningStatistics
-from workers.arrays.strided import StridedView
 from workers.errors import DamagedStore, StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata, tables

@@ -137,7 +137,6 @@ def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: st
 
 
 def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a table; `where` names it."""
     try:
         rows, columns = document["shape"]
     except (KeyError, TypeError, ValueError) as exc:
@@ -148,7 +147,6 @@ def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
 
 
 def _fields_of(document: metadata.Document, columns: int, where: str) -> Sequence[str]:
-    """Return the names of the columns of a table; `where` names it."""
     attributes = document.get("attributes")
     names = attributes.get("fields", []) if isinstance(attributes, dict) else []
     is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)

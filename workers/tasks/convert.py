@@ -21,7 +21,7 @@ from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import UnreadableFile
 from workers.model import MIB, SourceFile
 from workers.store import metadata
-from workers.store.backends.deadline import supervised
+from workers.store.backends.failures import supervised
 from workers.store.model import RowKind
 from workers.store.objects import Gathered, NewObject, ObjectStore, Uploads
 from workers.store.opening import open_objects

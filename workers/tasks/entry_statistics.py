@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
-from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.arrangements import StridedView, elements_of
+from workers.arrays.digest import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.histogram import has_histogram
 from workers.arrays.marginals import (
@@ -20,7 +21,6 @@ from workers.arrays.marginals import (
     running_marginals,
 )
 from workers.arrays.statistics import RunningStatistics, has_statistics, takes_many
-from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
@@ -79,7 +79,7 @@ class Summary(NamedTuple):
     histogram: npt.NDArray[np.int64]
     """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
     blocks: npt.NDArray[np.int64]
-    """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
+    """(block, 1): see `workers.arrays.digest`. Empty for a payload of one block."""
     marginals: MarginalTable
     """See `workers.arrays.marginals`."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.arrangements import StridedView
 from workers.arrays.marginals import MarginalScope
-from workers.arrays.strided import StridedView
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format
+from workers.arrays.arrangements import StridedView
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.sharded.assembly import Array, Elements
 from workers.arrays.sharded.placement_search import Pieces
-from workers.arrays.strided import StridedView
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import MIB, SourceFile

@@ -40,7 +40,7 @@ from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
-from workers.store.backends.deadline import supervised
+from workers.store.backends.failures import supervised
 from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects

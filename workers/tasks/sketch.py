@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.arrays.digest import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.marginals import MarginalTable
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey

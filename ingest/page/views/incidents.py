@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ingest.findings.incidents import Incident
-from ingest.findings.incidents.incident import IncidentKind
+from ingest.findings.incident import Incident, IncidentKind
 from ingest.page.asking import AnswerLine, Asked, Endpoint, UrlParameter, lines, page_question
 from ingest.page.charts import SpreadPicture, spread_picture, timeline_picture
 from ingest.page.rendering import command

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ingest.reader.bounded_regex import BoundedPattern
+from ingest.questions.name_pattern import BoundedPattern
 from ingest.reader.text import counted
 from workers.errors import UsageError
 from workers.host.yaml_file import load_model
@@ -65,7 +65,7 @@ class MappingFile(BaseModel):
 
 
 class Matcher(Protocol):
-    """A compiled pattern, in bounded time: of `re` for globs, of `bounded_regex` for regular expressions."""
+    """A compiled pattern, in bounded time: of `re` for globs, of `regex` for regular expressions."""
 
     def fullmatch(self, name: str, /) -> Any:
         """Return the match of a whole name, or None."""

@@ -7,8 +7,10 @@ from ingest.questions.origin.answer import (
     OriginOperator,
     OriginSpread,
     OriginTensor,
+    SpreadEdge,
+    SpreadGraph,
+    SpreadNode,
 )
-from ingest.questions.origin.graph import SpreadEdge, SpreadGraph, SpreadNode
 from ingest.questions.origin.search import CAUSES, origin
 
 __all__ = [

@@ -1,22 +1,148 @@
-"""The answer of `origin`, as values."""
+"""The answer of `origin`, as values, and how it describes calls and roots in words.
+
+The whole spread of something bad within its step is a graph of every operator and every edge.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from ingest.questions.origin.graph import SpreadGraph
+from ingest.questions.origin.calls import Call, Crossing, Flow, Mask, rows_of
+from ingest.questions.origin.roots import Root
 from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.why import WhyAnswer
 from ingest.reader.choice import named_ranges
-from ingest.reader.context import SourceLine
-from ingest.reader.snapshot import LeftOut
+from ingest.reader.context import SourceLine, context_of
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.snapshot import LeftOut, Snapshot
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
 from ingest.reader.text import Plain, counted, html_block, number_text, printable, shape_text, table_lines
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+from workers.errors import DamagedStore
+
+OPERATOR, PARAMETER, PASSAGE = "operator", "parameter", "passage"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadNode:
+    """A call of an operator that holds something bad; or the passage of it through a collective."""
+
+    id: int
+    """Its place in `SpreadGraph.nodes`; 0 is the origin."""
+    kind: str
+    """`operator`, `parameter`, or `passage`: one collective, between the calls of it on several ranks."""
+    rank: int | None
+    """None for a passage."""
+    step: int
+    graph: str
+    op_type: str
+    op_name: str
+    occurrence: int
+
+    @property
+    def label(self) -> str:
+        """Type and name in words, with the rank."""
+        repeated = f" #{self.occurrence}" if self.occurrence else ""
+        rank = "all its ranks" if self.rank is None else f"rank {self.rank}"
+        return f"{self.op_type} ({self.op_name}){repeated}, {rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadEdge:
+    """The passing of something bad from one node to another."""
+
+    source: int
+    target: int
+    tensor: str | None
+    """The input of the target that brought it; None if it is not known, and to or from a passage."""
+    holds: str
+    """`NaN`, `+Inf`, `-Inf`, `Inf`, or "" if that is not known."""
+    is_assumed: bool
+    """Whether only the order of execution suggests it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadGraph(Plain):
+    """Every operator that something bad reached in its own step, and every edge between them."""
+
+    nodes: tuple[SpreadNode, ...] = ()
+    """Nearest to the origin first; the origin is the first."""
+    edges: tuple[SpreadEdge, ...] = ()
+
+    def to_text(self) -> Iterator[str]:
+        """Yield a line for each node, with a line for each edge that arrives at it below."""
+        arriving: dict[int, list[SpreadEdge]] = {}
+        for edge in self.edges:
+            arriving.setdefault(edge.target, []).append(edge)
+        for node in self.nodes:
+            yield f"{node.id}  {node.label}"
+            for edge in arriving.get(node.id, ()):
+                what = f"  {edge.holds} in {edge.tensor}" if edge.tensor else ""
+                yield f"    from {edge.source}{what}{'  (assumed)' * edge.is_assumed}"
+
+    def to_dot(self) -> Iterator[str]:
+        """Yield the lines of the graph in the language DOT of Graphviz."""
+        shapes = {OPERATOR: "box", PARAMETER: "ellipse", PASSAGE: "hexagon"}
+        yield "digraph spread {"
+        for node in self.nodes:
+            rank = "" if node.rank is None else f"rank {node.rank}"
+            label = "\\n".join(map(_escaped, filter(None, (node.op_type, node.op_name, rank))))
+            bold = ', style="bold"' if node.id == 0 else ""
+            yield f'  n{node.id} [shape={shapes[node.kind]}, label="{label}"{bold}];'
+        for edge in self.edges:
+            style = ', style="dashed"' if edge.is_assumed else ""
+            yield f'  n{edge.source} -> n{edge.target} [label="{_escaped(edge.holds)}"{style}];'
+        yield "}"
+
+
+def graph_of(root: Root) -> SpreadGraph:
+    """Return the graph of everything that something bad reached from a root, in its own step.
+
+    Takes time and memory in proportion to the number of edges. A collective is one node of its own between
+    the ranks, because edges for each pair of ranks would be thousands.
+    """
+    flow, reached = root.flow, root.reached
+    crossings = flow.crossings_of(reached)
+    members: list[Call | Crossing] = [*reached, *crossings]
+    ids = {each: number for number, each in enumerate(members)}
+    nodes = [_node(number, each, root.call.step) for each, number in ids.items()]
+    edges = list(_edges_between(reached, flow, ids))
+    for crossing in crossings:
+        into = [(ids[call], ids[crossing]) for call in crossing.sources if call in ids]
+        out_of = [(ids[crossing], ids[call]) for call in crossing.targets if call in ids]
+        edges += [SpreadEdge(begin, end, None, "", crossing.is_assumed) for begin, end in into + out_of]
+    return SpreadGraph(tuple(nodes), tuple(edges))
+
+
+def _edges_between(
+    calls: Sequence[Call], flow: Flow, ids: Mapping[Call | Crossing, int]
+) -> Iterator[SpreadEdge]:
+    """Yield the edges on single ranks, with the tensor that brought something bad if that is known."""
+    for call in calls:
+        for edge in flow.before.get(call, ()):
+            operand = edge.operand
+            name, holds = (None, "") if operand is None else (call.name_of(operand), operand.holds)
+            if edge.source in ids:
+                yield SpreadEdge(ids[edge.source], ids[call], name, holds, edge.is_assumed)
+
+
+def _node(number: int, each: Call | Crossing, step: int) -> SpreadNode:
+    key, rank, kind = each.key, None, PASSAGE
+    if isinstance(each, Call):
+        rank, kind = each.rank, PARAMETER if is_parameter(key.op_type) else OPERATOR
+    return SpreadNode(number, kind, rank, step, key.graph, key.op_type, key.op_name, key.occurrence)
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return escaped if escaped.isprintable() else "".join(c if c.isprintable() else "?" for c in escaped)
+
 
 #: How many items of a list the text has; the fields have more.
 _FEW = 3
@@ -336,7 +462,6 @@ def _later_text(later: OriginLater) -> str:
 
 
 def _first(limit: int, texts: Iterable[str]) -> list[str]:
-    """Return the first texts, and how many more there are."""
     listed = list(texts)
     rest = len(listed) - limit
     return [*listed[:limit], f"{rest} more"] if rest > 0 else listed
@@ -350,9 +475,94 @@ def _operator_text(operator: OriginOperator) -> str:
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield an empty line, the title and the lines; nothing without lines."""
     shown = list(lines)
     if shown:
         yield ""
         yield title
     yield from (f"  {line}" for line in shown)
+
+
+#: How many items a list in words names.
+_LISTED = 5
+
+
+def describe_root(root: Root) -> str:
+    """Describe what began, how, and in which operator, without the rank."""
+    what = root.holds or "NaN or Inf"
+    name = f"{root.call.op_type} ({root.call.op_name})"
+    if root.operand is None:
+        return f"{what} born in {name}"
+    parameter = parameter_read(root)
+    apposition = f", which is {parameter}," if parameter else ""
+    return f"{what} came in with {root.operand.io} {root.operand.slot}{apposition} of {name}"
+
+
+def parameter_read(root: Root) -> str | None:
+    """Return the parameter that the bad input of a root is; None if it is none, or the root itself.
+
+    Only dumps that contain parameters as entries of their own tell.
+    """
+    if root.operand is None:
+        return None
+    content = root.operand.content
+    parameters = (call for call in root.trace.calls if is_parameter(call.op_type))
+    values = ((call.op_name, output) for call in parameters for output in call.bad_outputs)
+    name = next((name for name, value in values if value.content == content), None)
+    return name if name != root.call.op_name else None
+
+
+def operator_of(call: Call, reason: str = "", *, is_assumed: bool = False) -> OriginOperator:
+    """Return a call as an operator of an answer, with a reason."""
+    key = call.key
+    return OriginOperator(
+        call.rank, call.step, key.graph, key.op_type, key.op_name, key.occurrence, reason, is_assumed
+    )
+
+
+def tensors_of(
+    step: Step, call: Call, bad: Mask
+) -> tuple[tuple[OriginTensor, ...], tuple[OriginTensor, ...]]:
+    """Return all inputs and all outputs of a call, with their statistics."""
+    operands = [
+        OriginTensor(
+            tensor.name,
+            tensor.io,
+            tensor.slot,
+            tensor.dtype,
+            tensor.shape,
+            tensor.statistics,
+            bool(bad[tensor.row]),
+        )
+        for tensor in (Tensor(step, row) for row in rows_of(step, call.key))
+    ]
+    inputs = tuple(operand for operand in operands if is_input(operand.io))
+    return inputs, tuple(each for each in operands if is_output(each.io) and not is_input(each.io))
+
+
+def source_of(snapshot: Snapshot, step: Step, call: Call) -> tuple[SourceLine | None, tuple[str, ...]]:
+    """Return the line of the program that made a call, and the operators of the model that are fused in it.
+
+    None and empty if the dump does not have them, or is damaged.
+    """
+    try:
+        context, tensor = context_of(snapshot.store, call.rank), Tensor(step, call.row)
+        return context.source_line(tensor), context.original_names(tensor)
+    except DamagedStore:
+        return None, ()
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital letter at the start and a full stop at the end.
+
+    A name, which is a word with dots, underlines or digits in it, stays as it is spelt.
+    """
+    word = text.split(maxsplit=1)[0]
+    first = text[0].upper() if word.rstrip(",:;").isalpha() else text[0]
+    return f"{first}{text[1:]}." if not text.endswith(".") else text
+
+
+def list_in_words(items: Iterable[str]) -> str:
+    """List the first items, and the number of the others: `a, b and 3 more`."""
+    texts = list(items)
+    rest = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,19 +1,49 @@
-"""The calls of one step of one rank that have a bad tensor: one with NaN, Inf, or what is searched for."""
+"""The calls of one step with a bad tensor (NaN, Inf, or what is searched for), and how it flows on from them.
+
+Tensors of equal content are treated as one tensor: the input of a call was written by the latest earlier call
+with an output of the same bits. Collectives of one name are one only on ranks with equal outputs: there
+may be several groups of ranks, and compilers number operators separately for each rank.
+
+Clocks of different ranks are never compared. A collective that ends on any rank only after all ranks of its
+group have begun it orders the calls before and after it.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.calls import CallKey, Content, content_of, is_in_order, key_of, keys_of, tensor_rows
-from ingest.reader.operator_kinds import gives_all_the_same, is_collective, is_input, is_output, is_parameter
+from ingest.reader.operator_kinds import (
+    CallKey,
+    Content,
+    content_of,
+    gives_all_the_same,
+    is_collective,
+    is_container,
+    is_in_order,
+    is_input,
+    is_optimizer,
+    is_output,
+    is_parameter,
+    is_point_to_point,
+    key_of,
+    keys_of,
+    receives_as_is,
+    synchronises,
+    tensor_rows,
+    writes_in_place,
+)
 from ingest.reader.step import Step
+from ingest.reader.step_flow import latest_writer, row_of
 from workers.store.model import RowKind, tensor_name
 from workers.store.tables import Tables
 
@@ -190,7 +220,6 @@ def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
 
 
 def _calls(step: Step, rows: _Rows, bad: Mask) -> Iterable[Call]:
-    """Return the calls with a bad tensor."""
     tables = step.tables
     members: dict[CallKey, list[int]] = {key: [] for key in keys_of(tables, rows[bad[rows]])}
     names = {key.op_name for key in members}
@@ -258,3 +287,454 @@ def _operand(step: Step, row: int) -> CallOperand:
         "NaN" if nan > 0 else infinity if positive > 0 or negative > 0 else "",
         bool(max(nan, positive, negative) == count),
     )
+
+
+#: A collective in which several ranks meet: its name, and its outputs if they tell groups of ranks apart.
+Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]
+
+#: Rounds in which levels settle. More are needed only if ranks disagree on the order of collectives.
+_ROUNDS = 100
+
+
+@dataclass(eq=False)
+class CollectiveOrder:
+    """The order of calls on several ranks in one step."""
+
+    traces: Mapping[int, RankTrace]
+    """By rank."""
+
+    @cached_property
+    def are_names_unique(self) -> bool:
+        """Whether no collective has outputs which show that its name means another one on another rank."""
+        outputs: dict[CallKey, tuple[Content, ...]] = {}
+        for trace in self.traces.values():
+            for key, call in trace.collectives.items():
+                if call.outputs and outputs.setdefault(key, call.outputs) != call.outputs:
+                    return False
+        return True
+
+    def level_of(self, call: Call) -> int:
+        """Return the level of the last collective that had begun on its rank when a call ran; 0 for none.
+
+        A call that must have ended before another one began does not have a higher level, and has a lower one
+        if they are on different ranks.
+        """
+        own = self.traces[call.rank].collectives.get(call.key)
+        if own is not None and (meeting := self._meeting(call.key, own)) in self._levels:
+            return self._levels[meeting]
+        rows, meetings = self._by_rank[call.rank]
+        begun = bisect_right(rows, call.row)
+        return self._levels.get(meetings[begun - 1], 0) if begun else 0
+
+    def rows_after(self, call: Call) -> dict[int, int]:
+        """Return by rank the row after which all calls ran later than a call, if collectives show one."""
+        rows_of: dict[Meeting, list[tuple[int, int]]] = defaultdict(list)
+        for rank, (rows, meetings) in self._by_rank.items():
+            for row, meeting in zip(rows, meetings, strict=True):
+                rows_of[meeting].append((rank, row))
+        after, queue, passed = {call.rank: call.row}, [call.rank], set[Meeting]()
+        for rank in queue:
+            rows, meetings = self._by_rank[rank]
+            for meeting in meetings[bisect_right(rows, after[rank]) :]:
+                if meeting in passed:
+                    continue
+                passed.add(meeting)
+                for other, row in rows_of[meeting]:
+                    if other not in after or row < after[other]:
+                        after[other] = row
+                        queue.append(other)
+        return after
+
+    @cached_property
+    def _by_rank(self) -> dict[int, tuple[list[int], list[Meeting]]]:
+        """By rank, the rows and the meetings of its collectives, in order of execution."""
+        by_rank = {}
+        for rank, trace in self.traces.items():
+            calls = trace.collectives.items() if trace.is_ordered else ()
+            met = [(call.row, meeting) for key, call in calls if (meeting := self._meeting(key, call))]
+            by_rank[rank] = [row for row, _ in met], [meeting for _, meeting in met]
+        return by_rank
+
+    def _meeting(self, key: CallKey, call: CollectiveCall) -> Meeting | None:
+        is_known = call.outputs or self.are_names_unique
+        return (key, call.outputs) if is_known and synchronises(key.op_type) else None
+
+    @cached_property
+    def _levels(self) -> dict[Meeting, int]:
+        """The number of collectives that must have ended before a meeting, at least, itself included."""
+        # Ranks that run the same collectives in the same order need to be looked at once only.
+        orders = dict.fromkeys(tuple(meetings) for _, meetings in self._by_rank.values())
+        levels: dict[Meeting, int] = {}
+        for _ in range(_ROUNDS):
+            changes = [_raise_levels(levels, order) for order in orders]
+            if not any(changes):
+                break
+        return levels
+
+
+def _raise_levels(levels: dict[Meeting, int], order: Sequence[Meeting]) -> bool:
+    """Give each meeting of a rank a higher level than the one before it; return whether that changed any."""
+    has_changed = False
+    lowest = 0
+    for meeting in order:
+        lowest = max(levels.get(meeting, 0), lowest + 1)
+        if levels.get(meeting) != lowest:
+            levels[meeting], has_changed = lowest, True
+    return has_changed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """The passing of something bad from one call to another, on one rank."""
+
+    source: Call
+    target: Call
+    operand: CallOperand | None
+    """The input of `target` that brought it; None if that is not known."""
+    is_assumed: bool = False
+    """Whether only the order of execution suggests it: the tensor that would show it was not dumped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """The passing of something bad through a collective, from several ranks to several ranks.
+
+    Edges for each pair of ranks would be thousands for each collective.
+    """
+
+    key: CallKey
+    sources: tuple[Call, ...]
+    """On the ranks that put in something bad."""
+    targets: tuple[Call, ...]
+    """The calls of the collective with a bad output."""
+    is_assumed: bool = False
+    """Whether only the order of execution suggests it, because the input was not dumped, or overwritten."""
+
+
+@dataclass(eq=False)
+class Flow:
+    """The calls of one step that have a bad tensor, and what passed between them."""
+
+    step: int
+    traces: Mapping[int, RankTrace]
+    """By rank."""
+    order: CollectiveOrder = field(init=False)
+    after: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
+    """By call, the edges that leave it."""
+    before: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
+    """By call, the edges that arrive at it."""
+    leaving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
+    """By call, the collectives into which it put something bad."""
+    arriving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
+    """By call of a collective, the crossings by which its output may have come from another rank."""
+    own_writes: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
+    """Bad inputs that a call has written itself: they were dumped after an update in place."""
+    unexplained: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
+    """Bad inputs that no call in the dump has written."""
+    twins: set[Call] = field(default_factory=set)
+    """Calls of collectives that may or may not be the same as one of another name on another rank."""
+
+    def __post_init__(self) -> None:
+        """Find out how collectives order the ranks."""
+        self.order = CollectiveOrder(self.traces)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """All calls with a bad tensor, by rank and in order of execution."""
+        for trace in self.traces.values():
+            yield from trace.calls
+
+    def add_edge(self, edge: Edge) -> None:
+        """Record that something bad passed from a call to another on its rank."""
+        self.after[edge.source].append(edge)
+        self.before[edge.target].append(edge)
+
+    def add_crossing(self, crossing: Crossing) -> None:
+        """Record that something bad passed from rank to rank."""
+        for call in crossing.sources:
+            self.leaving[call].append(crossing)
+        for call in crossing.targets:
+            self.arriving[call].append(crossing)
+
+    def crossings_of(self, calls: Iterable[Call]) -> list[Crossing]:
+        """Return the collectives into which these calls put something bad, each once."""
+        return list(dict.fromkeys(crossing for call in calls for crossing in self.leaving.get(call, ())))
+
+    def has_source(self, call: Call) -> bool:
+        """Return whether something bad came to a call from another one."""
+        return bool(self.before.get(call) or self.arriving.get(call))
+
+    def has_bad_input(self, call: Call) -> bool:
+        """Return whether a call read something bad that it had not written itself."""
+        own = self.own_writes.get(call, ())
+        return any(operand not in own for operand in call.bad_inputs)
+
+    def downstream(self, calls: Iterable[Call]) -> list[Call]:
+        """Return these calls and those to which something bad came from them, nearest first."""
+        reached = dict.fromkeys(calls)
+        queue, passed = list(reached), set[Crossing]()
+        for call in queue:
+            following = sorted((edge.target for edge in self.after.get(call, ())), key=lambda call: call.row)
+            for crossing in self.leaving.get(call, ()):
+                if crossing not in passed:
+                    passed.add(crossing)
+                    following += crossing.targets
+            queue += [target for target in dict.fromkeys(following) if target not in reached]
+            reached |= dict.fromkeys(following)
+        return list(reached)
+
+    def upstream(self, calls: Iterable[Call]) -> set[Call]:
+        """Return these calls and those from which something bad came to them."""
+        reached = set(calls)
+        queue, passed = list(reached), set[Crossing]()
+        for call in queue:
+            preceding = {edge.source for edge in self.before.get(call, ())}
+            for crossing in self.arriving.get(call, ()):
+                if crossing not in passed:
+                    passed.add(crossing)
+                    preceding.update(crossing.sources)
+            queue += preceding - reached
+            reached |= preceding
+        return reached
+
+    def unread_outputs(self, call: Call) -> list[CallOperand]:
+        """Return bad outputs of a call that no other call read; of a parameter, all of its bad outputs."""
+        if is_parameter(call.op_type):
+            return list(call.bad_outputs)
+        return [output for output in call.bad_outputs if not self._is_read(call, output)]
+
+    def _is_read(self, call: Call, output: CallOperand) -> bool:
+        return any(
+            edge.operand is not None and edge.operand.content == output.content
+            for edge in self.after.get(call, ())
+        )
+
+
+#: By content, the calls of one rank that wrote it, with the output; in order of execution.
+Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]
+
+
+def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
+    """Link the calls of one step by the bad tensors that passed between them.
+
+    Takes time and memory in proportion to the number of calls with bad tensors.
+
+    Args:
+        step: the step.
+        traces: the traces of the ranks to look at, by rank.
+    """
+    flow = Flow(step, traces)
+    for trace in traces.values():
+        _link_rank(flow, trace)
+    link_collectives(flow)
+    for trace in traces.values():
+        _assume_edges(flow, trace)
+    return flow
+
+
+def _link_rank(flow: Flow, trace: RankTrace) -> None:
+    """Link each bad tensor that a call of one rank read to the call that wrote it."""
+    calls = [call for call in trace.calls if not is_parameter(call.op_type)]
+    # Parameters are dumped with their final values. Without an order, these may be what was read.
+    writers = _writers(calls if trace.is_ordered else trace.calls)
+    for call in calls:
+        for operand in call.bad_inputs:
+            _link_input(flow, trace, call, operand, writers)
+    for call in calls:
+        if is_container(call.op_type):
+            _link_container(flow, call, writers)
+    for call in trace.calls:
+        if is_parameter(call.op_type):
+            _link_parameter(flow, trace, call, writers)
+
+
+def _writers(calls: Iterable[Call]) -> Writers:
+    writers: Writers = defaultdict(list)
+    for call in calls:
+        for output in call.bad_outputs:
+            writers[output.content].append((call, output))
+    for written in writers.values():
+        written.sort(key=row_of)
+    return writers
+
+
+def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, writers: Writers) -> None:
+    written = latest_writer(call, operand, writers[operand.content], ordered=trace.is_ordered)
+    if written is not None:
+        flow.add_edge(Edge(written[0], call, operand))
+    elif _is_own_write(call, operand):
+        flow.own_writes[call].append(operand)
+        insort(writers[operand.content], (call, operand), key=row_of)
+    else:
+        flow.unexplained[call].append(operand)
+
+
+def _link_parameter(flow: Flow, trace: RankTrace, parameter: Call, writers: Writers) -> None:
+    for value in parameter.bad_outputs:
+        written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
+        if written is not None:
+            flow.add_edge(Edge(written[0], parameter, value))
+
+
+def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
+    """Link a module to the call inside it that wrote its output: the module is dumped around that call."""
+    for output in module.bad_outputs:
+        for writer, written in writers.get(output.content, ()):
+            is_inside = written.row < output.row or _may_be_inside(flow, writer, module, output)
+            if writer is not module and is_inside:
+                flow.add_edge(Edge(writer, module, output))
+                break
+
+
+def _may_be_inside(flow: Flow, later: Call, module: Call, output: CallOperand) -> bool:
+    """Return whether a call that was dumped after a module may be inside it: msProbe dumps either first.
+
+    What follows from the module is not inside. Tensors that are NaN all over are alike, so what has no inputs
+    that would tell, such as a gradient, counts as something that follows.
+    """
+    if is_container(later.op_type) or (output.is_plain and not later.inputs):
+        return False
+    return module not in flow.upstream([later])
+
+
+def _is_own_write(call: Call, operand: CallOperand) -> bool:
+    """Return whether an input was dumped after the call had overwritten it."""
+    if is_optimizer(call.op_type):
+        return bool(call.bad_outputs)
+    is_output = any(output.content == operand.content for output in call.bad_outputs)
+    return is_output and writes_in_place(call.op_type)
+
+
+def _assume_source(flow: Flow, call: Call, earlier: Call | None) -> None:
+    if is_collective(call.op_type) and call.bad_outputs:
+        assume_sources(flow, call)
+    elif earlier is not None:
+        flow.add_edge(Edge(earlier, call, None, is_assumed=True))
+        flow.unexplained.pop(call, None)
+
+
+def _assume_edges(flow: Flow, trace: RankTrace) -> None:
+    """Assume that something bad came from an earlier call if the dump cannot show what a call read.
+
+    That is so for calls without any dumped input, for all calls if no outputs were dumped, and for
+    collectives that may have overwritten their inputs. Nothing is assumed to come from a mask.
+    """
+    if not trace.is_ordered:
+        return
+    latest: Call | None = None
+    for call in trace.calls:
+        if is_parameter(call.op_type):
+            continue
+        if not flow.has_source(call):
+            _assume_source(flow, call, latest if not call.inputs or not trace.has_outputs else None)
+        if any(operand.holds != "-Inf" for operand in (*call.bad_inputs, *call.bad_outputs)):
+            latest = call
+
+
+def link_collectives(flow: Flow) -> None:
+    """Link bad outputs of collectives on each rank to bad inputs on the others."""
+    calls = [call for call in flow.calls if is_collective(call.op_type)]
+    givers: dict[CallKey, list[Call]] = defaultdict(list)
+    takers: dict[CallKey, list[Call]] = defaultdict(list)
+    for call in calls:
+        if flow.has_bad_input(call):
+            givers[call.key].append(call)
+        if call.bad_outputs:
+            takers[call.key].append(call)
+    for key, sources in givers.items():
+        if not is_point_to_point(key.op_type):
+            _link_named(flow, key, sources, takers[key])
+    _link_renamed(flow, calls, [call for sources in givers.values() for call in sources])
+
+
+def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequence[Call]) -> None:
+    """Link the calls of collectives of one name.
+
+    If the outputs are the same on all ranks of a group, they tell the groups apart.
+    """
+    groups: dict[tuple[Content, ...], list[Call]] = defaultdict(list)
+    for call in takers:
+        groups[_outputs(flow, call)].append(call)
+    for outputs, targets in groups.items():
+        same_group = [call for call in givers if _outputs(flow, call) in (outputs, ())]
+        sources = same_group or givers
+        is_assumed = not same_group or (not outputs and not flow.order.are_names_unique)
+        if len({call.rank for call in (*sources, *targets)}) > 1:
+            flow.add_crossing(Crossing(key, tuple(sources), tuple(targets), is_assumed))
+
+
+def _outputs(flow: Flow, call: Call) -> tuple[Content, ...]:
+    return flow.traces[call.rank].collectives[call.key].outputs
+
+
+def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> None:
+    """Link the calls of a collective that has different names on its ranks, by equal outputs."""
+    by_output = _by_content({call: call.bad_outputs for call in givers})
+    by_input = _by_content({call: call.bad_inputs for call in givers})
+    for call in calls:
+        if flow.has_bad_input(call) or flow.arriving.get(call):
+            continue
+        sources = [source for source in _with_content(call, by_output) if source.op_type == call.op_type]
+        if not sources and receives_as_is(call.op_type):
+            sources = _with_content(call, by_input)
+        _link_to_others(flow, call, sources)
+
+
+def _by_content(operands: Mapping[Call, Iterable[CallOperand]]) -> dict[Content, list[Call]]:
+    calls: dict[Content, list[Call]] = defaultdict(list)
+    for call, own in operands.items():
+        for operand in own:
+            calls[operand.content].append(call)
+    return calls
+
+
+def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:
+    """Return the calls with a content that is also that of a bad output of this call."""
+    return [other for output in call.bad_outputs for other in by_content.get(output.content, ())]
+
+
+def _link_to_others(flow: Flow, call: Call, sources: Iterable[Call]) -> None:
+    """Link a call to those of these calls that ran on other ranks, unless their equality proves nothing."""
+    others = tuple(dict.fromkeys(source for source in sources if source.rank != call.rank))
+    if not others:
+        return
+    is_plain = all(output.is_plain for output in call.bad_outputs)
+    if is_plain and all(call.key in flow.traces[other.rank].collectives for other in others):
+        flow.twins.add(call)
+    else:
+        flow.add_crossing(Crossing(call.key, others, (call,)))
+
+
+def assume_sources(flow: Flow, call: Call) -> None:
+    """Link a collective to the last bad call before it on each rank whose input is not known."""
+    is_hidden = not call.inputs or call in flow.own_writes
+    sources = tuple(_possible_sources(flow, call, include_own=is_hidden))
+    own = next((source for source in sources if source.rank == call.rank), None)
+    if own is not None:
+        flow.add_edge(Edge(own, call, None, is_assumed=True))
+    others = tuple(source for source in sources if source is not own)
+    if others:
+        flow.add_crossing(Crossing(call.key, others, (call,), is_assumed=True))
+
+
+def _possible_sources(flow: Flow, call: Call, *, include_own: bool) -> Iterator[Call]:
+    """Yield the last bad call before a collective on each rank that may have put something bad into it."""
+    for rank, trace in flow.traces.items():
+        begun = trace.collectives.get(call.key)
+        if begun is None:
+            continue
+        if not (include_own if rank == call.rank else _has_hidden_input(flow, rank, call.key)):
+            continue
+        earlier = [
+            other
+            for other in trace.calls
+            if other.row < begun.row and any(output.holds != "-Inf" for output in other.bad_outputs)
+        ]
+        if earlier:
+            yield earlier[-1]
+
+
+def _has_hidden_input(flow: Flow, rank: int, key: CallKey) -> bool:
+    """Return whether a collective has a bad tensor on a rank, and its input was not dumped or overwritten."""
+    call = next((call for call in flow.traces[rank].calls if call.key == key), None)
+    return call is not None and (not call.inputs or call in flow.own_writes)

@@ -13,21 +13,21 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ingest.questions.origin.answer import OriginAnswer
-from ingest.questions.origin.calls import Mask, bad_numbers, rows_of
-from ingest.questions.origin.flow import Flow
-from ingest.questions.origin.link import link_calls
-from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
-from ingest.questions.origin.overflow import first_overflow
-from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
-from ingest.questions.origin.spread import alternatives_to, spread_of
-from ingest.questions.origin.suspects import Suspects
-from ingest.questions.origin.wording import parameter_read, source_of, tensors_of
+from ingest.questions.origin.answer import OriginAnswer, parameter_read, source_of, tensors_of
+from ingest.questions.origin.calls import Flow, Mask, bad_numbers, link_calls, rows_of
+from ingest.questions.origin.roots import CAME_IN, Root, Suspects, Weight, real_roots, roots_of
+from ingest.questions.origin.spread import (
+    PassedBy,
+    alternatives_to,
+    first_overflow,
+    notes_on_root,
+    notes_on_search,
+    spread_of,
+)
 from ingest.questions.question import Mode, Option, Partial, Question, Ranks, Steps
 from ingest.questions.why import WhyAnswer, explain
-from ingest.reader.calls import CallKey
 from ingest.reader.catalog import Catalog
-from ingest.reader.operator_kinds import is_collective, is_input, is_output
+from ingest.reader.operator_kinds import CallKey, is_collective, is_input, is_output
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.tensor import Tensor
@@ -261,7 +261,6 @@ class OriginSearch:
         return bool(later) and not self._suspects.ranks(later[0])
 
     def _answer(self, roots: Sequence[Root]) -> OriginAnswer:
-        """Return the answer that names the first of the roots of a step."""
         root, *others = roots
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]

@@ -231,7 +231,6 @@ class AttentionForm:
         return float(np.median(known)) if len(known) else 0.0
 
     def _of_heads(self, by_head: Sequence[Array], seen: Array, unit: float) -> tuple[Array, Array]:
-        """Return the output of some heads (head, token, element), and its error."""
         q, k, v, q_off, k_off = by_head
         work = min(unit, 2.0**-24)
         scale = self.scale or 1 / math.sqrt(self.size)

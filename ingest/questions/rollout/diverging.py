@@ -14,10 +14,9 @@ from ingest.identities.definition import Array, wide
 from ingest.identities.difference import shape_of_difference
 from ingest.identities.limits import unit_roundoff
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, likelier_form, other_forms
-from ingest.questions.rollout.linked import Lanes, ModuleLink, SequencePair, module_links
+from ingest.questions.rollout.fibres import EQUAL as ARRIVED
 from ingest.questions.rollout.recomputed import Explanation, SequenceView, cut
-from ingest.questions.rollout.sequences import Prefixes, Stream
-from ingest.questions.rollout.stretches import EQUAL as ARRIVED
+from ingest.questions.rollout.sequences import Lanes, ModuleLink, Prefixes, SequencePair, Stream, module_links
 from ingest.questions.rollout.weights import ArrivedWeights
 from ingest.reader.text import Plain, counted
 
@@ -433,7 +432,6 @@ class ModuleWalk:
         return parts
 
     def _links_of(self, side: int, module: str, ranks: tuple[int, int]) -> list[ModuleLink]:
-        """Return the links of a module of a side, in the order of its columns."""
         found = [each for each in self.links if (each.modules[side], each.ranks) == (module, ranks)]
         return sorted(found, key=lambda each: each.firsts[side])
 
@@ -483,7 +481,6 @@ class ModuleWalk:
         return self._divergence(place, "output", 1, how, ("its weight", made, outs[0]))
 
     def _told(self, side: int, place: _ModulePlace) -> str:
-        """Return in words the rule of one side; "" if it is not known."""
         rule = self._rule(side, place)
         return "" if rule is None else rule.text
 
@@ -605,7 +602,6 @@ def _nearest(made: Sequence[Recomputed], out: Array) -> Recomputed:
 
 
 def _places(numbers: Array, length: int) -> str:
-    """Return numbers as a range."""
     first, last = int(numbers[0]), int(numbers[-1])
     many = "" if len(numbers) == last - first + 1 else f" ({len(numbers)} of them)"
     return f"{first} on{many}" if first and last == length - 1 else f"{first} to {last}{many}"

@@ -1,24 +1,299 @@
-"""Right values in the wrong place: by what other layers, experts and shards of the same program show."""
+"""Which fibre of the trainer each fibre of the rollout is, nearly is, or should have been.
+
+Fibres of equal values may stand in the wrong place: other layers, experts and shards of the same program show
+it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ingest.questions.rollout.stretches import (
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.rollout.fibres import (
+    COLUMNS,
     DIFFERENT,
     EQUAL,
     MISPLACED,
     OPEN,
+    ROWS,
+    SHORTEST,
     STALE,
+    Array,
     Arrived,
+    FibreIndex,
+    Fibres,
     FibreStretch,
+    HeldParameter,
+    fibres_of,
+    rounded,
     sources_text,
 )
+
+#: Numbers by which fibres that are nearly equal are found, and fibres of a stretch that are looked for.
+_PROJECTIONS, _SAMPLES = 8, 64
+#: Stretches that correlate less have nothing in common: that of a thousand unrelated elements is 0.03.
+_ALIKE = 0.5
+#: An element that differs by less than this share is a factor or an offset away.
+SAME = 1e-2
+
+
+class Likeness(NamedTuple):
+    """Where in the trainer a stretch may come from."""
+
+    tensor: int
+    axis: int
+    first: int
+    """The fibre of the trainer at the first fibre of the stretch; may be negative."""
+    begin: int
+    end: int
+    """The fibres of the stretch, from and to."""
+
+
+class TrainerProjections:
+    """Projections of all fibres of a trainer, by which nearly equal ones are found; reads it once."""
+
+    def __init__(self, tensors: Sequence[HeldParameter]) -> None:
+        """Read nothing yet."""
+        self._tensors = tensors
+
+    @cached_property
+    def _known(self) -> dict[int, list[tuple[int, int, Array]]]:
+        """By length of fibres the tensor, its axis and the projections of its fibres."""
+        known: dict[int, list[tuple[int, int, Array]]] = {}
+        for place, each in enumerate(self._tensors):
+            values = each.read()
+            for axis in (ROWS, COLUMNS)[: max(values.ndim, 1)]:
+                fibres = fibres_of(values, axis)
+                known.setdefault(fibres.shape[1], []).append((place, axis, _projected(fibres)))
+        return known
+
+    def nearest(self, stretch: Array) -> list[Likeness]:
+        """Return what of the trainer a stretch of fibres (fibre, element) is similar to, in their order."""
+        places = np.unique(np.linspace(0, len(stretch) - 1, min(len(stretch), _SAMPLES)).astype(int))
+        known = self._known.get(stretch.shape[1], [])
+        if not known or stretch.shape[1] < SHORTEST:
+            return []
+        wanted = _projected(stretch[places])
+        distances = np.stack([_distances(wanted, points) for _, _, points in known])
+        best = distances[..., 0].argmin(axis=0)
+        votes: dict[Likeness, list[int]] = {}
+        for column, (place, of) in enumerate(zip(places.tolist(), best.tolist(), strict=True)):
+            tensor, axis, points = known[of]
+            first = int(distances[of, column, 1]) - place
+            votes.setdefault(Likeness(tensor, axis, first, -first, len(points) - first), []).append(place)
+        enough = [each for each in votes.items() if len(each[1]) > 1 or len(places) == 1]
+        found: list[Likeness] = []
+        for number, (likeness, of_votes) in enumerate(enough):
+            end = min(likeness.end, enough[number + 1][1][0] if number + 1 < len(enough) else len(stretch))
+            begin = max(likeness.begin, found[-1].end if found else 0)
+            if begin <= of_votes[0] and of_votes[-1] < end:
+                if number + 1 < len(enough):  # the next may begin before the first of it that was looked for
+                    end = max(min(end, enough[number + 1][0].begin), of_votes[-1] + 1)
+                found.append(likeness._replace(begin=begin, end=end))
+        return found
+
+
+def _distances(wanted: Array, points: Array) -> Array:
+    """Return by wanted point the distance of the nearest point, and its place."""
+    nearest = np.array([np.abs(points - point).sum(axis=1).argmin() for point in wanted])
+    return np.stack([np.abs(points[nearest] - wanted).sum(axis=1), nearest], axis=1)
+
+
+@lru_cache(maxsize=8)
+def _signs(length: int) -> Array:
+    return np.random.default_rng(length).choice(np.array([-1.0, 1.0], np.float32), (length, _PROJECTIONS))
+
+
+def _projected(fibres: Array) -> Array:
+    with np.errstate(all="ignore"):
+        values = np.nan_to_num(fibres.astype(np.float32), posinf=0.0, neginf=0.0)
+        norms = np.linalg.norm(values, axis=1, keepdims=True)
+        return np.asarray(values @ _signs(fibres.shape[1]) / np.where(norms > 0, norms, 1.0))
+
+
+def correlation(a: Array, b: Array) -> float:
+    """Return the cosine of the angle between two arrays."""
+    x, y = (np.nan_to_num(each.astype(np.float64)).reshape(-1) for each in (a, b))
+    norm = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / norm if norm else 0.0
+
+
+def measured(rollout: Array, trainer: Array, dtype: str, same: float = SAME) -> dict[str, Any]:
+    """Return the fields of `FibreStretch` that say how it differs from the trainer, rounded to its type.
+
+    `same` is the relative error up to which one factor, or one offset, explains all elements.
+    """
+    with np.errstate(all="ignore"):
+        expected = rounded(trainer, dtype).astype(np.float64)
+        x, y, exact = rollout.astype(np.float64), expected, trainer.astype(np.float64)
+        unequal = ~((x == y) | (np.isnan(x) & np.isnan(y)))
+        distance = np.linalg.norm(x - y)
+        relative = float(distance / np.linalg.norm(y)) if y.any() else float(np.inf)
+        return {
+            "unequal": int(unequal.sum()),
+            "relative": relative,
+            "largest": float(np.abs(x - y).max(initial=0.0)),
+            "how": _how(x, y, exact, dtype) or _moved(x, y, same),
+        }
+
+
+def _how(x: Array, y: Array, exact: Array, dtype: str) -> str:
+    if not np.isfinite(x).all() and np.isfinite(y).all():
+        return f"{int((~np.isfinite(x)).sum())} elements are NaN or infinite"
+    if (x == x.flat[0]).all() and x.size > 1:
+        return f"all {x.flat[0] + 0.0:.6g}"
+    return _rounded_otherwise(x, exact, dtype)
+
+
+def _rounded_otherwise(x: Array, exact: Array, dtype: str) -> str:
+    """Return by which other rounding the values come from the exact ones; "" if by none that is known."""
+    toward_zero = np.abs(x) <= np.abs(exact)
+    step = np.spacing(np.abs(rounded(exact, "float32"))) * 2.0 ** _DROPPED.get(dtype, 0)
+    if dtype in _DROPPED and toward_zero.all() and (np.abs(x - exact) <= step).all():
+        return f"rounded toward zero to {dtype}, and not to nearest"
+    for narrow in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"):
+        if np.array_equal(rounded(rounded(exact, narrow).astype(np.float64), dtype).astype(np.float64), x):
+            return f"rounded to {narrow} on the way"
+    return ""
+
+
+def _moved(x: Array, y: Array, same: float) -> str:
+    """Return by which factor or offset values are away; "" if they are only similar."""
+    scale = float(np.abs(y).max())
+    large = np.abs(y) > scale / 16
+    ratios = x[large] / y[large]
+    factor = float(np.median(ratios))
+    if abs(factor - 1) > same and (np.abs(ratios - factor) <= same * abs(factor)).all():
+        return f"{factor:.4g} times the trainer's"
+    offset = float(np.median(x - y))
+    if abs(offset) > same * scale and (np.abs(x - y - offset) <= same * abs(offset)).all():
+        return f"{offset:+.4g} in each element"
+    return "unrelated values" if abs(correlation(x, y)) < _ALIKE else ""
+
+
+#: The bits of the fraction of float32 that a narrower type drops.
+_DROPPED = {"bfloat16": 16, "float16": 13}
+
+
+Places: TypeAlias = npt.NDArray[np.int64]
+#: Fibres with more equals in the trainer than this are taken for the first of them.
+_MOST_EQUAL = 16
+
+
+@dataclass(slots=True, eq=False)
+class FibreOrigin:
+    """Where the fibres of a tensor of the rollout come from, along the axis by which most are found."""
+
+    axis: int
+    """The axis of the rollout's tensor."""
+    of_axis: int
+    """The axis of the trainer's tensors: another one if they were transposed."""
+    tensor: Places
+    """By fibre the trainer's tensor, by place; -1: not found."""
+    fibre: Places
+    alone: npt.NDArray[np.bool_]
+    """By fibre, whether no other one of the trainer is equal: then its place is certain."""
+
+    @property
+    def is_found(self) -> npt.NDArray[np.bool_]:
+        """By fibre, whether it is one of the trainer's."""
+        return self.tensor >= 0
+
+    def runs(self) -> list[tuple[int, int, int, int]]:
+        """Return stretches of fibres: first, behind the last, the trainer's tensor (-1), its first fibre."""
+        follows = (np.diff(self.tensor) == 0) & ((np.diff(self.fibre) == 1) | (self.tensor[1:] < 0))
+        begins = np.flatnonzero(np.concatenate([[True], ~follows]))
+        ends = [*begins[1:].tolist(), len(self.tensor)]
+        return [
+            (begin, end, int(self.tensor[begin]), int(self.fibre[begin]))
+            for begin, end in zip(begins.tolist(), ends, strict=True)
+        ]
+
+
+class Trainer:
+    """The tensors of one step of the trainer, rounded to the types of the rollout, and an index of each."""
+
+    def __init__(self, parameters: Sequence[HeldParameter], dtypes: set[str]) -> None:
+        """Read the tensors. Replicas of a tensor on several ranks count once.
+
+        Raises:
+            DamagedStore: elements are damaged.
+        """
+        self.tensors: list[HeldParameter] = []
+        self.fibres: list[dict[str, Fibres]] = []
+        seen: set[tuple[str, bytes]] = set()
+        for each in parameters:
+            fibres = each.fibres(dtypes | {each.dtype})
+            content = each.name, fibres[each.dtype].rows.tobytes()
+            if content not in seen:
+                seen.add(content)
+                self.tensors.append(each)
+                self.fibres.append(fibres)
+        self._indexes = {dtype: FibreIndex([each[dtype] for each in self.fibres]) for dtype in dtypes}
+        self._whole: dict[tuple[str, bytes], list[int]] = defaultdict(list)
+        for place, of_tensor in enumerate(self.fibres):
+            for dtype in dtypes:
+                self._whole[dtype, of_tensor[dtype].rows.tobytes()].append(place)
+        self._taken: dict[tuple[int, str, bytes], int] = defaultdict(int)
+
+    def origin(self, name: str, rank: int, fibres: Fibres) -> FibreOrigin:
+        """Return where a tensor of the rollout comes from."""
+        same = self._whole.get((fibres.dtype, fibres.rows.tobytes()), ())
+        if same:
+            # Equal tensors, such as norms of ones, follow one another in the same order, unless names tell.
+            taken = self._taken[rank, fibres.dtype, fibres.rows.tobytes()]
+            self._taken[rank, fibres.dtype, fibres.rows.tobytes()] += 1
+            place = next(
+                (place for place in same if self.tensors[place].name == name), same[min(taken, len(same) - 1)]
+            )
+            count = len(fibres.rows)
+            is_alone = np.full(count, len(same) == 1)
+            return FibreOrigin(ROWS, ROWS, np.full(count, place), np.arange(count), is_alone)
+        found = [
+            self._along(axis, of_axis, fibres) for axis in (ROWS, COLUMNS) for of_axis in (ROWS, COLUMNS)
+        ]
+        return max(found, key=lambda each: float(each.is_found.mean()) if len(each.tensor) else -1.0)
+
+    def _along(self, axis: int, of_axis: int, fibres: Fibres) -> FibreOrigin:
+        index = self._indexes[fibres.dtype]
+        begins, ends = index.places(fibres.along(axis))
+        count = len(begins)
+        offsets = np.arange(_MOST_EQUAL)[:, None]
+        entries = np.minimum(begins + offsets, max(len(index.tensor) - 1, 0))
+        if not len(index.tensor):
+            return FibreOrigin(axis, of_axis, np.full(count, -1), np.full(count, -1), np.zeros(count, bool))
+        is_one = (begins + offsets < ends) & (index.axis[entries] == of_axis)
+        alone = is_one.sum(axis=0) == 1
+        first = entries[is_one.argmax(axis=0), np.arange(count)]
+        votes = np.bincount(index.tensor[first[alone]], minlength=len(self.tensors))
+        shifts = np.zeros(len(self.tensors), np.int64)
+        for tensor in np.flatnonzero(votes):
+            of_tensor = alone & (index.tensor[first] == tensor)
+            moved, counts = np.unique(
+                index.fibre[first[of_tensor]] - np.flatnonzero(of_tensor), return_counts=True
+            )
+            shifts[tensor] = moved[counts.argmax()]
+        # Of several equal fibres, the one that most others of the tensor speak for, best in line with them.
+        in_line = index.fibre[entries] - np.arange(count) == shifts[index.tensor[entries]]
+        scores = np.where(is_one, votes[index.tensor[entries]] + 0.5 * in_line, -1.0)
+        best = entries[scores.argmax(axis=0), np.arange(count)]
+        is_found = is_one.any(axis=0)
+        return FibreOrigin(
+            axis,
+            of_axis,
+            np.where(is_found, index.tensor[best], -1),
+            np.where(is_found, index.fibre[best], -1),
+            alone,
+        )
+
 
 _Value = TypeVar("_Value", bound=Hashable)
 _NUMBER = re.compile(r"(?:(?<=[._/])|^)\d+(?=[._/]|$)")

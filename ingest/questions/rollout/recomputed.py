@@ -19,8 +19,7 @@ from ingest.identities.definition import Array, CallOperands, wide
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_of, unit_roundoff, working_roundoff
 from ingest.identities.operators import DEFINITIONS, sigmoid, softmax
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turning, form_of, turning_of
-from ingest.questions.rollout.fibres import rounded
-from ingest.questions.rollout.parameters import HeldParameter
+from ingest.questions.rollout.fibres import HeldParameter, rounded
 from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
 from ingest.reader.operator_kinds import is_input, is_output
 from workers.arrays.digest import digest
@@ -337,7 +336,6 @@ class SequenceView:
         return None
 
     def _weighted(self, stream: Stream, out: Array) -> Explanation | None:
-        """Return the sum of two streams with any factors."""
         few = slice(0, _TRIED)
         for chosen in combinations(self.earlier(stream, out.shape[1])[: _EARLIER // 2], 2):
             columns = np.stack([wide(self._known(each))[few].reshape(-1) for each in chosen], axis=1)

@@ -14,28 +14,33 @@ from ingest.identities.limits import sum_error, unit_of
 from ingest.questions.compare.selection import parse_selection
 from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
-from ingest.questions.rollout.differing import SAME, TrainerProjections, correlation, measured
 from ingest.questions.rollout.fibres import (
-    ROWS,
-    Array,
-    fibre_count,
-    fibre_length,
-    fibres_of,
-    zero_number,
-)
-from ingest.questions.rollout.found import Trainer
-from ingest.questions.rollout.misplaced import misplaced
-from ingest.questions.rollout.parameters import HeldParameter, parameters_of, wire_types
-from ingest.questions.rollout.stretches import (
     DIFFERENT,
     EQUAL,
     MISPLACED,
     OPEN,
     PADDING,
+    ROWS,
     STALE,
     VERDICTS,
+    Array,
     Arrived,
     FibreStretch,
+    HeldParameter,
+    fibre_count,
+    fibre_length,
+    fibres_of,
+    parameters_of,
+    wire_types,
+    zero_number,
+)
+from ingest.questions.rollout.misplaced import (
+    SAME,
+    Trainer,
+    TrainerProjections,
+    correlation,
+    measured,
+    misplaced,
 )
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import Plain, counted, shape_text
@@ -299,7 +304,6 @@ class _WeightSearch:
     def _like(
         self, stretch: FibreStretch, axis: int, wanted: HeldParameter, scaled: Array
     ) -> list[FibreStretch]:
-        """Return parts of a stretch with what each is like."""
         own = fibres_of(scaled, axis)
         whole = stretch if axis == stretch.axis else replace(stretch, axis=axis, begin=0, end=len(own))
         own = own[whole.begin : whole.end]
@@ -325,7 +329,6 @@ def _is_alike(told: FibreStretch, *, is_vector: bool) -> bool:
 
 
 def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int, step: int) -> FibreStretch:
-    """Return a stretch with its place in the trainer."""
     return replace(
         stretch,
         of=source.name,
@@ -342,17 +345,9 @@ def _share_known(stretches: Sequence[FibreStretch]) -> float:
 
 
 def _compared(ours: Array, theirs: Array, dtype: str, stretch: FibreStretch) -> FibreStretch:
-    """Return a stretch with how it differs from that of the trainer."""
     limit = _QUANTISED.get(dtype)
     told = measured(ours, theirs, "float32" if limit else dtype, limit or SAME)
-    stretch = replace(
-        stretch,
-        verdict=DIFFERENT,
-        unequal=told.unequal,
-        relative=told.relative,
-        largest=told.largest,
-        how=told.how,
-    )
+    stretch = replace(stretch, verdict=DIFFERENT, **told)
     if limit is None:
         return stretch
     x, y = ours.astype(np.float64), theirs.astype(np.float64)

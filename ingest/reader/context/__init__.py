@@ -6,8 +6,7 @@ ir.py, ge_graph.py          graphs of MindSpore, and which of their operators du
 """
 
 from ingest.reader.context.files import Frame, SourceLine
-from ingest.reader.context.ge_graph import TrainingGraph
 from ingest.reader.context.ir import OperatorMatch
 from ingest.reader.context.rank_context import Context, context_of
 
-__all__ = ["Context", "Frame", "OperatorMatch", "SourceLine", "TrainingGraph", "context_of"]
+__all__ = ["Context", "Frame", "OperatorMatch", "SourceLine", "context_of"]

@@ -1,4 +1,4 @@
-"""Edges and original operators in the graphs that GE writes as text (`DUMP_GE_GRAPH`); the training graph.
+"""Edges and original operators in the graphs that GE writes as text (`DUMP_GE_GRAPH`).
 
     graph {
       name: "online_0"
@@ -58,17 +58,12 @@
 (CANN, environment variables `DUMP_GE_GRAPH` and `DUMP_GRAPH_FORMAT`; TorchAir, `dump_layer`; GraphEngine,
 `ge_ir_utils.cc`, `ge_attr_define.h`: `ATTR_NAME_DATA_DUMP_ORIGIN_NAME`. As text of an ONNX model, names are
 there only with `DUMP_GE_GRAPH=1`.) Bytes other than ASCII are escaped in octal.
-
-A TensorFlow job runs several graphs in one session (initialisation, input pipeline, training). Each has its
-own folder, called `model_name`, in a dump. The vendor's advice is to choose the one with the name of the
-computational graph: that of a `ge_proto_*_Build.txt` with an iterator.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,10 +92,6 @@ _MODEL_NAME, _MODEL_SLOT = "_datadump_origin_name", "_datadump_origin_output_ind
 _OF_OUTPUT = re.compile(r"output_desc_attr_(\w+):([0-9]{1,6})")
 _MAX_NBYTES = 256 * MIB
 _MAX_LINE = 1_000_000
-
-_BUILT_NAME = re.compile(rb'^\s{0,4}name:\s*"([^"\n]{1,1000})"', re.MULTILINE)
-_ITERATOR = re.compile(rb'(?:op|type):\s*"(?:Iterator\w{0,40}|GetNext\w{0,40})"')
-_MAX_MODELS = 1000
 
 
 class ModelOutput(NamedTuple):
@@ -279,68 +270,3 @@ class GeGraphs:
                 if match["kind"] == "proto" or twin not in files:
                     files[twin] = file
         return files
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingGraph:
-    """The training graph of a step, and the rule by which it was chosen."""
-
-    name: str | None
-    """The name of its folder in the dump (`Tensor.net`); None if no rule decides."""
-    rule: str
-    """The rule, in words."""
-    candidates: Mapping[str, int]
-    """All graphs of the step, with the number of their tensors."""
-
-
-def choose_training_graph(
-    candidates: Mapping[str, int], built: Iterable[bytes] = (), configurations: Iterable[bytes] = ()
-) -> TrainingGraph:
-    """Choose the graph that trains.
-
-    The rules, in this order: the only candidate; the only one with the name of a built graph that has an
-    iterator; the only one with the name of any built graph; the only one that a configuration names; the
-    one with the most tensors, unless several have as many.
-
-    Args:
-        candidates: the number of tensors of each graph of a step, by the name of its folder.
-        built: the contents of `ge_proto_*_Build.txt`.
-        configurations: of ACL, `{"dump": {"dump_list": [{"model_name": "...", "layer": [...]}], ...}}`.
-    """
-    if len(candidates) == 1:
-        return TrainingGraph(next(iter(candidates)), "the only graph of the step", candidates)
-    named = [
-        (name[1].decode("utf-8", "replace"), text) for text in built if (name := _BUILT_NAME.search(text))
-    ]
-    rules = {
-        "named like the built graph with an iterator": [
-            name for name, text in named if _ITERATOR.search(text)
-        ],
-        "named like the only built graph of the step": [name for name, _ in named],
-        "the only graph that the dump configuration names": [
-            name for data in configurations for name in _dumped_models(data)
-        ],
-    }
-    most = max(candidates.values(), default=0)
-    rules["the graph with the most tensors"] = [
-        name for name, tensors in candidates.items() if tensors == most
-    ]
-    for rule, names in rules.items():
-        flat = set(map(flatten, names))
-        matches = [name for name in candidates if flatten(name) in flat]
-        if len(matches) == 1:
-            return TrainingGraph(matches[0], rule, candidates)
-    return TrainingGraph(None, "nothing tells them apart" if candidates else "no graph", candidates)
-
-
-def _dumped_models(data: bytes) -> list[str]:
-    """Return the models whose dump a configuration requests; an empty list if it does not name any."""
-    try:
-        content = json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return []
-    match content:
-        case {"dump": {"dump_list": [*entries]}}:
-            names = [entry.get("model_name") for entry in entries[:_MAX_MODELS] if isinstance(entry, dict)]
-            return [name for name in names if isinstance(name, str) and name]
-    return []

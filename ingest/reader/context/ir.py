@@ -296,7 +296,6 @@ class IrParser:
             self._sections[-1][1].append(frame)
 
     def _finish_op(self) -> None:
-        """Add the operator whose lines were taken to the graph, if it has a name."""
         name = self._name
         if name and self._unnamed:
             self._sources[self._unnamed] = IrSource(name, 0)
@@ -443,7 +442,6 @@ class _PbGraph:
         return "" if field is None else self._data[field.value : field.end].decode("utf-8", "replace")
 
     def _numbers(self, message: WireField, *numbers: int) -> Iterator[int]:
-        """Yield the values of fields that are numbers."""
         for part in self._inside(message, *numbers):
             if part.wire_type == 0:
                 yield read_varint(lambda offset, nbytes: self._data[offset : offset + nbytes], part)

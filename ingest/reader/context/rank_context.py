@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ingest.reader.calls import tensor_rows
 from ingest.reader.context.files import (
     MAX_WHOLE_NBYTES,
     Frame,
@@ -27,7 +26,7 @@ from ingest.reader.context.files import (
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.context.ge_graph import GeGraphs, ModelOutput, TrainingGraph, choose_training_graph
+from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
 from ingest.reader.context.ir import (
     AMBIGUOUS,
     BY_TYPE,
@@ -44,6 +43,7 @@ from ingest.reader.context.ir import (
     parse_ir,
     parse_pb,
 )
+from ingest.reader.operator_kinds import tensor_rows
 from workers.model import MIB
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ _HISTORY = r"ms_global_execution_order_graph_{}\.csv"
 _TEXT, _PROTO = ".ir", ".pb"
 _GRAPH = re.compile(r".*\.ir|.*trace_code_graph_\d+\.pb")
 _GRAPH_NUMBER = re.compile(r".*graph_(\d+)\.(?:ir|pb)")
-_BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
-_CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
-_MAX_BUILT_NBYTES = 256 * MIB
 #: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
 
@@ -145,7 +142,6 @@ class Context:
         return parse_history(self._read_of_graph(_HISTORY, graph))
 
     def _read_of_graph(self, name: str, graph: str) -> bytes:
-        """Return the content of the run file of a graph; nothing if there is none."""
         files = self._files.of_run(re.compile(name.format(r"\d+")))
         own = [file for file in files if re.fullmatch(name.format(re.escape(graph)), file.name)]
         return (self._files.read(own[0]) if own else None) or b""
@@ -246,24 +242,6 @@ class Context:
         file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
         return {} if file is None else self._once(lambda: self._read(file, parse_construct), file.source)
 
-    def training_graph(self, step: int | None) -> TrainingGraph:
-        """Return the training graph of a step; `choose_training_graph` has the rules.
-
-        Raises:
-            UsageError: the step is not in the store.
-        """
-        tables = self._store.step(self.rank, step).tables
-        nets, counts = np.unique(tables.label("net")[tensor_rows(tables)].astype(str), return_counts=True)
-        candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
-        files = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
-
-        def contents(name: re.Pattern[str], limit: int) -> Iterator[bytes]:
-            named = (file for file in files if name.fullmatch(file.name) and file.nbytes <= limit)
-            return filter(None, map(self._files.read, named))
-
-        built, configurations = (_BUILT_GRAPH, _MAX_BUILT_NBYTES), (_CONFIG, _MAX_CONFIG_NBYTES)
-        return choose_training_graph(candidates, contents(*built), contents(*configurations))
-
     def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
         """Return the line of an operator of a graph, from a file of MindSpore.
 
@@ -287,7 +265,6 @@ class Context:
         return None
 
     def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
-        """Return the line of a call that msProbe saw, from its `stack.json`."""
         file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
         if file is None:
             return None

@@ -20,7 +20,6 @@ from workers.arrays.compiled import (
     chunk_loops,
     chunk_plan,
     comparison_loops,
-    histogram_loops,
     kernel_loops,
     kernel_target,
     marginal_loops,
@@ -130,7 +129,7 @@ def _adder(size: int) -> Any:
     floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
     run, wide = kernel_loops.accumulate_floats, kernel_loops.SCRATCH
     narrow, step = wide * 8 // size, kernel_loops.BLOCK
-    count, shape = _counter(size), (histogram_loops.TABLES, histogram_loops.WIDTH)
+    count, shape = _counter(size), (kernel_loops.TABLES, kernel_loops.WIDTH)
 
     @numba.njit(error_model="numpy")
     def add(x: Any, start: int, end: int, scratch: Any, state: Any, bin_of: Any, tables: Any) -> None:  # noqa: PLR0917
@@ -160,9 +159,9 @@ def _counted_many(size: int) -> Callable[..., None]:
     It adds each to a state of its own, and writes its histogram to `out`, (elements, 3), up to `out_ends`.
     """
     add, places = _adder(size), len(kernel_loops.PLACES)
-    join, write = histogram_loops.add_tables, histogram_loops.write_sparse
-    shape, last = (histogram_loops.TABLES, histogram_loops.WIDTH), histogram_loops.LAST + 1
-    bins, pos_inf, neg_inf = 2 * histogram_loops.BINS, kernel_loops.POS_INF, kernel_loops.NEG_INF
+    join, write = kernel_loops.add_tables, kernel_loops.write_sparse
+    shape, last = (kernel_loops.TABLES, kernel_loops.WIDTH), kernel_loops.LAST + 1
+    bins, pos_inf, neg_inf = 2 * kernel_loops.BINS, kernel_loops.POS_INF, kernel_loops.NEG_INF
 
     def entry(  # noqa: PLR0917  (addresses)
         x: Any,
@@ -196,8 +195,8 @@ def _counted_many(size: int) -> Callable[..., None]:
 def _counter(size: int) -> Any:
     """Return a counter for elements of this size, given their bits."""
     if size == 8:
-        return histogram_loops.count_float64
-    run: Any = histogram_loops.count_float32
+        return kernel_loops.count_float64
+    run: Any = kernel_loops.count_float32
 
     @numba.njit(error_model="numpy")
     def count(bits: Any, _bin_of: Any, tables: Any) -> None:
@@ -285,7 +284,7 @@ def _widen_half() -> Callable[..., None]:
 
 
 def _histogram_f4() -> Callable[..., None]:
-    run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
+    run, shape = kernel_loops.count_float32, (kernel_loops.TABLES, kernel_loops.WIDTH)
 
     def entry(x: Any, n: int, tables: Any) -> None:
         run(carray(x, (n,), np.int32), carray(tables, shape, np.uint32))
@@ -294,7 +293,7 @@ def _histogram_f4() -> Callable[..., None]:
 
 
 def _histogram_f8() -> Callable[..., None]:
-    run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
+    run, shape = kernel_loops.count_float64, (kernel_loops.TABLES, kernel_loops.WIDTH)
 
     def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
         run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.uint32))
@@ -303,9 +302,9 @@ def _histogram_f8() -> Callable[..., None]:
 
 
 def _histogram_sparse() -> Callable[..., None]:
-    add, run = histogram_loops.add_tables, histogram_loops.write_sparse
-    shape = (histogram_loops.TABLES, histogram_loops.WIDTH)
-    bins, places = 2 * histogram_loops.BINS, (histogram_loops.LAST + 2, 3)
+    add, run = kernel_loops.add_tables, kernel_loops.write_sparse
+    shape = (kernel_loops.TABLES, kernel_loops.WIDTH)
+    bins, places = 2 * kernel_loops.BINS, (kernel_loops.LAST + 2, 3)
 
     def entry(tables: Any, totals: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
         counts = carray(totals, (bins,), np.int64)

@@ -36,7 +36,7 @@ from workers.host.paths import own_directory
 
 #: What the code of the entries depends on.
 _SOURCES: Final = (
-    *("kernel_loops.py", "comparison_loops.py", "histogram_loops.py", "marginal_loops.py"),
+    *("kernel_loops.py", "comparison_loops.py", "marginal_loops.py"),
     *("bitshuffle_code.py", "chunk_loops.py", "chunk_plan.py", "kernel_entries.py", "kernel_objects.py"),
     "kernel_target.py",
 )

@@ -18,8 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled.histogram_loops import BINS, LAST, LOWEST_EXPONENT, TABLES, WIDTH
-from workers.arrays.compiled.kernel_loops import MAX, MIN, PLACES, SCRATCH, UNIT
+from workers.arrays.compiled.kernel_loops import (
+    BINS,
+    LAST,
+    LOWEST_EXPONENT,
+    MAX,
+    MIN,
+    PLACES,
+    SCRATCH,
+    TABLES,
+    UNIT,
+    WIDTH,
+)
 from workers.arrays.compiled.marginal_loops import HAS_NONZERO, PLAN_FIELDS, TOTAL, WANTED
 
 if TYPE_CHECKING:
@@ -136,7 +146,7 @@ class Counts:
         self.totals = memory[: 2 * BINS]
         """What was counted before."""
         self.tables = memory[2 * BINS : -in_rows].view(np.uint32).reshape(TABLES, WIDTH)
-        """What was counted last; see `workers.arrays.compiled.histogram_loops`."""
+        """What was counted last; see `workers.arrays.compiled.kernel_loops`."""
         self.rows = memory[-in_rows:].reshape(LAST + 2, 3)
         """Where `sparse` writes."""
         self.totals_address = address(memory)

@@ -191,7 +191,6 @@ def placements(
 
 
 def _of_one_rank(shape: Shape, whole: Shape | None) -> list[Placement]:
-    """Return the placement of a tensor on a single rank."""
     piece = Placement((), Piece(0, shape))
     if whole is None or whole == shape:
         return [piece]

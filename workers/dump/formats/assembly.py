@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.arrays.arrangements import StridedView, span_nbytes
 from workers.arrays.dtypes import ElementType, from_name
-from workers.arrays.strided import StridedView, span_nbytes
 from workers.dump.formats.header import ReadAt, TensorHeader, read_exactly
 from workers.errors import UnreadableTensor
 from workers.model import MIB

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from workers.arrays.arrangements import StridedView
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
-from workers.arrays.strided import StridedView
 from workers.errors import UnreadableTensor
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 
-from workers.arrays.strided import StridedView, inflate
+from workers.arrays.arrangements import StridedView, inflate
 from workers.dump.formats import npy
 from workers.dump.formats.assembly import MAX_VIEW_NBYTES, PlacedTensor, assemble, check_expansion
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly

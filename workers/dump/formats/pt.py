@@ -23,8 +23,8 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from workers.arrays.arrangements import StridedView, can_resolve, span_nbytes
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
-from workers.arrays.strided import StridedView, can_resolve, span_nbytes
 from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable, names_of
 from workers.dump.formats.header import (
     MAX_NDIM,

@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from workers.store.backends.deadline import made_progress
-from workers.store.backends.failures import MISSING, Translated
+from workers.store.backends.failures import MISSING, Translated, made_progress
 from workers.store.model import StoreAddress
 from workers.store.objects import NewObject, StoredObject, UnfinishedUpload
 

@@ -20,8 +20,7 @@ import fsspec
 from workers import events
 from workers.errors import StoreUnavailable, UsageError
 from workers.model import MIB, counted
-from workers.store.backends.deadline import made_progress
-from workers.store.backends.failures import MISSING, Translated, reason_of, seconds_ahead
+from workers.store.backends.failures import MISSING, Translated, made_progress, reason_of, seconds_ahead
 from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import (
     REQUESTS_AT_ONCE,
@@ -167,7 +166,6 @@ class FsspecObjects:
         """Do nothing: an object store has no directories."""
 
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of the file system for the options of the address."""
         return options
 
     def _path(self, key: str) -> str:

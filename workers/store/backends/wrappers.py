@@ -10,7 +10,7 @@ from typing import TypeVar
 from workers import events
 from workers.errors import StoreError, StoreSilent
 from workers.model import MIB, counted
-from workers.store.backends.deadline import call_within
+from workers.store.backends.failures import call_within
 from workers.store.model import StoreAddress
 from workers.store.objects import (
     STORE_OPS,

@@ -42,7 +42,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.compiled.histogram_loops import LAST, LOWEST_EXPONENT
+from workers.arrays.compiled.kernel_loops import LAST, LOWEST_EXPONENT
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import format_named
 from workers.arrays.filter import BoundedColumn

@@ -486,7 +486,6 @@ _scratch = _PlanesOfThread()
 
 @lru_cache(maxsize=8)
 def _decodes_exactly(itemsize: int) -> bool:
-    """Return whether this gives back what Blosc encoded."""
     fast = _kernels(itemsize)
     if fast is None:
         return False

@@ -19,7 +19,7 @@ from numcodecs import blosc
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.backends.deadline import supervised
+from workers.store.backends.failures import supervised
 from workers.store.commit import Commit, Tombstone, read_tombstones
 from workers.store.model import ArraySpec
 from workers.store.objects import Gathered, ObjectStore
@@ -157,7 +157,6 @@ def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArrayS
 
 
 def _encoding(spec: ArraySpec, length: int) -> metadata.Document:
-    """Return the part of the metadata of an array that says how it is encoded."""
     made = metadata.packed_array(spec, length)
     return {"codecs": made["codecs"], "attributes": made["attributes"]}
 
@@ -187,7 +186,6 @@ def _copy(objects: ObjectStore, source: str, target: str) -> None:
 
 
 def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> CommitRecord:
-    """Return the commit record of the new generation."""
     record = committed.record
     stored_bytes = max(record.summary.stored_bytes + gained, 0)
     return structs.replace(

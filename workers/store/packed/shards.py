@@ -31,7 +31,7 @@ from numcodecs import Blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ceil_div
-from workers.store.backends.deadline import supervised
+from workers.store.backends.failures import supervised
 from workers.store.model import ArraySpec
 from workers.store.objects import NewObject, ObjectStore
 from workers.store.packed.chunks import (

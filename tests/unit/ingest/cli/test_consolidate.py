@@ -10,7 +10,7 @@ import pytest
 
 from ingest.cli import consolidate_follow
 from ingest.cli.consolidate_follow import Following
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from ingest.settings import load
 from tests.cli import Answer
 from workers.store.opening import open_objects, resolve

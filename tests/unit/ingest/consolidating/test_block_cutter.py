@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
-from ingest.reader.cubes.cube_columns import aggregated_steps
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
+from ingest.reader.step_statistics import aggregated_steps
 from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from workers.store.objects import ObjectStore
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
 from tests.cube_stores import (
     Fragile,
     Killed,

@@ -11,7 +11,7 @@ import zarr
 
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.dispatch.runners import in_threads
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from tests.cube_stores import NAMES, assert_is_what_is_committed, once, put
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
 from workers.store.consolidated import cubes
 from workers.store.objects import ObjectStore

@@ -7,7 +7,7 @@ import pytest
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.dispatch.runners import in_threads
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from tests.cube_stores import (
     NAMES,
     SMALL,

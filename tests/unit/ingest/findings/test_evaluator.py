@@ -5,7 +5,7 @@ import pytest
 import ingest
 from ingest.api import DumpStore
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
-from ingest.findings.evaluator import SeriesEvaluator
+from ingest.findings.stored import SeriesEvaluator
 from tests.rule_sets import consolidated, only, put
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable

@@ -5,8 +5,8 @@ import pytest
 import ingest
 from ingest.api import DumpStore
 from ingest.findings import history
-from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import SeriesRules
+from ingest.findings.stored import SeriesEvaluator
 from ingest.reader.catalog import Catalog
 from tests.rule_sets import only, put
 from workers.store.model import Evaluated

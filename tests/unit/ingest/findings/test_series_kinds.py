@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ingest
 from ingest.findings.backtest import backtest
 from ingest.findings.history import StepValues, StepWindow
-from ingest.findings.series import KINDS
+from ingest.findings.series_kinds import KINDS
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.rule_sets import only, steps_that_fire

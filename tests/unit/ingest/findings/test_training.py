@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.findings.history import StepValues, StepWindow
-from ingest.findings.series import KINDS
+from ingest.findings.series_kinds import KINDS
 from tests.rule_sets import only
 from workers.arrays.digest import digest
 from workers.arrays.statistics import FIELDS, summarise

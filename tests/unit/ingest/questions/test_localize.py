@@ -12,7 +12,7 @@ from ingest.questions.localize import localize, named_steps
 from tests.made_runs import Values
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.arrays.block_digests import BLOCK_NBYTES
+from workers.arrays.digest import BLOCK_NBYTES
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.opening import open_objects, resolve

@@ -8,7 +8,7 @@ import pytest
 from ingest.questions import plot
 from ingest.questions.heatmap import heatmap, heatmap_figure
 from ingest.questions.question import Table
-from ingest.questions.trend_figure import Line, trend_figure
+from ingest.questions.trend import Line, trend_figure
 from tests.replicas import Replicas
 from workers.errors import UsageError
 

@@ -9,8 +9,7 @@ import pytest
 
 import ingest
 from ingest.questions import plot
-from ingest.questions.trend import TrendAnswer, lines_of, trend
-from ingest.questions.trend_figure import Line, trend_figure
+from ingest.questions.trend import Line, TrendAnswer, lines_of, trend, trend_figure
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import gappy_replicas

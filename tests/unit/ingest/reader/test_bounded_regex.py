@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.reader.bounded_regex import BoundedPattern
+from ingest.questions.name_pattern import BoundedPattern
 from workers.errors import UsageError
 
 

@@ -4,8 +4,7 @@ import json
 import math
 from typing import Any
 
-from ingest.findings.incidents import Incident
-from ingest.findings.incidents.incident import IncidentKind
+from ingest.findings.incident import Incident, IncidentKind
 from ingest.reporting.webhook import incident_payload, payload
 from workers.store.model import Finding
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.arrays.arrangements import StridedView, elements_of, gather, inflate, span_nbytes
 from workers.arrays.dtypes import from_name, from_npy_descr
-from workers.arrays.strided import StridedView, elements_of, gather, inflate, span_nbytes
 
 FLOAT = from_name("float32")
 

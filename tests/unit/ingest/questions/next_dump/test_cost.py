@@ -1,7 +1,6 @@
 """What a dump costs, by the sizes of tensors in the nearest rank and step of the store."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,10 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.dump_configs.checking.check import CheckedConfig, check_text
-from ingest.questions.next_dump.estimate import DumpCost, DumpTime, Sizes, dump_cost
-from ingest.questions.next_dump.suspicion import OperatorId
+from ingest.questions.dump_cost import DumpCost, OperatorId, dump_cost
 from tests.guide_configs import mindspore
-from tests.made_runs import numbers
-from tests.pipeline import ingest_directly
-from tests.pt_files import pt_bytes
 
-COST = DumpCost(10, 1024, 5, 2, None, None, ())
+COST = DumpCost(10, 1024, 5, 2, None, ())
 
 
 @pytest.fixture(scope="module")
@@ -56,32 +51,3 @@ def test_a_configuration_costs_what_its_operators_have_in_the_store(store: DumpS
 
 
 MUL, ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")
-
-
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ((1.0, 2.5, 2.5, 4.0), DumpTime(3.0)),
-        (
-            (4.0, 2.0, 3.0, 1.0),
-            DumpTime(None, "the times of the files are not in order of execution: they were copied"),
-        ),
-        (
-            (1.0, 1.0, 1.0, 1.0),
-            DumpTime(None, "the files of a step have the same time, or there is only one"),
-        ),
-    ],
-)
-def test_files_without_timestamps_tell_by_their_own_times(
-    tmp_path: Path, times: tuple[float, ...], expected: DumpTime
-) -> None:
-    """As those of SGLang's dumper, in the order of its index."""
-    directory = tmp_path / "dump/dump_20260101_000000_000000"
-    directory.mkdir(parents=True)
-    for index, seconds in enumerate(times):
-        path = directory / f"step=0___rank=0___dump_index={index}___name=t{index}.pt"
-        path.write_bytes(pt_bytes(numbers(index, 1)))
-        at = 1_700_000_000_000_000_000 + int(seconds * 1e9)
-        os.utime(path, ns=(at, at))
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    assert Sizes(open_store(tmp_path / "run.zarr"), "sglang").time_of_step(0, 0) == expected

@@ -8,9 +8,9 @@ import pytest
 
 import ingest
 from ingest.api import DumpStore, open_store, origin
-from ingest.questions.next_dump.suspicion import (
+from ingest.questions.dump_cost import OperatorId
+from ingest.questions.next_dump import (
     InnerCalls,
-    OperatorId,
     Suspect,
     Suspicion,
     inner_calls,

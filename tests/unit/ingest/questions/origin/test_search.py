@@ -11,7 +11,7 @@ import ingest
 from ingest import open_store
 from ingest.questions.origin.answer import OriginAnswer, OriginTensor
 from ingest.questions.origin.calls import bad_numbers
-from ingest.questions.origin.suspects import Suspects
+from ingest.questions.origin.roots import Suspects
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from tests.cli import strict_json
 from tests.damages import flip, only

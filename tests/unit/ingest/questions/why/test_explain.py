@@ -11,8 +11,15 @@ import pytest
 
 import ingest
 from ingest.identities.operators import plain_name
-from ingest.questions.why import WhyAnswer, WhyElement, WhyReason, explain
-from ingest.questions.why.definitions import ELEMENTWISE, reasons_of, reasons_of_rows
+from ingest.questions.why import (
+    ELEMENTWISE,
+    WhyAnswer,
+    WhyElement,
+    WhyReason,
+    explain,
+    reasons_of,
+    reasons_of_rows,
+)
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, Values, numbers
 from tests.npy_files import MadeDump

@@ -1,12 +1,11 @@
 """Graphs that GE writes as text: edges, the operators that were fused, and which graph trains."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 import ingest
-from ingest.reader.context.ge_graph import ModelOutput, _Parser, choose_training_graph, parse_ge_graph
+from ingest.reader.context.ge_graph import ModelOutput, _Parser, parse_ge_graph
 from ingest.reader.context.ir import IrSource
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump
@@ -207,37 +206,3 @@ def test_the_graph_tells_who_wrote_an_input_that_holds_other_bytes(
     assert (origin.op_name, origin.fused_from) == ("add_bias_fused", ("bert/add", "bert/bias"))
     assert "  fused from bert/add, bert/bias" in str(origin).splitlines()
     assert origin.to_dict()["fused_from"] == ["bert/add", "bert/bias"]
-
-
-def built(name: str, op_type: str) -> bytes:
-    return f'graph {{\n  name: "{name}"\n  op {{\n    name: "x"\n    type: "{op_type}"\n  }}\n}}\n'.encode()
-
-
-def asked(*models: str) -> bytes:
-    entries = [{"model_name": model, "layer": ["x"]} for model in models]
-    return json.dumps({"dump": {"dump_list": [*entries, {}, 3], "dump_path": "/d"}}).encode()
-
-
-@pytest.mark.parametrize(
-    ("candidates", "graphs", "configurations", "name", "rule"),
-    [
-        ({"a": 1}, [], [], "a", "the only graph of the step"),
-        ({}, [], [], None, "no graph"),
-        (
-            {"a": 9, "ge_default_1": 1},
-            [built("a", "Add"), built("ge/default.1", "IteratorV2"), built("c", "GetNext"), b"graph {\n}"],
-            [asked("a")],
-            *("ge_default_1", "named like the built graph with an iterator"),
-        ),
-        ({"a": 9, "b": 1}, [built("b", "Add")], [], "b", "named like the only built graph of the step"),
-        ({"a": 9, "b": 1}, [], [asked("b", "z")], "b", "the only graph that the dump configuration names"),
-        ({"a": 9, "b": 1}, [], [asked("a", "b")], "a", "the graph with the most tensors"),
-        ({"a": 9, "b": 1}, [b"\xff"], [b"{", b"[1]", b"[" * 100_000], "a", "the graph with the most tensors"),
-        ({"a": 9, "b": 9}, [], [], None, "nothing tells them apart"),
-    ],
-)
-def test_training_graph_is_chosen_by_the_first_rule_that_decides(
-    candidates: dict[str, int], graphs: list[bytes], configurations: list[bytes], name: str | None, rule: str
-) -> None:
-    chosen = choose_training_graph(candidates, graphs, configurations)
-    assert (chosen.name, chosen.rule, chosen.candidates) == (name, rule, candidates)

@@ -12,7 +12,7 @@ from ingest.reader.context import Context, context_of
 from ingest.reader.context.files import Frame
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 
 _ONE = np.ones(2, np.float32)
@@ -75,7 +75,6 @@ def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> 
     assert context.position(tensor) is None
     assert context.kernel_args(tensor) is None
     assert context.parent(tensor) is None
-    assert context.training_graph(0).name == "Net"
     assert not context.problems
 
 
@@ -86,19 +85,6 @@ def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
     line = context_of(opened, 1).source_line(opened.tensors(rank=1, step=0)[0])
     assert line is not None
     assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
-
-
-def test_the_graph_that_was_built_trains(made: MadeDump, store: Path) -> None:
-    for net, count in (("ge_default_1", 1), ("init", 2)):
-        for slot in range(count):
-            (made.directory(net=net) / tensor_name(slot=slot)).write_bytes(npy_bytes(_ONE))
-    context, _ = _open(made, store)
-    assert context.training_graph(0).name == "init"
-
-    _add(made, "rank_0/ge_proto_00001_Build.txt", 'graph {\n  name: "ge/default_1"\n  op: "IteratorV2"\n}\n')
-    context, _ = _open(made, store)
-    assert context.training_graph(0).name == "ge_default_1"
-    assert context.training_graph(0).candidates == {"ge_default_1": 1, "init": 2}
 
 
 @pytest.mark.parametrize(

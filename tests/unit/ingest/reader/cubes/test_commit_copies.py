@@ -8,7 +8,7 @@ import pytest
 
 import ingest
 from bench.steps import CountingStore
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 from tests.cube_stores import once, put
 from workers.model import StepKey
 from workers.store import commit

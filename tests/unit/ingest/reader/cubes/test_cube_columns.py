@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from ingest.reader.cubes import cube_reader
-from ingest.reader.cubes.conditions import ConsolidatedCubes, open_cubes
-from ingest.reader.cubes.cube_columns import aggregated_steps, narrow_blocks
+from ingest.reader import cube_reader
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
+from ingest.reader.step_statistics import aggregated_steps, narrow_blocks
 from tests.cube_stores import NAMES, once, put
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS, STATISTICS, aggregated, default_aggregate, parts_of

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.api import ConsolidatedCubes, DumpStore
-from ingest.reader.cubes.conditions import find
+from ingest.reader.cube_conditions import find
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ingest.api import ConsolidatedCubes, DumpStore
-from ingest.reader.cubes.conditions import open_cubes
+from ingest.reader.cube_conditions import open_cubes
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.cubes.conditions import sketches_of_step
+from ingest.reader.cube_conditions import sketches_of_step
 from ingest.reader.step_tables import read_entries
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.cubes import conditions as cube_conditions
+from ingest.reader import cube_conditions
 from tests.cube_stores import once
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

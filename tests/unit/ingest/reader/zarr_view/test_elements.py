@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ingest
 from ingest.reader import array_like
-from ingest.reader.zarr_view.elements import ViewArray, chunk_shape
+from ingest.reader.zarr_nodes import ViewArray, chunk_shape
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -41,7 +41,7 @@ def test_types_that_zarr_lacks_are_shown_by_their_values(
         [Tensor(payload, DATA_TYPES[e.name], (2, len(payload) * 8 // e.bits // 2)) for e in elements],
     )
     ingest_directly(made.root, store)
-    monkeypatch.setattr("ingest.reader.zarr_view.elements.CHUNK_NBYTES", piece_nbytes)
+    monkeypatch.setattr("ingest.reader.zarr_nodes.CHUNK_NBYTES", piece_nbytes)
     opened = ingest.open_store(store)
     tensors = opened.tensors()
     assert [tensor.dtype for tensor in tensors] == list(CANN_TYPES)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import MemoryStore
 
-from ingest.reader.zarr_view.nodes import escape
-from ingest.reader.zarr_view.tensor_view import TensorView
+from ingest.reader.zarr_nodes import escape
+from ingest.reader.zarr_view import TensorView
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.zarr_views import PROTOTYPE, array_at, collected, read_object, view_of

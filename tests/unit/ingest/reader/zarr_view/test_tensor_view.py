@@ -78,7 +78,7 @@ def test_any_tensor_comes_back_bit_for_bit(
     (tensor,) = store.tensors()
     expected = tensor.read()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ingest.reader.zarr_view.elements.CHUNK_NBYTES", piece_nbytes)
+        patch.setattr("ingest.reader.zarr_nodes.CHUNK_NBYTES", piece_nbytes)
         array = only_array(store.as_zarr())
         values = np.asarray(array[...])
     if values.ndim > expected.ndim:

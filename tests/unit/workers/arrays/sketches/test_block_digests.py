@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.block_digests import BLOCK_NBYTES, RunningBlockDigests, blocks_of, differing_runs
+from workers.arrays.digest import BLOCK_NBYTES, RunningBlockDigests, blocks_of, differing_runs
 
 PAYLOAD = np.random.default_rng(0).bytes(3 * BLOCK_NBYTES + 100)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.arrays.compiled.histogram_loops import BINS, LOWEST_EXPONENT
+from workers.arrays.compiled.kernel_loops import BINS, LOWEST_EXPONENT
 from workers.arrays.dtypes import format_named
 from workers.arrays.histogram import Bounds, Histogram, HistogramTable, losses
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.compiled.histogram_loops import BINS
+from workers.arrays.compiled.kernel_loops import BINS
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics
 

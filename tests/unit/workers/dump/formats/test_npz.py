@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.strided import elements_of, inflate
+from workers.arrays.arrangements import elements_of, inflate
 from workers.dump.formats import npz
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader
 from workers.dump.formats.npz import read_headers

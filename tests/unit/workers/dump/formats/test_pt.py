@@ -34,8 +34,8 @@ from tests.pt_files import (
     text,
     tuple_of,
 )
+from workers.arrays.arrangements import elements_of
 from workers.arrays.statistics import summarise
-from workers.arrays.strided import elements_of
 from workers.dump.formats import assembly, pt_tree
 from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated

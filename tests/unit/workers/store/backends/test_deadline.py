@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from workers.store.backends.deadline import NoAnswer, call_within, made_progress, supervised
+from workers.store.backends.failures import NoAnswer, call_within, made_progress, supervised
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -8,7 +8,7 @@ import ingest
 from ingest.reader.step_tables import read_entries
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.arrays.block_digests import RunningBlockDigests
+from workers.arrays.digest import RunningBlockDigests
 from workers.store.sketches import BLOCK_TABLE as TABLE
 from workers.store.sketches import blocks_by_digest as by_digest
 from workers.store.sketches import distinct_payloads as distinct

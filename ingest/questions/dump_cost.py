@@ -1,4 +1,4 @@
-"""How many files and bytes a dump of some operators, or of a configuration, will have, and how long it takes.
+"""How many files and bytes a dump of some operators, or of a configuration, will have.
 
 Of each operator, the dump in the store tells the size of its tensors: of the same rank and step if it has
 them, else of the nearest. Steps whose index is damaged are passed over.
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ingest.disk.space import DiskSpace, space_at
+from ingest.disk.space import space_at
 from ingest.dump_configs.checking.check import CheckedConfig
 from ingest.dump_configs.model import AskedDump
-from ingest.questions.next_dump.suspicion import OperatorId
 from ingest.reader.catalog import Catalog
 from ingest.reader.operator_kinds import is_parameter
 from ingest.reader.step import Step
@@ -33,10 +32,17 @@ from workers.store.model import RowKind
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
 _OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1850, "sglang": 2000, "te": 2000}
 _OVERHEAD_OF_DUMP_DATA = 96
-#: The share of files that must not be older than the one before: some systems write in several threads.
-_IN_ORDER = 0.8
 #: Bytes of an element of which the type is not known.
 _USUAL_ITEMSIZE = 4
+
+
+class OperatorId(NamedTuple):
+    """An operator, whichever of its calls."""
+
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +54,6 @@ class Amount:
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.files + other.files, self.nbytes + other.nbytes)
-
-
-@dataclass(frozen=True, slots=True)
-class DumpTime:
-    """How long dumping took."""
-
-    seconds: float | None
-    unknown: str = ""
-    """Why it is not known; "" if it is."""
 
 
 def readable_step(store: Catalog, rank: int, step: int) -> Step | None:
@@ -115,27 +112,6 @@ class Sizes:
                 if operators is None or name[:3] in names:
                     total += amount
         return total
-
-    def time_of_step(self, rank: int, step: int) -> DumpTime:
-        """Return how long the dump of a step took, from its first tensor to its last."""
-        nearest = self._nearest(rank, step)
-        if nearest is None:
-            return DumpTime(None, "the store has no step")
-        tables = nearest.tables
-        rows = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
-        if not len(rows):
-            return DumpTime(None, "the store has statistics alone, which do not tell what elements take")
-        stamps = tables.number("timestamp")[rows]
-        if len(known := stamps[stamps > 0]) > 1 and (span := int(known.max() - known.min())):
-            return DumpTime(span / 1e6)
-        times = tables.number("mtime_ns")[rows]
-        span = int(times.max() - times.min())
-        if not span:
-            return DumpTime(None, "the files of a step have the same time, or there is only one")
-        # Rows are in order of execution, and so are the times of files that nobody copied.
-        if np.mean(np.diff(times) >= 0) < _IN_ORDER:
-            return DumpTime(None, "the times of the files are not in order of execution: they were copied")
-        return DumpTime(span / 1e9)
 
     def of_step(self, rank: int, step: int) -> Amounts:
         """Return how much each operator dumps in a step: by graph, type, name, and `io`."""
@@ -210,14 +186,10 @@ class DumpCost(Plain):
     steps: int | None
     """The number of steps; None for all, however many the job has."""
     ranks: int
-    seconds: float | None
-    """What dumping adds to a step; None if the store does not know how long dumping took."""
     free_nbytes: int | None
     """What is free where the dump goes; None if that is not a directory of this host."""
     unknown: tuple[str, ...]
     """Entries that fit no operator in the store."""
-    seconds_unknown: str = ""
-    """Why the time is not known; "" if it is."""
 
     @property
     def full_disk_after(self) -> int | None:
@@ -245,27 +217,18 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
             f"{store.url}: nothing to estimate with", hint="The store must have steps of this job."
         )
     ranks = sizes.ranks if asked.devices is None else sorted(asked.devices.intersection(sizes.ranks))
-    near = max((key for key in store.keys if key.step is not None), key=lambda key: key.order)
-    step = near.step or 0
+    step = max((key for key in store.keys if key.step is not None), key=lambda key: key.order).step or 0
     amount = _amount(asked, sizes, ranks, step)
-    whole, took = sizes.of(None, [near.rank], [step]), sizes.time_of_step(near.rank, step)
-    part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
-    space = _space_of(asked.directory)
+    is_here = asked.directory.startswith("/")
+    space = space_at(_existing(Path(asked.directory))) if is_here else None
     return DumpCost(
         files=amount.files,
         nbytes=amount.nbytes,
         steps=None if asked.steps is None else len(asked.steps),
         ranks=len(ranks),
-        seconds=None if took.seconds is None else took.seconds * part,
         free_nbytes=None if space is None else space.free_nbytes,
         unknown=tuple(_unknown(asked, sizes.of_step(sizes.ranks[0], step))),
-        seconds_unknown=took.unknown,
     )
-
-
-def _space_of(directory: str) -> DiskSpace | None:
-    """Return the room where the dump goes; None if that is not a directory of this host."""
-    return space_at(_existing(Path(directory))) if directory.startswith("/") else None
 
 
 def _unknown(asked: AskedDump, amounts: Amounts) -> Iterator[str]:
@@ -276,7 +239,6 @@ def _unknown(asked: AskedDump, amounts: Amounts) -> Iterator[str]:
 
 
 def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:
-    """Return how much is dumped in one step of these ranks."""
     amount = Amount()
     for rank in ranks:
         for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():
@@ -292,7 +254,6 @@ def _is_asked(asked: AskedDump, op_type: str, op_name: str, io: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """Return the directory, or the nearest one above it that exists."""
     while not os.path.isdir(path) and path != path.parent:  # noqa: PTH112  (False where it may not be read)
         path = path.parent
     return path
@@ -300,11 +261,9 @@ def _existing(path: Path) -> Path:
 
 def _cost_lines(cost: DumpCost) -> Iterator[str]:
     steps = "each step" if cost.steps is None else f"each of {counted(cost.steps, 'step')}"
-    unknown = f"; time not known: {cost.seconds_unknown}" if cost.seconds_unknown else ""
-    time = unknown if cost.seconds is None else f", about {cost.seconds:.1f} s"
     yield (
         f"  {steps}: about {counted(cost.files, 'file')}, {human_bytes(cost.nbytes)} on "
-        f"{counted(cost.ranks, 'rank')}{time}"
+        f"{counted(cost.ranks, 'rank')}"
     )
     if cost.free_nbytes is not None:
         after = cost.full_disk_after

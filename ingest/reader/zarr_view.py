@@ -17,7 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.zarr_view.nodes import NodeTree, ShownSteps
+from ingest.reader.zarr_nodes import NodeTree, ShownSteps
 from workers.store import zarr_dtypes
 from workers.store.commit import Commit
 from workers.store.model import StoreAddress

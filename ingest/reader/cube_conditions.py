@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.choice import format_ranges
-from ingest.reader.cubes.cube_reader import CubeReader, counted_tensors, read_cubes, with_nan
+from ingest.reader.cube_reader import CubeReader, counted_tensors, read_cubes, with_nan
 from ingest.reader.tensor_filter import AxisColumns, BlockFilter, FilterFields
 from workers.arrays.filter import BoundedColumn, Filter
 from workers.arrays.statistics import FIELDS
@@ -216,7 +216,6 @@ class _Search:
 
 
 def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the statistics that the columns of a condition need."""
     # Whether it is a single number decides about the role of a tensor.
     needed = {*names, *(["count"] if "role" in names else [])}
     return tuple(name for name in FIELDS if name in needed)
@@ -292,7 +291,6 @@ def _asks_of_values(condition: BlockFilter) -> bool:
 
 
 def _by_number(steps: Iterable[Step]) -> dict[int, dict[int, Step]]:
-    """Return steps by their number and their rank, without run files."""
     by_number: dict[int, dict[int, Step]] = {}
     for step in steps:
         if step.key.step is not None:

@@ -317,7 +317,6 @@ class CubeReader:
         return values
 
     def _shape_of_steps(self, layout: ArrayLayout) -> tuple[int, ...]:
-        """Return the shape of one block of steps of an array."""
         lengths = {"rank": self.state.ranks, "tensor": self.state.tensors, "statistic": len(STATISTICS)}
         return (layout.chunk[0], *(lengths[axis] for axis in layout.dimensions[1:]))
 
