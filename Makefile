@@ -96,9 +96,7 @@ generated: setup ## Update all generated files: decoder of DumpData, dashboard, 
 		--proto_path . --python_out . --pyi_out . workers/dump/formats/dump_data.proto
 	@$(BIN)/python deploy/grafana/make_dashboard.py
 	@$(BIN)/python helm/generate.py
-	@$(BIN)/python -m ingest.layouts.table --write
-	@$(BIN)/python -m workers.rules.table --write
-	@$(BIN)/python -m workers.rules.ready --write
+	@$(BIN)/python docs/tables.py --write
 	@$(BIN)/python deploy/sizing.py --write
 
 chart: setup ## Update the generated parts of the Helm chart: schema, README, alerts, dashboards

@@ -19,8 +19,8 @@ from bench.load import Load, build
 from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
+from ingest.service.offering import ServiceOptions
 from ingest.service.one_shot import ingest_once
-from ingest.service.options import ServiceOptions
 from ingest.service.service import Service
 from ingest.settings import Settings
 from ingest.steps.decide import CompletenessPolicy, StepPolicy

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from workers.rules.load import load_rules
-from workers.rules.schema import MODELS
+from workers.rules.schema import MODELS, load_rules
 
 Schema: TypeAlias = dict[str, Any]
 #: Fields whose schema also has to permit what their validators convert.

@@ -4,7 +4,7 @@
 this module loads all of them at once, which takes two seconds.
 """
 
-from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
+from ingest.dump_configs.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
@@ -14,8 +14,8 @@ from ingest.findings.should_stop import should_stop
 from ingest.findings.tables import export_tables
 from ingest.findings.waiting import Waited, wait
 from ingest.page.library import token
-from ingest.page.report import report
 from ingest.page.sheet import window
+from ingest.page.views.incidents import report
 from ingest.page.watchers import watchers
 from ingest.questions.audit import AuditAnswer, audit
 from ingest.questions.audit_budget import audit_budget
@@ -55,12 +55,18 @@ from ingest.recording.recorder import Recorder
 from ingest.repairing.run import repair
 from ingest.repairing.work import RepairReport
 from ingest.service.live_watcher import LiveWatcher
-from ingest.store_gc.execute import GcReport, apply_gc, plan_gc
+from ingest.store_gc.execute import (
+    GcReport,
+    RecompressPlan,
+    RecompressReport,
+    apply_gc,
+    plan_gc,
+    plan_recompress,
+    recompress_store,
+)
 from ingest.store_gc.plan import GcPlan, GcPolicy
-from ingest.store_gc.recompress import RecompressPlan, RecompressReport, plan_recompress, recompress_store
-from ingest.wiring.consolidation import consolidate
+from ingest.wiring.consolidation import SketchReport, consolidate, sketch
 from ingest.wiring.services import ingest_dump
-from ingest.wiring.sketching import SketchReport, sketch
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
-from ingest.disk.pressure import parse_threshold
+from ingest.disk import parse_threshold
 from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, RECORD_VARIABLE, TOKEN_VARIABLE
 from workers.errors import UsageError
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url

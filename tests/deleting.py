@@ -8,7 +8,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.one_shot import Report, ingest_once
 from tests.fake_client import FakeClient
 from tests.services import Heard, make_service
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 
 class Run:

@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from ingest.store_gc.inventory import Extent, Generation, Inventory, StepInventory
-from ingest.store_gc.plan import GcPolicy
+from ingest.store_gc.plan import Extent, GcPolicy, Generation, Inventory, StepInventory
 from workers.model import StepKey
 
 NOW = 1_800_000_000.0

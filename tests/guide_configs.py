@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ingest.dump_configs.checking.check import check_text
+from ingest.dump_configs.check import check_text
 from ingest.dump_configs.model import Severity
 
 COMMON: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 from ingest.layouts.base import Description, Listing
 from ingest.planning.inspection import Inspected, Inspection
 from ingest.planning.plan import fingerprint
-from ingest.steps.difference import CommittedFiles
+from ingest.steps.committed import CommittedFiles
 from ingest.steps.state import StepState
 from workers.model import SourceFile, StepKey
 from workers.store import metadata

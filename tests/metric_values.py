@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from ingest.layouts.base import Listing
-from ingest.watching.watcher import DumpState
+from ingest.steps.watcher import DumpState
 from workers.model import SourceFile, StepKey
 
 NOW = 1_800_000_000.0

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import ingest
-from ingest import OriginAnswer
+from ingest.questions.origin.answer import OriginAnswer
 from tests.made_runs import numbers
 from tests.pipeline import ingest_directly
 

@@ -29,7 +29,7 @@ from tests.pipeline import ingest_directly
 from tests.served_watcher import served_watcher
 from tests.servers.browser import Chromium, Visitor
 from tests.sharded_net import LAYOUT, Config, simulate, write
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 #: The width at which GitHub and the documentation show a picture.

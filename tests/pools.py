@@ -13,7 +13,7 @@ from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.reader.verifying import verify
-from ingest.service.shared_tensors import SharedTensors
+from ingest.service.offering import SharedTensors
 from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from workers.model import StepKey

@@ -13,8 +13,7 @@ from tests.replicas import Replicas
 from workers.arrays.digest import digest
 from workers.arrays.statistics import summarise
 from workers.model import StepKey
-from workers.rules.load import rule_set
-from workers.rules.schema import RULE
+from workers.rules.schema import RULE, rule_set
 from workers.rules.step import evaluate
 from workers.rules.values import RuleSet
 from workers.store.model import Evaluated

@@ -9,11 +9,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from ingest.disk.pressure import Pressure
-from ingest.disk.space import DiskSpace
+from ingest.disk import DiskSpace, Pressure
 from ingest.metrics import WatcherMetrics, serve
-from ingest.service.explaining import LiveSteps
 from ingest.service.live_watcher import PATH
+from ingest.service.one_shot import LiveSteps
 from ingest.service.service import Service
 from tests.servers.process import free_port
 from tests.services import make_service

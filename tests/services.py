@@ -10,11 +10,11 @@ from distributed import Client
 
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
+from ingest.service.offering import ServiceOptions
 from ingest.service.one_shot import Report, ingest_once
-from ingest.service.options import ServiceOptions
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.watching.watcher import QuietClock
+from ingest.steps.watcher import QuietClock
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump
 from workers.events import Event, Observer

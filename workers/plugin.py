@@ -21,7 +21,7 @@ from workers import events
 from workers.arrays.compiled import kernels
 from workers.host.heartbeat import answer_watchdog
 from workers.host.paths import check_scratch
-from workers.host.steady_clock import steady_dask
+from workers.host.resources import steady_dask
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()

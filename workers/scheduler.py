@@ -15,7 +15,7 @@ import distributed.scheduler
 from distributed import Scheduler
 
 from workers.host.heartbeat import answer_watchdog
-from workers.host.steady_clock import steady_dask
+from workers.host.resources import steady_dask
 
 #: By default, Dask keeps the last 1000 messages of each connection. Ours contain plans of up to 1 MB each.
 MESSAGES_KEPT: Mapping[str, Any] = {"distributed.admin.low-level-log-length": 10}

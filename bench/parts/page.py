@@ -34,7 +34,7 @@ from tests.pipeline import ingest_directly
 from tests.servers.ceph import CephS3
 from tests.servers.process import free_port, http_get, listens
 from workers.model import MIB
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.opening import open_objects, resolve
 
 #: Numbers of ranks, steps and tensors; with `--quick`.

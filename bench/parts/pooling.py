@@ -28,7 +28,7 @@ from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.reader.verifying import verify
-from ingest.service.shared_tensors import SharedTensors
+from ingest.service.offering import SharedTensors
 from workers.model import StepKey
 from workers.store.backends.wrappers import ObservedObjects
 from workers.store.model import Grid, Origin, StoreAddress

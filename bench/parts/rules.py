@@ -13,7 +13,7 @@ from bench.stages import Stages, ingest_here
 from bench.steps import make_tables
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.rules.step import evaluate
 from workers.rules.values import RuleSet
 

@@ -309,14 +309,12 @@ def _places(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of outputs of an operator."""
     for output in value.get("outputs") or ():
         if isinstance(output, dict) and isinstance(output.get("name"), str):
             yield output["name"]
 
 
 def _pruned(value: Any) -> Any:
-    """Return a value without what is None or empty inside of it."""
     if isinstance(value, Mapping):
         members = {str(key): _pruned(member) for key, member in value.items()}
         return {key: member for key, member in members.items() if member not in (None, "", [], {})}

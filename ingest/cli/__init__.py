@@ -1,6 +1,6 @@
-"""The command line: a module for each command, and modules that commands share.
+"""The command line: modules of commands, and modules that commands share.
 
-app.py        the table of commands, and `main`
+app.py        the table of commands, with the module that each is in, and `main`
 question.py   a command of each question
 options.py    options and arguments that several commands have; settings, and the store that they name
 printing.py   tables, JSON, messages and files
@@ -12,8 +12,8 @@ that the command imports when it runs: `gc_run.py`, `compare_report.py` and so o
 
 from __future__ import annotations
 
+import gc
 import signal
-from gc import freeze, get_threshold, set_threshold  # `gc` is a module of this package, once it is imported
 
 __all__ = ["GC_OBJECTS", "main"]
 
@@ -25,7 +25,7 @@ GC_OBJECTS = 200_000
 
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
-    set_threshold(GC_OBJECTS, *get_threshold()[1:])
+    gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the command handles it: Python's own handler would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -34,4 +34,4 @@ def main() -> None:
     try:
         run()
     finally:
-        freeze()  # the interpreter would look for garbage once more before it ends
+        gc.freeze()  # the interpreter would look for garbage once more before it ends

@@ -179,14 +179,29 @@ def load_command(name: str) -> Any:
     """Import a command of the table and return it as typer runs it."""
     if name in QUESTIONS:
         return _single(name, command_of(question_named(name)))
-    module = import_module(f"ingest.cli.{name}")
-    if hasattr(module, "app"):  # it has sub-commands of its own
-        module.app.info.cls = HelpfulGroup
-        for registered in module.app.registered_commands:
+    declared = declared_command(name)
+    if isinstance(declared, typer.Typer):  # it has sub-commands of its own
+        declared.info.cls = HelpfulGroup
+        for registered in declared.registered_commands:
             registered.cls = HelpfulCommand
-            registered.help = registered.help or _flowing(registered.callback.__doc__)
-        return typer.main.get_command(module.app)
-    return _single(name, module.command)
+            registered.help = registered.help or _flowing(registered.callback.__doc__ or "")
+        return typer.main.get_command(declared)
+    return _single(name, declared)
+
+
+#: By command: the module that it shares with others; the rest have modules of their names.
+_SHARED_MODULES = {
+    **dict.fromkeys(("verify", "repair", "consolidate", "sketch", "gc"), "maintain"),
+    **dict.fromkeys(("doctor", "check", "skill", "rules", "config"), "set_up"),
+    **dict.fromkeys(("ingest", "watch"), "fill"),
+    **dict.fromkeys(("serve", "mcp", "report", "next", "wait"), "ask"),
+}
+
+
+def declared_command(name: str) -> Any:
+    """Import a command that is not a question: its function, or an app if it has sub-commands."""
+    module = import_module(f"ingest.cli.{_SHARED_MODULES.get(name, name)}")
+    return getattr(module, f"{name}_app", None) or getattr(module, f"{name}_command")
 
 
 def _single(name: str, command: Callable[..., None]) -> Any:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @takes_tensor_options
-def command(
+def compare_command(
     a: Annotated[
         str, typer.Argument(metavar="A", help="STORE, STORE@RANK, STORE@RANK,STEP, or a dump directory.")
     ],

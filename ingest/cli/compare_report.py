@@ -82,7 +82,6 @@ def _print_counts(comparison: Comparison) -> None:
 
 
 def _print_layout(comparison: Comparison) -> None:
-    """Print how many tensors ranks hold in which way."""
     known = {certainty for _, certainty in comparison.layout}
     certainties = [certainty for certainty in Certainty if certainty in known]
     rows = [

@@ -5,28 +5,70 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from ingest.cli.consolidate_report import say_consolidated
-from ingest.cli.printing import say
-from ingest.consolidating.consolidator import LastFindings, StepsConsolidated
+from ingest.cli.printing import print_json, say
+from ingest.consolidating.consolidator import Consolidator, LastFindings, StepsConsolidated
 from ingest.consolidating.lease import LeaseHeld
-from ingest.heartbeat import beat, tell_ready
 from ingest.metrics import ConsolidatorMetrics, Scrapes, serve
-from ingest.reporting.log_output import configure
-from ingest.reporting.logs import SeriesLog
-from ingest.reporting.reminders import Reminders
+from ingest.reader.choice import format_ranges
+from ingest.reader.text import counted
+from ingest.reporting.log_output import Reminders, configure
+from ingest.reporting.logs import SeriesLog, open_webhook
 from ingest.service.stopping import is_interrupted, left_s
 from ingest.settings import Settings
-from ingest.store_gc.last_run import GcWatch
+from ingest.store_gc.execute import GcWatch
 from ingest.wiring.consolidation import open_consolidator
 from ingest.wiring.stores import has_store, place_of_store
-from ingest.wiring.webhooks import open_webhook
 from workers import events
-from workers.errors import ClusterError, DumpIngestError, StoreUnavailable
+from workers.errors import ClusterError, StoreUnavailable
 from workers.events import Observer
-from workers.rules.load import load_rules
+from workers.host.heartbeat import beat, tell_ready
+from workers.rules.schema import load_rules
+
+if TYPE_CHECKING:
+    from workers.store.consolidated.cubes import CubeState
+
+
+_LISTS = ("appended", "rewritten", "waiting", "damaged")
+
+
+def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator, *, json: bool) -> None:
+    """Print what changed in the view, how large the view is, and what the rules found."""
+    state = consolidator.state()
+    if json:
+        _print_json(consolidated, state)
+    else:
+        _say_steps(consolidated, state)
+    for step in consolidated.findings:
+        if total := sum(step.result.totals.values()):
+            rules = ", ".join(f"{rule} {count}" for rule, count in step.result.totals.items())
+            say(f"step {step.step}: {total} ({rules}); `dump-ingest anomalies`", label="found")
+    for reason in consolidated.damaged:
+        say(reason, label="damaged", style="bold red")
+
+
+def _print_json(consolidated: StepsConsolidated, state: object) -> None:
+    findings = sum(sum(step.result.totals.values()) for step in consolidated.findings)
+    lists = {name: list(getattr(consolidated, name)) for name in _LISTS}
+    sizes = {name: getattr(state, name, 0) for name in ("steps", "ranks", "tensors")}
+    print_json({**lists, "findings": findings, **sizes})
+
+
+def _say_steps(consolidated: StepsConsolidated, state: CubeState | None) -> None:
+    changes = {
+        "steps added": consolidated.appended,
+        "steps rewritten": consolidated.rewritten,
+        "waiting for ranks": consolidated.waiting,
+    }
+    parts = [f"{change}: {format_ranges(steps)}" for change, steps in changes.items() if steps]
+    say("; ".join(parts) or "nothing is new")
+    if state is not None:
+        sizes = ((state.steps, "step"), (state.ranks, "rank"), (state.tensors, "tensor"))
+        say(f"the view has {', '.join(counted(count, noun) for count, noun in sizes)}")
+
 
 #: How often a process that stands by tries again.
 _STANDBY_S = 5.0
@@ -89,7 +131,10 @@ class Following:
         try:
             self._hold(stop, metrics, observers)
         except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
-            self._remind(exc)
+            reason = exc.message.partition(" (")[0]  # details in parentheses do not count
+            self._reminders.keep([reason])
+            if self._reminders.is_due(reason):
+                say(exc.message, label="waiting")
             metrics.lease(held=False)
             return False
         return True
@@ -126,10 +171,3 @@ class Following:
             if self.settings.finish and not is_interrupted(stop):
                 consolidator.patience_s = 0.0  # what has not come by now does not come any more
                 report(consolidator.once())
-
-    def _remind(self, error: DumpIngestError) -> None:
-        """Print why it stands by, and again every ten minutes; details in parentheses do not count."""
-        reason = error.message.partition(" (")[0]
-        self._reminders.keep([reason])
-        if self._reminders.is_due(reason):
-            say(error.message, label="waiting")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @takes_tensor_options
-def command(
+def export_command(
     store: StoreArgument = None,
     directory: Annotated[
         str | None,

@@ -22,10 +22,8 @@ from ingest.reader.text import counted, plain
 from ingest.reporting.log_output import configure
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc
-from ingest.store_gc.execute import Execution, GcDone, GcReport
-from ingest.store_gc.last_run import recorded
+from ingest.store_gc.execute import Execution, GcDone, GcReport, plan_recompress, recompress_store, recorded
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, parse_duration, shortly
-from ingest.store_gc.recompress import plan_recompress, recompress_store
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.store.packed.recompressing import Recompressed
@@ -148,7 +146,6 @@ _MAX_LEFT = 20
 
 
 def _cells(actions: Sequence[GcAction]) -> tuple[str, ...]:
-    """Return ranks, steps, number, objects and bytes of some actions."""
     return (
         _ranges({action.rank for action in actions if action.rank is not None}),
         _ranges({action.step for action in actions if action.rank is not None}),

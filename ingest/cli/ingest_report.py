@@ -1,4 +1,4 @@
-"""What `ingest` prints at its end, and the exit code that follows from it.
+"""What `ingest` prints while it runs and at its end, and the exit code that follows from it.
 
 What was asked for and is not in the store is named; with `--after-commit delete`, what was deleted in the
 dump, and why the rest stays.
@@ -7,9 +7,10 @@ dump, and why the rest stays.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
@@ -23,16 +24,26 @@ from ingest.cli.exits import (
     say_damaged,
 )
 from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.disk import DiskSeen
+from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
 from ingest.questions.missing import MissingItem, MissingItems
 from ingest.reader.step import summary_row
 from ingest.reader.text import counted, counted_steps, files_with_problems, plain, printable
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
-from ingest.steps.difference import FilesNotTaken
+from ingest.steps.committed import FilesNotTaken
 from ingest.steps.events import SourceKept
+from ingest.steps.watcher import DumpState
 from ingest.units import human_bytes
 from workers.errors import DumpIngestError
+from workers.events import Event
 from workers.store.model import SEVERITIES, CommitSummary
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from workers.tasks.model import ShardJob
+
 
 #: How many steps the table lists, and how many numbers a message lists.
 _MAX_ROWS = 24
@@ -111,7 +122,6 @@ def _say_skipped(report: Report) -> None:
 
 
 def _say_damaged(report: Report, store: str) -> None:
-    """Print which steps the store has only in part, and how to mend them."""
     say_damaged(report.damaged[:_MAX_ROWS])
     if report.damaged:
         count = counted(len(report.damaged), "step")
@@ -144,7 +154,6 @@ def _is_special(summary: CommitSummary) -> bool:
 
 
 def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) -> list[str]:
-    """Return the cells of a row: the totals of some commits."""
     columns = [
         (
             of.tensors + of.statistics_only,
@@ -240,7 +249,6 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _say_findings(report: Report, store: str) -> None:
-    """Print how much rules found, and which rules could not be evaluated."""
     counts: Counter[str] = Counter()
     failed: dict[str, str] = {}
     for summary in report.commits:
@@ -375,3 +383,89 @@ def _say_items(items: Sequence[MissingItem]) -> None:
         say(f"  {what} {item.name}{rank}" + (f": {item.reason}" if item.reason else ""))
     if items[_MAX_ITEMS:]:
         say(f"  and {len(items) - _MAX_ITEMS} more")
+
+
+#: Over how many seconds speed and remaining time are taken: all of them, because results come in bursts.
+_SPEED_OVER_S = 1e9
+
+
+def progress_bar() -> Progress:
+    """Return a bar of bytes and files for stderr, which draws nothing if that is not a terminal."""
+    from rich import progress  # deferred: takes 0.04 s, for terminals only
+
+    from ingest.cli.consoles import err  # deferred: the same
+
+    return progress.Progress(
+        progress.TextColumn("[bold]{task.description}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[files]} files"),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=err,
+        disable=not err.is_terminal,
+        transient=True,
+        speed_estimate_period=_SPEED_OVER_S,
+    )
+
+
+class IngestProgress:
+    """A progress bar, if there is one; messages about retries and a full disk in any case."""
+
+    def __init__(self, bar: Progress | None = None) -> None:
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("listing", total=None, files=0)
+        self._done_bytes = self._done_files = self._committed_bytes = 0
+        self._printed: set[str] = set()
+        """The kinds of messages that were printed: each is printed once."""
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @classmethod
+    def on_stderr(cls) -> Self:
+        """Return progress with a bar if stderr is a terminal."""
+        return cls(progress_bar() if sys.stderr.isatty() else None)
+
+    def observe(self, event: Event) -> None:
+        """Move the bar, or print a message."""
+        match event:
+            case DumpState():
+                pending = sum(listing.nbytes for listing in event.pending.values())
+                total = max(self._committed_bytes + pending, self._done_bytes)
+                self._update(total=total, description="ingesting")
+            case StepCommitted(plan=plan, summary=summary):
+                self._committed_bytes += summary.raw_bytes
+                # Jobs do not count the bytes around tensors, and two of them may have tensors of one file.
+                around = summary.raw_bytes - sum(job.nbytes for job in plan.jobs)
+                self._done_bytes = max(self._done_bytes + around, self._committed_bytes)
+                self._done_files += _files(plan.jobs) - sum(_files([job]) for job in plan.jobs)
+                self._update(completed=self._done_bytes, files=self._done_files)
+            case JobConverted(job=job):
+                self._done_bytes += job.nbytes
+                self._done_files += _files([job])
+                self._update(completed=self._done_bytes, files=self._done_files)
+            case TaskRetried(error=error):
+                self._say_once(error.reason, error.message, label="retrying")
+            case DiskSeen(leave_out_tensors=reason) if reason:
+                message = f"{reason}: steps are stored without tensors"
+                self._say_once("disk", message, label="disk nearly full")
+
+    def _update(self, **changes: Any) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, **changes)
+
+    def _say_once(self, kind: str, message: str, *, label: str) -> None:
+        if kind not in self._printed:
+            self._printed.add(kind)
+            say(message, label=label)
+
+
+def _files(jobs: Iterable[ShardJob]) -> int:
+    return len({entry.source for job in jobs for entry in job.entries.values()})

@@ -84,11 +84,9 @@ class _Token(Shown):
     left_out = ()
 
     def report(self) -> Iterator[str]:
-        """Yield the word."""
         yield self.token
 
     def to_json(self) -> dict[str, str]:
-        """Return what the page says of a store that answers."""
         return {"token": self.token, "clock": self.clock, "away": ""}
 
 
@@ -116,7 +114,6 @@ def ls(store: DumpStore, rank: Ranks = None, step: Steps = None) -> Rows:
 def _listed(
     store: DumpStore, rows_of: Callable[[Step], Iterable[Any]], given: Mapping[str, Any]
 ) -> tuple[list[Any], list[str], int]:
-    """Return the rows of all steps, what is damaged, and how many steps were read."""
     damages: list[Damage] = []
     rows: list[Any] = []
     steps = store.select(given.get("rank"), given.get("step"), damages=damages)
@@ -132,7 +129,6 @@ def _listed(
 def _in_steps(
     rows_of: Callable[[Step], Iterable[Any]], columns: _Columns, noun: str, right: Sequence[str]
 ) -> Callable[..., Rows]:
-    """Return what lists something of steps."""
 
     def ask(store: DumpStore, _: object, **given: Any) -> Rows:
         rows, damaged, steps = _listed(store, rows_of, given)
@@ -161,7 +157,7 @@ def _missing(store: DumpStore, _: object, rank: Ranks = None) -> Rows:
 def _watched(store: DumpStore, addresses: str) -> Rows:
     """Return a row for each watcher, and one for each step that is not settled."""
     # deferred: the page takes 0.5 s
-    from ingest.cli.watch_explain import explained
+    from ingest.cli.printing import explained
     from ingest.page.watchers import watchers
 
     told = watchers(store, addresses)

@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from ingest.questions.question import Drawing
+from ingest.questions.question import Drawing, Rows
+from ingest.reader.choice import format_ranges
 from ingest.reader.output_file import output_file
 from ingest.reader.text import printable, shortened
 from workers.errors import UsageError
@@ -25,6 +28,9 @@ from workers.store import strict_json
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from ingest.steps.decide import StepRow
+
 
 #: Characters in a line of a terminal that does not say how many it has.
 _WIDTH = 80
@@ -389,3 +395,45 @@ def wrapped(line: str, width: int, indent: int | None = None) -> list[str]:
         else:
             lines.append(hanging + part)
     return [text.rstrip() for text in lines]
+
+
+_COLUMNS: Mapping[str, Callable[[Any], object]] = {
+    "rank": attrgetter("rank"),
+    "step": lambda row: "run" if row.step is None else row.step,
+    "phase": attrgetter("phase"),
+    "files": attrgetter("files"),
+    "why": attrgetter("reason"),
+}
+_SOURCE: Mapping[str, Callable[[Any], object]] = {
+    "dump files": lambda row: f"{row.source}: {row.source_reason}" if row.source else "-"
+}
+
+
+def _contents(rows: Sequence[StepRow]) -> str:
+    if not rows:
+        return ""
+    ranks = format_ranges({row.rank for row in rows})
+    steps = format_ranges({row.step for row in rows if row.step is not None})
+    return f", which has ranks {ranks} and steps {steps}"
+
+
+def explained(
+    rows: Sequence[StepRow], ranks: Sequence[int] | None = None, steps: Sequence[int] | None = None
+) -> Rows:
+    """Return these ranks and steps, or all if none is named, and how many are in each phase.
+
+    Args:
+        rows: the steps of a dump.
+        ranks: the ranks to show.
+        steps: the steps to show.
+    """
+    chosen = [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
+    phases = Counter(row.phase for row in chosen)
+    return Rows(
+        "",
+        chosen,
+        {**_COLUMNS, **(_SOURCE if any(row.source for row in chosen) else {})},
+        right=("files",),
+        none=f"no such step in the dump{_contents(rows)}",
+        headline=", ".join(f"{count} {phase}" for phase, count in phases.most_common()),
+    )

@@ -119,7 +119,6 @@ def command_of(question: Question) -> Callable[..., None]:
 
 
 def _limit_of(question: Question, *, draws: bool) -> tuple[Any, int | None]:
-    """Return the type and the default of `--limit`."""
     words = f"{'Draw' if draws else 'Print'} at most this many {question.noun}s; 0: all."
     if not question.is_listing:
         return Annotated[int, typer.Option(min=0, help=words)], question.limit
@@ -227,7 +226,6 @@ def _print_part(part: str | Table[Any] | Texts | Drawing, limit: int, every: str
 
 
 def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> None:
-    """Write the files that options name."""
     if csv := paths.get("csv"):
         write_and_say(csv, answer.csv())
     png, html = paths.get("png"), paths.get("html")

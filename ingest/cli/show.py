@@ -32,7 +32,7 @@ from workers.errors import UsageError
 from workers.rules.names import hint_of_case, near
 
 
-def command(
+def show_command(
     store: StoreArgument = None,
     name: Annotated[
         str | None,
@@ -149,7 +149,6 @@ def _show(
     stack: bool,
     json: bool,
 ) -> None:
-    """Print the tensor of one rank, or write it to a file."""
     # deferred: numpy takes 0.1 s to import
     from ingest.reader.anatomy import parse_index
     from ingest.reader.context.files import sample_of
@@ -276,7 +275,6 @@ def _listed(tensors: Sequence[ingest.Tensor]) -> list[str]:
 
 
 def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:
-    """Return the tensors of a rank that belong to no step, if any."""
     try:
         return store.step(rank, None).tensors()
     except UsageError:
@@ -304,7 +302,6 @@ _Fact: TypeAlias = tuple[str, str]
 
 
 def _context_facts(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> Iterator[_Fact]:
-    """Yield what is known about the operator."""
     line, match = context.source_line(tensor), context.match(tensor)
     if match is not None and match.name is None:
         yield "operator", "one of " + ", ".join(match.names) + (", ..." * (not match.is_whole))
@@ -360,7 +357,6 @@ def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
 
 
 def _neighbour_facts(tensor: ingest.Tensor) -> Iterator[_Fact]:
-    """Yield who wrote what a tensor holds, and who read it."""
     for label, neighbours in (("written_by", tensor.producers), ("read_by", tensor.consumers)):
         for neighbour in neighbours[:_MAX_NEIGHBOURS]:
             fused = ", ".join(neighbour.fused_from)

@@ -26,7 +26,7 @@ from distributed.security import Security
 from ingest.dispatch.clients import HANGS_HINT, NO_WORKER_HINT
 from ingest.settings import Settings
 from workers.errors import ClusterError
-from workers.host.steady_clock import steady_dask
+from workers.host.resources import steady_dask
 from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT
 
@@ -81,7 +81,6 @@ class Cluster:
     """Connects to the scheduler that the settings name. A context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        """Remember where to connect."""
         self._settings = settings
         self._client: Client | None = None
         self._warned = False

@@ -277,7 +277,11 @@ class ProcessWorkers:
             self._client.close()
             self._client = None
         else:
-            self._end_all()
+            for process in self._processes:
+                with suppress(OSError):
+                    process.kill()
+            for process in self._processes:
+                process.wait()
         self._processes = []
 
     def close(self) -> None:
@@ -292,10 +296,3 @@ class ProcessWorkers:
         except OSError as exc:
             self.rest()
             raise ClusterError(f"cannot start workers: {exc}") from exc
-
-    def _end_all(self) -> None:
-        for process in self._processes:
-            with suppress(OSError):
-                process.kill()
-        for process in self._processes:
-            process.wait()

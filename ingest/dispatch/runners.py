@@ -18,6 +18,7 @@ from workers.store.prefetch import in_order, prefetch
 if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
 
+
 #: What to do if workers have failed a command that does not wait for them.
 AGAIN_HINT = "Run the same command again, or without --scheduler and --workers."
 Job = TypeVar("Job")

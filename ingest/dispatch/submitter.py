@@ -8,7 +8,7 @@ under a new key (an old key would return its old error), with a growing pause. T
 when it restarts, futures come back as cancelled and are submitted again.
 
 When workers have died of a step, each of its tasks is submitted by itself, and converts in a process of its
-own: see `workers.tasks.isolate`. The step stays isolated until it is committed.
+own: see `workers.tasks.run`. The step stays isolated until it is committed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ingest.dispatch.clients import TaskClient, shares_of, submit
-from ingest.dispatch.outcomes import (
-    JobConverted,
-    Outcome,
-    StepCommitted,
-    StepFailed,
-    StepStale,
-    TaskRetried,
-)
 from ingest.dispatch.window import TaskMonitor, TaskWindow
 from ingest.steps.state import Pause, Phase, StepState, StepTable, Work
 from workers.errors import (
@@ -46,10 +38,59 @@ from workers.errors import (
     UsageError,
     WorkerDied,
 )
+from workers.events import Event
 from workers.model import MIB
 from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
-from workers.tasks.model import Receipt, StepPlan
+from workers.tasks.model import Receipt, ShardJob, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted(Event):
+    """A step is visible."""
+
+    plan: StepPlan
+    summary: CommitSummary
+    seconds: float
+    """Since it was offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(Event):
+    """A step was given up for now. Nothing of it is visible."""
+
+    plan: StepPlan
+    error: DumpIngestError
+
+
+@dataclass(frozen=True, slots=True)
+class StepStale(Event):
+    """The source of a step changed while it was read; it must be planned again."""
+
+    plan: StepPlan
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRetried(Event):
+    """A task failed and will be submitted again."""
+
+    plan: StepPlan
+    error: DumpIngestError
+    attempt: int
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobConverted(Event):
+    """One task of a step has written its shards."""
+
+    plan: StepPlan
+    job: ShardJob
+
+
+Outcome: TypeAlias = StepCommitted | StepFailed | StepStale | TaskRetried | JobConverted
+
 
 #: Stand in for the number of a job: the publishing of a step, and a step done as a whole.
 PUBLISH = -1

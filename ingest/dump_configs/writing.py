@@ -24,8 +24,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
-from ingest.dump_configs.reading import section
+from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten, section
 from workers.errors import UsageError
 
 #: Systems that dump parameters with the whole graph, and not by name.
@@ -146,7 +145,6 @@ def write_tensorflow(request: DumpRequest) -> WrittenConfig:
 
 
 def _lines(request: DumpRequest, template: str, *, system: str, use: str, first: str) -> WrittenConfig:
-    """Return a line for each setting that TorchAir and TensorFlow have in common."""
     names = dict.fromkeys(operator.full_name or operator.op_name for operator in request.operators)
     values = {
         "dump_path": request.directory,
@@ -229,7 +227,6 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
 
 
 def _kernels(request: DumpRequest, notes: list[str]) -> list[str]:
-    """Return the entries of `kernels`."""
     has_regex = not request.version_numbers or request.version_numbers >= REGEX_SINCE
     by_type = [operator for operator in request.operators if not operator.full_name and not has_regex]
     if by_type:
@@ -304,7 +301,6 @@ def write_msprobe(request: DumpRequest) -> WrittenConfig:
 
 
 def _level_of(calls: Sequence[str]) -> str:
-    """Return the level at which msProbe dumps modules, functions, or both."""
     modules = sum(_MODULE.fullmatch(name) is not None for name in calls)
     return "L1" if not modules else "L0" if modules == len(calls) else "mix"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ingest.layouts.base import Listing
-from ingest.steps.committed import Committed
-from ingest.steps.difference import comes_from_other_dump
-from ingest.steps.keeping import KeepReason, must_stay, newest_steps
+from ingest.steps.committed import Committed, comes_from_other_dump
+from ingest.steps.events import KeepReason, must_stay, newest_steps
 from ingest.steps.state import StepState, StepTable
 from workers.errors import DumpIngestError
 from workers.events import Event
@@ -139,7 +138,6 @@ class SourceJudge:
         return next(((KeepReason.ANOMALOUS, f"{key} has an anomaly") for key in anomalous), None)
 
     def _commits(self, keys: Sequence[StepKey]) -> Mapping[StepKey, Commit]:
-        """Return the commits of steps, and of the same steps of other ranks if those matter."""
         if not self.policy.keep_anomalous:
             return self.committed.read(keys)
         # What is pending has no commit, or one of other files: nothing is to be remembered of that.
@@ -157,5 +155,4 @@ class SourceJudge:
         return commits
 
     def _of_steps(self, steps: set[int | None]) -> list[StepState]:
-        """Return these steps of all ranks of the dump."""
         return [state for state in self.table if state.key.step in steps]

@@ -19,7 +19,7 @@ from ingest.reader.step_tables import findings_of
 from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.rules.load import load_rules, rules_like
+from workers.rules.schema import load_rules, rules_like
 from workers.store.model import SEVERITIES, Finding
 
 

@@ -18,7 +18,7 @@ from ingest.reader.choice import Choice, as_names, format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_tables import read_sketches
 from ingest.reader.text import counted
-from workers.rules.load import load_rules, rules_like
+from workers.rules.schema import load_rules, rules_like
 from workers.rules.step import evaluate, needs_sketches
 from workers.rules.values import Rule, RuleSet
 from workers.store.model import Evaluated, Finding

@@ -3,12 +3,11 @@
 A layout is one family of directory trees. It knows paths and names, and never opens a tensor file. A new one
 takes a module with a subclass of `base.Layout`, an entry in `detect.LAYOUTS`, and a sample for its tests.
 
-base.py, detect.py          the contract of layouts, with patterns of directories; the list of them
-tree.py, walk.py, places.py one walk over a dump for all layouts: directories, places of steps, their files
-sections.py                 logs that hold the lines of many steps
-proposal.py                 the pattern that an unknown tree seems to follow
+base.py, detect.py          the contract of layouts, with patterns of directories; the list of them, and
+                            the pattern that an unknown tree seems to follow
+tree.py, walk.py, places.py one walk over a dump for all layouts: directories, places of steps, their files;
+                            logs that hold the lines of many steps
 logged_statistics.py        formats of logs with statistics
-table.py                    the tables of docs/formats.md
 
 All other modules are layouts.
 """

@@ -161,7 +161,6 @@ def _member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
 
 
 def _parsed(data: bytes) -> Mapping[str, Mapping[int, Chunk]]:
-    """Parse a `.metadata` file."""
     if len(data) > MAX_METADATA_NBYTES:
         raise UnreadableTensor(f"has {len(data)} bytes; at most {MAX_METADATA_NBYTES} are read")
     return _last_parsed(data)
@@ -218,7 +217,6 @@ def _container_of(file_name: str) -> Container | None:
 
 
 def _name_of(place: Place, path: str) -> TensorName:
-    """Return what the path of a file says about the tensors in it."""
     *directories, file_name = path.removeprefix(f"{place.directory}/").split("/")
     stem = file_name.rpartition(".")[0]
     named = [place.fields.get("part", ""), *directories]

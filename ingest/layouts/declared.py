@@ -154,7 +154,6 @@ def _named(fields: Mapping[str, str]) -> TensorName:
 
 
 def _typed(module: str) -> tuple[str, str]:
-    """Return the type of an operator, and its name, by what a path calls its module."""
     kind, _, owner = module.partition(".")
     if not owner or kind not in _GRADIENTS | _PARAMETERS:
         return module_type(module), module

@@ -104,7 +104,8 @@ def reported(source: str, logged: LoggedTensor, precision: Precision) -> Iterato
     )
     for number_name, value in logged.numbers.items():
         if number_name not in _COLUMNS:
-            yield _number_row(source, logged.name, number_name, value, precision)
+            io = f"{STATISTIC_IO}.{logged.name.io}.{number_name}"
+            yield number_row(source, logged.name._replace(io=io), value, precision)
 
 
 def number_row(source: str, name: TensorName, value: float, precision: Precision) -> ReportedStatistics:
@@ -127,13 +128,6 @@ def number_row(source: str, name: TensorName, value: float, precision: Precision
         decimals=precision.decimals,
         attributes=json.dumps(attributes) if attributes else "",
     )
-
-
-def _number_row(
-    source: str, name: TensorName, statistic: str, value: float, precision: Precision
-) -> ReportedStatistics:
-    io = f"{STATISTIC_IO}.{name.io}.{statistic}"
-    return number_row(source, name._replace(io=io), value, precision)
 
 
 def statistics_of(
@@ -339,7 +333,6 @@ def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, ob
 
 
 def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the key and the fields of each operator."""
     key, fields = "", dict[str, str]()
     for line in text.splitlines():
         if line.startswith("[") and line.rstrip().endswith("]"):

@@ -266,7 +266,6 @@ def _in_order(calls: Collection[str]) -> list[str]:
 
 
 def _elements(key: str, call: object) -> Iterator[tuple[str, _Index, Mapping[str, Any]]]:
-    """Yield the role, the index and the element of each tensor of a call."""
     for role, start, section in _sections(key, call):
         # No recursion: a file may be nested more deeply than Python's stack. One iterator for each level: the
         # indices of all elements would take far more memory than the file.
@@ -287,7 +286,6 @@ def _elements(key: str, call: object) -> Iterator[tuple[str, _Index, Mapping[str
 
 
 def _sections(key: str, call: object) -> list[tuple[str, _Index, object]]:
-    """Return the role, the first indices and the content of each section of a call."""
     if key.endswith(_SAVED) or not isinstance(call, dict):
         return [("debug", (), call)]
     if ".parameters_grad" in key:
@@ -304,7 +302,6 @@ def _sections(key: str, call: object) -> list[tuple[str, _Index, object]]:
 
 
 def _below(element: object) -> _Members:
-    """Yield the members of an element, each with the indices that lead to it."""
     if isinstance(element, list):
         yield from (((str(number),), below) for number, below in enumerate(element))
     elif isinstance(element, dict) and "class_type" in element:
@@ -436,7 +433,7 @@ class MsProbe(Layout):
         tensor_files = [file.path for file in files if _extension(file.path) in _CONTAINERS]
         directory = f"{place.path}/{_TENSORS}/"
         json_files = _json_files(place, paths)
-        if not json_files and not _any_below(directory, tensor_files):
+        if not json_files and not any(path.startswith(directory) for path in tensor_files):
             return Description()  # another program's directories of the same names, perhaps of checkpoints
         content = _read_json_files(json_files, mode, read)
         named, reported, missing = _locate(content.tensors, directory, paths)
@@ -563,10 +560,6 @@ def _reported(source: str, tensor: JsonTensor, path: str) -> ReportedStatistics:
         checksum=tensor.checksum,
         digits=tensor.digits,
     )
-
-
-def _any_below(directory: str, paths: Iterable[str]) -> bool:
-    return any(path.startswith(directory) for path in paths)
 
 
 def _extension(path: str) -> str:

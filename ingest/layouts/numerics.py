@@ -111,7 +111,6 @@ class _Calls:
     sequence: int = 0
 
     def name(self, op: str) -> TensorName:
-        """Return the name of the next operator."""
         path = self.modules[-1][1] if self.modules else ""
         module = path.partition(".")[2]  # the first part is the class of the network
         number = self.count[module] = self.count.get(module, -1) + 1
@@ -120,7 +119,6 @@ class _Calls:
         return TensorName(op_type=f"{op.partition('::')[0] or 'aten'}.{plain}", op_name=op_name)
 
     def next(self) -> int:
-        """Return the place of the next tensor."""
         self.sequence += 1
         return self.sequence - 1
 
@@ -234,7 +232,6 @@ def _leaves(tree: Any, depth: int = 0) -> list[_Hash]:
 
 
 def _members(tree: Mapping[str, Any]) -> Iterable[Any]:
-    """Return the direct members of a tuple, list or dictionary of a tree."""
     if tree.get("type") == "dict":
         return _items(tree).values()
     items = tree.get("items")
@@ -399,7 +396,6 @@ def _described(
     read: ReadSmall,
     rows_of: Callable[[SourceFile, bytes], Iterable[ReportedStatistics]],
 ) -> Description:
-    """Describe the tensors that logs report."""
     reported: list[ReportedStatistics] = []
     problems: list[Problem] = []
     unfinished = ""

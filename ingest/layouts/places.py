@@ -104,7 +104,6 @@ class PathRank:
 
 
 def _mesh_sizes(path_ranks: Sequence[PathRank | None]) -> list[int]:
-    """Return the size of each dimension of the mesh, as far as paths name places on it."""
     places = [rank.place for rank in path_ranks if rank is not None and rank.kind == "mesh"]
     return [max(numbers) + 1 for numbers in zip(*places, strict=True)]
 
@@ -362,7 +361,6 @@ class _FilePlaces:
         return content is None or self._begins_like(f"{self._root}/{self._path}/{name}", content)
 
     def places(self) -> Iterator[LayoutPlace]:
-        """Yield the places."""
         for (number, values), names in self._names.items():
             match, _, told = self._levels[number]
             of_names = dict(zip(told, values, strict=True))
@@ -405,16 +403,12 @@ class PlaceSearch:
         while pending:
             pending += self._subdirectories(pending.pop(), discovery)
         of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
-        self._report_unfit(discovery, of_dump)
-        self._report_near_ranks(discovery, of_dump)
-        return discovery
-
-    def _report_unfit(self, discovery: Discovery, of_dump: Collection[str]) -> None:
-        """Report directories of tensor files that neither the user's patterns nor other layouts cover."""
         for path, suffixes in sorted(self._unfit.items()):
             if path not in of_dump and holds_tensors(self._root / path, suffixes):
                 problem = Problem(path, _UNFIT, _UNFIT_HINT, left_out=True)
                 discovery.unowned.problems.append(problem)
+        self._report_near_ranks(discovery, of_dump)
+        return discovery
 
     def _report_near_ranks(self, discovery: Discovery, of_dump: Collection[str]) -> None:
         """Report directories of tensor files whose names begin like those of the ranks beside them."""
@@ -425,7 +419,6 @@ class PlaceSearch:
                 problems.append(misnamed_rank(path, path))
 
     def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
-        """Add what a directory holds to `discovery`; yield the directories to enter next."""
         owner = _owner(directory)
         depth = directory.depth
         of_files = _FilePlaces(self._root, directory, self._begins_like)
@@ -450,7 +443,6 @@ class PlaceSearch:
     def _enter(
         self, directory: _Directory, name: str, path: str, owner: Owner, discovery: Discovery
     ) -> _Directory | None:
-        """Match a subdirectory; return it if places may be below it."""
         matches = self._matches(directory, name, path)
         complete = [match for match in matches if match.is_complete]
         if owner.rank is None and not directory.in_place:

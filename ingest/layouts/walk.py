@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
-from ingest.heartbeat import beat
 from ingest.layouts.base import LayoutPlace, Listing, Place, Problem, Section
 from workers.errors import AccessDenied
+from workers.host.heartbeat import beat
 from workers.model import MIB, SourceFile, StepKey, bounded_ns
 
 #: How long a directory must have been quiet before its time proves that nothing was added. File systems
@@ -106,7 +106,7 @@ def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     homes: dict[str, list[SourceFile]] = {}
     """By directory, the files of the place that it is in; most files share their directory with thousands."""
     for file in listing.files:
-        if named and file.path in named:
+        if file.path in named:
             files[named[file.path]].append(file)
             continue
         directory = file.path.rpartition("/")[0]
@@ -118,7 +118,6 @@ def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
 
 
 def _named_files(listing: Listing) -> dict[str, str]:
-    """Return the paths of the places that consist of some files of a directory, by the paths of the files."""
     places = [located.place for located in listing.places if located.place.names is not None]
     return {
         f"{place.directory}/{name}".lstrip("/"): place.path for place in places for name in place.names or ()
@@ -135,7 +134,6 @@ def _is_unchanged(root: Path, known: Listing, places: Sequence[Place]) -> bool:
 
 
 def _have_times(root: Path, directories: Iterable[tuple[str, int]]) -> bool:
-    """Return whether these directories were last changed at these times, in ns."""
     try:
         return all(
             os.stat(f"{root}/{directory}").st_mtime_ns == mtime_ns  # noqa: PTH116 (twice as fast)
@@ -146,7 +144,6 @@ def _have_times(root: Path, directories: Iterable[tuple[str, int]]) -> bool:
 
 
 def _has_whole(known: Listing, places: Sequence[Place]) -> bool:
-    """Return whether a listing has all places that are whole directories."""
     whole = [place.path for place in places if place.names is None]
     return {directory for directory, _ in known.directories}.issuperset(whole)
 

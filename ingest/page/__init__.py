@@ -3,9 +3,8 @@
 library.py                  the runs, each at one moment, and what the list says of them
 watchers.py                 the watchers that feed them
 asking.py, rendering.py     what a URL asks for, any declared question, the HTTP API; words and templates
-views/                      the other screens, made from answers of `ingest`
+views/                      the other screens, made from answers of `ingest`; the incidents as one file
 charts.py                   pictures
 sheet.py                    windows on the values of a tensor, and those as a picture
 server.py, handlers.py      the server: paths, requests, answers that viewers share, who may look
-report.py                   the incidents as one file
 """

@@ -223,7 +223,6 @@ class ExponentCounts(NamedTuple):
 
 
 def _power_of_two(exponent: int) -> str:
-    """Return a power of two such as `2⁻⁶`."""
     return f"2{str(exponent).translate(_RAISED)}"
 
 
@@ -305,7 +304,6 @@ def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int
 
 
 def _axes(steps: Mapping[int, float], ends: Mapping[float, float]) -> Iterator[Markup]:
-    """Yield the numbers of steps and of the least and greatest value, each by where it stands."""
     for step, x in steps.items():
         yield text(x, _LINES_HEIGHT - _BOTTOM + 16, str(step), "mid")
     for value, y in ends.items():
@@ -450,7 +448,6 @@ def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
 def _path_of_class(
     places: npt.NDArray[np.bool_], css: str, width: float, height: float, gap: float
 ) -> Markup:
-    """Return all cells of a class as one path."""
     shift, shape = 0.0, f"h{width - gap:.1f}v{height - gap:.1f}h-{width - gap:.1f}z"
     if css == "notch":
         side, depth = min(width, 12), min(height, 12)
@@ -464,7 +461,6 @@ def _path_of_class(
 
 
 def _ticks(length: int, limit: int) -> range:
-    """Return a limited number of places for numbers, evenly spaced."""
     return range(0, length, max(-(-length // max(min(limit, _MAX_TICKS), 1)), 1))
 
 
@@ -612,7 +608,16 @@ def _drawn_edges(
     for edge in graph.edges:
         if edge.source in nodes and edge.target in nodes:
             ends = nodes[edge.source], nodes[edge.target]
-            yield _drawn_edge(edge, ends, places[edge.source], places[edge.target])
+            begin = places[edge.source]
+            end = places[edge.target]
+            crosses = any(node.kind == PASSAGE for node in ends)
+            css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
+            hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
+            lift = 24 if begin.y == end.y and end.x - begin.x > 1.5 * _COLUMN else 0
+            middle = (begin.x + end.x) / 2
+            bends = f"{middle - lift:.1f} {begin.y - lift:.1f} {middle + lift:.1f} {end.y - lift:.1f}"
+            path = f"M{begin.x:.1f} {begin.y:.1f}C{bends} {end.x:.1f} {end.y:.1f}"
+            yield tag("path", tag("title", hint), d=path, class_=css)
 
 
 def _nearest(graph: SpreadGraph) -> list[SpreadNode]:
@@ -676,18 +681,6 @@ def _lanes(nodes: Iterable[SpreadNode], row: dict[int, int]) -> tuple[dict[int |
         tops[rank] = below + (_BETWEEN / 2 if rank is None else _ABOVE)
         below = tops[rank] + deepest[rank] * _ROW + (_BETWEEN / 2 if rank is None else _ROW)
     return tops, below
-
-
-def _drawn_edge(edge: SpreadEdge, nodes: tuple[SpreadNode, SpreadNode], begin: _Spot, end: _Spot) -> Markup:
-    """Return an edge to the right; above what stands between its ends if they are in one row."""
-    crosses = any(node.kind == PASSAGE for node in nodes)
-    css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
-    hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
-    lift = 24 if begin.y == end.y and end.x - begin.x > 1.5 * _COLUMN else 0
-    middle = (begin.x + end.x) / 2
-    bends = f"{middle - lift:.1f} {begin.y - lift:.1f} {middle + lift:.1f} {end.y - lift:.1f}"
-    path = f"M{begin.x:.1f} {begin.y:.1f}C{bends} {end.x:.1f} {end.y:.1f}"
-    return tag("path", tag("title", hint), d=path, class_=css)
 
 
 def _drawn(node: SpreadNode, place: _Spot) -> tuple[Markup, Markup]:

@@ -265,7 +265,6 @@ class PageRequest(RequestHandler):
             self.refuse(HTTPStatus.UNAUTHORIZED, "this page asks for a token or a proxy", hint)
 
     def _keep_token(self) -> None:
-        """Set the cookie, and redirect to the URL without the token."""
         base, proof = self.site.settings.base, self.site.settings.access.cookie
         self.set_cookie(COOKIE, proof, httponly=True, samesite="Strict", path=f"{base}/")
         rest = [
@@ -456,7 +455,6 @@ def _poll_ms(refresh_s: float) -> int:
 
 
 async def _home(request: PageRequest) -> None:
-    """Show the list of runs, or the only run."""
     links, library = Links(request.site.settings.base), request.site.library
     names = await asyncio.to_thread(library.names)
     if library.is_single:
@@ -652,7 +650,6 @@ class PageMetrics:
     """How often and how fast the page answers, and what it keeps."""
 
     def __init__(self) -> None:
-        """Begin with zeros, for every reason of an error."""
         self._registry = registry = CollectorRegistry()
         self.seconds = Histogram(
             "dump_ingest_page_answer_seconds",

@@ -418,7 +418,6 @@ class Overview:
 
 
 def _worst_of(fired: Sequence[FiredRule]) -> dict[str, Any]:
-    """Return what an overview says of rules."""
     highest = max((each.severity for each in fired), default=None)
     if highest is None:
         return {}
@@ -435,7 +434,6 @@ def _worst_of(fired: Sequence[FiredRule]) -> dict[str, Any]:
 
 
 def _fired_in_series(document: SeriesDocument) -> Iterator[FiredRule]:
-    """Yield the rules over several steps or ranks that found something in a step."""
     for found in document.findings:
         yield FiredRule(SEVERITIES.index(found.severity), found.rule, 1, found.step, found.rank)
 
@@ -542,7 +540,6 @@ class Library:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Read nothing yet."""
         self._names: Refreshed[list[str]] = Refreshed(self._list, self.refresh_s, self.clock)
         self._looked: Refreshed[float] = Refreshed(self._look, self.refresh_s, self.clock)
 
@@ -646,7 +643,6 @@ class Library:
         )
 
     def _look(self, _: float | None) -> float:
-        """Look at all runs, and return when that ended."""
         names = self.names()
         with ThreadPool(min(_THREADS, len(names))) as pool:
             for name, overview in pool.imap_unordered(lambda name: (name, self._overview(name)), names):

@@ -153,7 +153,6 @@ def text_of(value: Any) -> str:
 
 
 def _name(lengths: Sequence[int], row: int) -> str:
-    """Return the index of a row in all axes but the last."""
     if len(lengths) < 2:
         return str(row)
     return ", ".join(str(int(place)) for place in np.unravel_index(row, tuple(lengths[:-1])))

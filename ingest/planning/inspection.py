@@ -10,9 +10,8 @@ from types import MappingProxyType
 import msgspec
 import xxhash
 
-from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import distcp, npy, npz, overflow, pt, raw, safetensors, tensor_proto
+from workers.dump.formats import distcp, npy, npz, overflow, pt, safetensors, tensor_proto
 from workers.dump.formats.header import (
     Container,
     FileParts,
@@ -24,6 +23,7 @@ from workers.dump.formats.header import (
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
+from workers.host.heartbeat import beat
 from workers.model import SourceFile
 
 #: Bytes of each file that are read before it is planned: its header, and enough payload to recognise copies.
@@ -252,7 +252,7 @@ def _may_be_overflow_json(file: SourceFile) -> bool:
 
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if named.container is Container.RAW:
-        return (raw.header(named.dtype, named.shape, file_size),)
+        return (npy.raw_header(named.dtype, named.shape, file_size),)
     if named.container is Container.DISTCP:
         return distcp.read_headers(read, file_size, named.chunks)
     if named.container is Container.DUMP_DATA:

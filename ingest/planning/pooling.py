@@ -281,7 +281,6 @@ def packing_digest(groups: Sequence[PoolGroup]) -> str:
 
 
 def _candidates(entries: Sequence[Entry], grid: Grid) -> Iterator[tuple[int, TensorKey]]:
-    """Yield the rows that may go into the pool, and the key of each in the consolidated view."""
     # A view shares the place of the tensor that it is a part of, and that is in its generation.
     viewed = {entry.source.path for entry in entries if entry.view is not None}
     for row, key in _keys(entries):

@@ -17,8 +17,8 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ingest.disk.space import space_at
-from ingest.dump_configs.checking.check import CheckedConfig
+from ingest.disk import space_at
+from ingest.dump_configs.check import CheckedConfig
 from ingest.dump_configs.model import AskedDump
 from ingest.reader.catalog import Catalog
 from ingest.reader.operator_kinds import is_parameter

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingest.dump_configs.reading import WATCHER
+from ingest.dump_configs.model import WATCHER
 from ingest.questions.question import Note, Part, Partial, Question, Ranks, Shown, Steps
 from ingest.reader.anatomy import BitDifference, compare_bits
 from ingest.reader.catalog import Catalog

@@ -686,7 +686,6 @@ def _mark_of(directory: Path) -> RecordedStep:
 
 
 def _left_behind(ring: Path, directory: Path) -> Iterator[HeldStep]:
-    """Yield the steps that a ring in files still has, the oldest first."""
     stacks = max(directory.glob(f"step_*/{_STACK_FILE}"), key=lambda path: path.stat().st_mtime, default=None)
     numbers = sorted(int(path.stem.removeprefix("step_")) for path in ring.glob("step_*.jsonl"))
     for step in numbers:

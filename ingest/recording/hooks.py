@@ -323,7 +323,6 @@ class FunctionCalls:
         return output
 
     def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
-        """Record the tensors in a value, and return how many there are."""
         try:
             tensors = list(tensors_in(value, self._torch.Tensor))
         except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
@@ -473,7 +472,6 @@ class StepHooks:
         return name if name is not None and self._is_wanted(name, name) else None
 
     def _is_wanted(self, name: str, module: str) -> bool:
-        """Return whether a name fits the pattern, and its module is looked at."""
         return (self._looked_at is None or module in self._looked_at) and fnmatchcase(name, self._pattern)
 
     def _take_all(self, module: TorchModule, name: str, role: str, value: Any, graph: str) -> None:
@@ -521,7 +519,6 @@ class StepHooks:
 
 
 def _prefix_below(path: str) -> str:
-    """Return how the paths of the modules in a module begin."""
     return f"{path}." if path else ""
 
 

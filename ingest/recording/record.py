@@ -54,7 +54,6 @@ def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[s
 
 
 def _of_named_mesh(mesh: Any) -> dict[str, AxisPlace]:
-    """Return the place of this process on each axis of the mesh that the caller names."""
     places = _told(mesh) if isinstance(mesh, Mapping) else _of_mesh(mesh)
     if not places and not isinstance(mesh, Mapping):
         raise UsageError("mesh: has no names of axes, or this rank is not in it", hint=_MESH_HINT)

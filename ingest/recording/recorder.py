@@ -230,7 +230,6 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish the step that runs, write what is queued, and say what could not be recorded."""
         is_failure = error is not None and getattr(error, "code", 1) not in (0, None)  # as `sys.exit` has
         if is_failure and self._box is not None and not self._is_copy:
             self._request(f"{type(error).__name__}: {error}")
@@ -335,21 +334,18 @@ class Recorder:
             return
         began = time.thread_time()
         with self._functions.paused() if self._functions is not None else nullcontext():
-            self._take_parts(tensor, name)
+            try:
+                dtensor = placement_of(tensor)
+                for way, part in self._camera.parts(tensor):
+                    io, slot = name.io, name.slot
+                    if way:
+                        io, slot = io_and_slot(f"{io}.{slot}", way)
+                    self._take_plain(
+                        part, self._placed(name._replace(io=io, slot=slot)), None if way else dtensor
+                    )
+            except Exception as exc:  # noqa: BLE001  (see `fail`)
+                self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
         self._spent_s += time.thread_time() - began
-
-    def _take_parts(self, tensor: TorchTensor, name: TensorName) -> None:
-        try:
-            dtensor = placement_of(tensor)
-            for way, part in self._camera.parts(tensor):
-                io, slot = name.io, name.slot
-                if way:
-                    io, slot = io_and_slot(f"{io}.{slot}", way)
-                self._take_plain(
-                    part, self._placed(name._replace(io=io, slot=slot)), None if way else dtensor
-                )
-        except Exception as exc:  # noqa: BLE001  (see `fail`)
-            self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
 
     def fail(self, what: str, exc: Exception) -> None:
         """Note what could not be recorded; see `Sink`."""
@@ -600,7 +596,6 @@ def _left_out_text(count: int) -> str:
 
 
 def _failure_text(failure: BaseException) -> str:
-    """Return why nothing more was written."""
     if isinstance(failure, FileExistsError):
         return (
             f"{failure.filename} exists: another process records there, too; give each a directory of "

@@ -348,7 +348,6 @@ class Camera:
 def _compressed_parts(
     tensor: TorchTensor, *, is_by_row: bool
 ) -> Iterator[tuple[tuple[str, ...], TorchTensor]]:
-    """Yield the parts of a sparse tensor that is compressed by row or by column."""
     yield ("compressed",), (tensor.crow_indices() if is_by_row else tensor.ccol_indices())
     yield ("plain",), (tensor.col_indices() if is_by_row else tensor.row_indices())
     yield ("values",), tensor.values()

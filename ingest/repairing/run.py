@@ -2,16 +2,24 @@
 
 What is byte for byte as it was is written under its own key. The commit of a step goes last, in one PUT.
 Nothing that is undamaged is written again. Steps come first: the consolidated view is made again from them.
+
+Payloads are made again here, or a generation that names what is lost. The encoding is deterministic: the same
+payloads in the same places give the same bytes.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
@@ -19,6 +27,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
 from ingest.reader.require import require_store
+from ingest.reader.step import Step
 from ingest.reader.verifying import (
     StoreDamage,
     Verified,
@@ -27,34 +36,391 @@ from ingest.reader.verifying import (
     verify_step,
     verify_surroundings,
 )
-from ingest.repairing.commits import commit_of, write_commit
-from ingest.repairing.payloads import mend_payloads
-from ingest.repairing.tables import (
+from ingest.repairing.commits import (
+    commit_from_objects,
+    commit_of,
     mend_findings,
     mend_nodes,
     mend_sketches,
     mend_totals,
     tables_of,
+    write_commit,
 )
 from ingest.repairing.work import (
     Dumps,
     Lost,
     Mended,
+    Payload,
     RepairReport,
     StepRepair,
     StepWork,
     Unmendable,
+    find_copies,
+    first_same,
     grids_like,
+    in_dump,
 )
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
-from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.model import MIB, StepKey
+from workers.rules.schema import load_rules
 from workers.rules.values import RuleSet
-from workers.store import commit
+from workers.store import commit, metadata, tables
 from workers.store.consolidated.cubes import GROUP
-from workers.store.model import Grid
-from workers.store.objects import ObjectStore
+from workers.store.model import ArraySpec, Grid
+from workers.store.objects import Gathered, ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.store.packed import pool
+from workers.store.packed.pool_packer import PackedInPool, PoolPacker, encode, is_named
+from workers.store.packed.shards import ShardPacker
+from workers.store.record import new_record
+from workers.store.sketches import sketch_chunk_keys
+from workers.store.step import StoredStep
+from workers.store.tables import LABELS, NUMBERS, Tables, checksums_of
+from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
+
+_PIECE_NBYTES = 16 * MIB
+#: What the label `problem` of a lost row begins with.
+LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInArray:
+    """A range of elements of a packed array, which one row or several equal ones refer to."""
+
+    start: int
+    stop: int
+    rows: tuple[int, ...]
+
+
+def elements_of_shard(
+    spec: ArraySpec,
+    shard: int,
+    places: Iterable[PlaceInArray],
+    payload_of: Callable[[PlaceInArray], Payload | None],
+) -> Iterator[bytes | bytearray]:
+    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place.
+
+    Args:
+        spec: the array.
+        shard: its number.
+        places: everything that lies in it.
+        payload_of: returns the payload at a place; None for one that is lost, which becomes zeros.
+
+    Raises:
+        DumpIngestError, OSError: a payload cannot be read.
+        DamagedStore: the places overlap.
+    """
+    first, last = shard * spec.shard, (shard + 1) * spec.shard
+    position = first
+    for place in sorted(places, key=lambda place: place.start):
+        start, stop = max(place.start, first), min(place.stop, last)
+        if start < position:
+            raise DamagedStore(f"{spec.path}/c/{shard}: two rows claim element {start}")
+        yield from _zeros((start - position) * spec.itemsize)
+        payload = payload_of(place)
+        if payload is None:
+            yield from _zeros((stop - start) * spec.itemsize)
+        else:
+            first_byte, last_byte = ((at - place.start) * spec.itemsize for at in (start, stop))
+            piece_nbytes = max(_PIECE_NBYTES // spec.itemsize, 1) * spec.itemsize
+            for begin in range(first_byte, last_byte, piece_nbytes):
+                yield payload.read(begin, min(begin + piece_nbytes, last_byte))
+        position = stop
+
+
+def _zeros(nbytes: int) -> Iterator[bytes]:
+    yield from (bytes(min(_PIECE_NBYTES, nbytes - start)) for start in range(0, nbytes, _PIECE_NBYTES))
+
+
+def mend_payloads(work: StepWork, step: Step, damages: Sequence[Damage]) -> None:
+    """Write damaged shards again. What is found nowhere is lost: named, and left out if that is accepted."""
+    payloads = _Payloads(work, step, {damage.row for damage in damages}, {damage.path for damage in damages})
+    payloads.find_sources()
+    is_odd = False
+    for shard, places in payloads.shards.items():
+        if None not in map(payloads.source, places):
+            is_odd |= not payloads.mend(*shard)
+    said = {damage.row: damage.reason for damage in damages}
+    lost = sorted(row for place, found in payloads.sources.items() if found is None for row in place.rows)
+    reasons = {row: said.get(row, f"{step.key}: its place is damaged") for row in lost}
+    sources = step.tables.label("source")
+    work.repair.lost += [Lost(str(sources[row]), reason) for row, reason in reasons.items()]
+    if work.accept_loss if reasons else is_odd:
+        named = {row: f"{LOST}: {reason}" for row, reason in reasons.items()}
+        work.repair.generation = name_of_rest(step.commit.fingerprint, named)
+        if work.apply:
+            payloads.commit_rest(work.repair.generation, named)
+
+
+def name_of_rest(fingerprint: str, lost: Collection[int]) -> str:
+    """Return the name of the generation that is another one without the payloads of some rows."""
+    text = f"{fingerprint}\nlost\n{' '.join(map(str, sorted(lost)))}\n"
+    return xxhash.xxh3_128(text.encode()).hexdigest()
+
+
+@dataclass(eq=False)
+class _Payloads:
+    """The payloads of one step, some of which are damaged."""
+
+    work: StepWork
+    step: Step
+    rows: Collection[int]
+    """Of the damaged payloads."""
+    paths: Collection[str]
+    """Of the damaged objects."""
+    sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
+    """What each damaged payload is taken from; None for one that is found nowhere."""
+
+    @cached_property
+    def places(self) -> dict[str, list[PlaceInArray]]:
+        table = self.step.tables
+        offsets, sizes, arrays = table.number("offset"), table.number("size"), table.label("array")
+        rows: dict[tuple[str, int, int], list[int]] = {}
+        for row in np.flatnonzero((offsets >= 0) & (sizes > 0)).tolist():
+            if self.step.has_payload(row):
+                key = (str(arrays[row]), int(offsets[row]), int(sizes[row]))
+                rows.setdefault(key, []).append(row)
+        places: dict[str, list[PlaceInArray]] = {}
+        for (array, offset, size), members in sorted(rows.items()):
+            places.setdefault(array, []).append(PlaceInArray(offset, offset + size, tuple(members)))
+        return places
+
+    @cached_property
+    def shards(self) -> dict[tuple[str, int], list[PlaceInArray]]:
+        """By array and number: what lies in each shard that is damaged, or holds a damaged payload."""
+        wanted: set[tuple[str, int]] = set()
+        for path in self.paths:
+            array, _, number = path.removeprefix(f"{self.step.commit.prefix}/").partition("/c/")
+            if number.isdecimal() and array in self.places:
+                wanted.add((array, int(number)))
+        for array, place in self._damaged():
+            size = self.step.packed_spec(array).shard
+            wanted |= {(array, shard) for shard in range(place.start // size, (place.stop - 1) // size + 1)}
+        return {shard: self._in_shard(*shard) for shard in sorted(wanted)}
+
+    def _in_shard(self, array: str, number: int) -> list[PlaceInArray]:
+        size = self.step.packed_spec(array).shard
+        first, last = number * size, (number + 1) * size
+        return [place for place in self.places[array] if place.start < last and place.stop > first]
+
+    def _damaged(self) -> list[tuple[str, PlaceInArray]]:
+        every = ((array, place) for array, places in self.places.items() for place in places)
+        return [(array, place) for array, place in every if not set(self.rows).isdisjoint(place.rows)]
+
+    def source(self, place: PlaceInArray) -> Payload | None:
+        """Return what lies in a place, after `find_sources`; None if it is found nowhere."""
+        if place in self.sources:
+            return self.sources[place]
+        return Payload("the store", lambda start, stop: self.step.read(place.rows[0], start, stop))
+
+    def find_sources(self) -> None:
+        """Find what each damaged payload can be taken from: dump files first, then copies in the store.
+
+        Raises:
+            Unmendable: rows that share a damaged place do not agree what lies there.
+        """
+        work, table = self.work, self.step.tables
+        missing: dict[tuple[bytes, int], list[PlaceInArray]] = {}
+        for array, place in self._damaged():
+            digests = {table.digest[row].tobytes() for row in place.rows}
+            if len(digests) > 1:
+                raise Unmendable(
+                    f"{self.step.commit.prefix}/index/digest",
+                    f"{table.label('source')[place.rows[0]]} shares its place with rows of other digests, "
+                    "and nothing tells which of them is right: name the dump with --dump",
+                )
+            nbytes, digest = int(table.number("nbytes")[place.rows[0]]), digests.pop()
+            self.sources[place] = first_same(self._in_dumps(array, place), nbytes, digest)
+            if self.sources[place] is None:
+                missing.setdefault((digest, nbytes), []).append(place)
+        if missing:
+            earlier: list[StoredStep] = []
+            for name in reversed(self.step.commit.record.previous):
+                with suppress(DamagedStore):  # it cannot be read any more
+                    earlier.append(
+                        StoredStep(work.objects, commit_from_objects(work.objects, work.key, name))
+                    )
+            copies = find_copies(work.catalog, work.key, earlier, [digest for digest, _ in missing])
+            for (digest, nbytes), places in missing.items():
+                self.sources |= dict.fromkeys(places, first_same(copies[digest], nbytes, digest))
+
+    def _in_dumps(self, array: str, place: PlaceInArray) -> Iterator[Payload]:
+        work = self.work
+        for dump in work.dumps.of(self.step.commit.record):
+            yield from (in_dump(self.step, row, dump.root) for row in place.rows)
+        # Other ranks that refer to an array in the pool have dumps of it, too.
+        for rank in commit.list_ranks(work.objects) if pool.is_pooled(array) else ():
+            with suppress(DamagedStore):
+                other = commit.read(work.objects, StepKey(rank, work.key.step))
+                if rank != work.key.rank and other is not None and array in other.record.pool:
+                    step = StoredStep(work.objects, other)
+                    table = step.tables
+                    same = (table.label("array") == array) & (table.number("offset") == place.start)
+                    for row in np.flatnonzero(same & (table.number("size") == place.stop - place.start)):
+                        for dump in work.dumps.of(other.record):
+                            yield in_dump(step, int(row), dump.root)
+
+    def elements(self, array: str, number: int) -> Iterator[bytes | bytearray]:
+        """Yield the elements of a shard in pieces; zeros in the place of what is lost."""
+        spec = self.step.packed_spec(array)
+        return elements_of_shard(spec, number, self.shards[array, number], self.source)
+
+    def encode(self, array: str, number: int) -> bytes:
+        """Return the bytes of a shard; zeros in the place of what is lost.
+
+        Memory: the encoded shard, and one piece of 16 MiB.
+        """
+        encoded: list[bytes] = []
+        spec = self.step.packed_spec(array)
+        with ShardPacker(spec, number, lambda _shard: Gathered(encoded.append)) as packer:
+            for piece in self.elements(array, number):
+                packer.append(memoryview(piece))
+        return encoded[0] if encoded else b""
+
+    def mend(self, array: str, number: int) -> bool:
+        """Write a shard again; return whether it is what it was.
+
+        Digests of payloads were compared already. They are not cryptographic, and other ranks rely on an
+        array in the pool, too: a dump that was forged must not get into it.
+        """
+        committed, path = self.step.commit, f"{array}/c/{number}"
+        if pool.is_pooled(array):
+            pooled, elements = committed.record.pool[array], list(self.elements(array, number))
+            if not is_named(pool.name_in(array), pooled.node, elements):
+                return False
+            data, nbytes = encode(self.step.packed_spec(array), elements), pooled.nbytes
+        else:
+            data, nbytes = self.encode(array, number), committed.record.stored.get(path, -1)
+            path = f"{committed.prefix}/{path}"
+        if len(data) != nbytes:
+            return False  # another version of the compressor: the commit has another size
+        if self.work.objects.get(path) != data:
+            found = [self.sources.get(place) for place in self.shards[array, number]]
+            origins = dict.fromkeys(source.origin for source in found if source is not None)
+            self.work.put(path, data, ", ".join(origins) or "its own payloads")
+        return True
+
+    def commit_rest(self, name: str, lost: Mapping[int, str]) -> None:
+        """Commit the step again without the payloads that are lost.
+
+        Lost rows keep their labels, digests and statistics. Their offset is -1, and their label `problem`
+        says why. The committed generation stays as it is until `gc` removes it.
+
+        Args:
+            name: of the generation.
+            lost: by row, why its payload is lost.
+
+        Raises:
+            SourceChanged: another generation was committed meanwhile.
+            StoreError: the store refused.
+        """
+        step, committed, objects = self.step, self.step.commit, self.work.objects
+        record, prefix = committed.record, committed.prefix
+        in_pool = self._replace_pooled()
+        stored = self._copy_shards(f"{committed.key.path}/{name}")
+        pooled = {path: array for path, array in record.pool.items() if path not in in_pool}
+        pooled |= {made.path: made.array for made in in_pool.values() if made is not None}
+        built = _without(step.tables, lost, in_pool)
+        documents, chunks = tables.encode(built)
+        # Those of findings and sketches stay.
+        keys = [
+            f"{path}/c/0/0"
+            for path, node in committed.nodes.items()
+            if path.startswith("findings/") and node.get("node_type") == "array"
+        ]
+        kept = objects.get_many([f"{prefix}/{key}" for key in (*keys, *sketch_chunk_keys(committed.nodes))])
+        chunks |= {key[len(prefix) + 1 :]: data for key, data in kept.items()}
+        nodes = _nodes(step, documents, stored)
+        summary = replace(
+            committed.summary,
+            fingerprint=name,
+            status="partial" if lost else committed.summary.status,
+            stored_bytes=sum(stored.values())
+            + sum(map(len, chunks.values()))
+            + sum(array.nbytes for array in pooled.values()),
+            objects=len(stored) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
+            **count_rows(built),
+        )
+        sources = built.label("source")
+        problems = [f"{sources[row]}: {reason}" for row, reason in sorted(lost.items())]
+        remade = new_record(
+            summary,
+            origin=record.source,
+            stored=stored,
+            without_tensors=record.without_tensors,
+            nets=record.nets,
+            graphs=record.graphs,
+            problems=(*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
+            poison=record.poison,
+            pool=pooled,
+            checksums=checksums_of(chunks),
+        )
+        commit.write(objects, remade, nodes, chunks, replaces=committed.fingerprint)
+
+    def _replace_pooled(self) -> dict[str, PackedInPool | None]:
+        """Write what is left of arrays in the pool that cannot be made again as other arrays there.
+
+        Returns:
+            By path of a damaged array: what takes its place; None if nothing of it is left.
+        """
+        replaced: dict[str, PackedInPool | None] = {}
+        for (array, number), places in self.shards.items():
+            found = list(map(self.source, places))
+            if not pool.is_pooled(array) or (None not in found and self.mend(array, number)):
+                continue
+            replaced[array] = None
+            if any(found):
+                with PoolPacker(self.step.packed_spec(array), self.step.key, self.step.objects) as packer:
+                    for piece in self.elements(array, number):
+                        packer.append(memoryview(piece))
+                (replaced[array],) = packer.arrays
+        return replaced
+
+    def _copy_shards(self, prefix: str) -> dict[str, int]:
+        """Write what is left of the shards into another generation; return their sizes."""
+        stored: dict[str, int] = {}
+        for path in self.step.commit.record.stored:
+            array, _, number = path.partition("/c/")
+            places = self.shards.get((array, int(number)))
+            if places is None:
+                data = self.work.objects.get(f"{self.step.commit.prefix}/{path}")
+            else:
+                data = self.encode(array, int(number)) if any(map(self.source, places)) else None
+            if data is not None:
+                self.work.objects.put(f"{prefix}/{path}", data)
+                stored[path] = len(data)
+        return stored
+
+
+def _without(
+    built: Tables, lost: Mapping[int, str], made_in_pool: Mapping[str, PackedInPool | None]
+) -> Tables:
+    numbers, labels = built.numbers.copy(), built.labels.copy()
+    for path, made in made_in_pool.items():
+        if made is not None:
+            labels[built.label("array") == path, LABELS.index("array")] = made.path
+    problem = LABELS.index("problem")
+    for row, reason in lost.items():
+        numbers[row, NUMBERS.index("offset")] = -1
+        before = labels[row, problem]
+        labels[row, problem] = f"{before}; {reason}" if before else reason
+    return Tables(labels, numbers, built.shape, built.digest, built.statistics)
+
+
+def _nodes(
+    step: Step, documents: Mapping[str, metadata.Document], stored: Collection[str]
+) -> dict[str, metadata.Document]:
+    """Return the metadata of the generation; none of arrays of which nothing is left."""
+    kept = {path.partition("/c/")[0] for path in stored}
+    sizes, array = step.tables.number("size"), step.tables.label("array")
+    nodes = {
+        path: node
+        for path, node in step.commit.nodes.items()
+        if not path.startswith(("files", "tensors/")) or path in kept or not sizes[array == path].any()
+    }
+    if not any(path.startswith("tensors/") for path in nodes):
+        nodes.pop("tensors", None)
+    return {**nodes, **documents}
 
 
 def mend_step(

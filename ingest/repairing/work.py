@@ -246,13 +246,6 @@ class Remade(NamedTuple):
         return f"the dump {self.plan.origin.root}"
 
 
-def _poison_in(record: CommitRecord) -> dict[SourceFile, bool]:
-    return {
-        SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
-        for file in record.poison
-    }
-
-
 def _reasons_in(record: CommitRecord | None) -> list[str]:
     """Return why the payloads of tensors may have been left out; "" if they were not."""
     without = record.without_tensors if record else None
@@ -332,7 +325,10 @@ class Dumps:
         listing = self._listing(dump, key)
         if listing is None:
             return
-        poison = _poison_in(record) if record else {}
+        poison = {
+            SourceFile(from_text(file.source), file.size, file.mtime_ns): file.bytes_kept
+            for file in (record.poison if record else ())
+        }
         inspected = inspect(dump.root, listing, dump.describe(listing), poison=poison)
         if inspected.denied:
             return
@@ -348,7 +344,6 @@ class Unmendable(Exception):
     """Nothing is known that an object can be made from."""
 
     def __init__(self, what: str, reason: str) -> None:
-        """Name the object, and say what to do."""
         super().__init__(reason)
         self.lost = Lost(what, reason)
 

@@ -1,28 +1,42 @@
-"""Logs events that are worth it, one line each; `log_output` says how the lines look."""
+"""Logs events that are worth it, one line each; `log_output` says how the lines look.
+
+The last line of a terminal says what a watcher has done, what it is doing, and what waits.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import structlog
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.disk.pressure import DiskSeen
-from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.disk import DiskSeen
+from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
+from ingest.findings.incidents import incidents
 from ingest.layouts.base import ProblemKind
 from ingest.layouts.recorder import RingFound
-from ingest.reporting.reminders import Reminders
-from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.difference import FilesNotTaken
+from ingest.reader.catalog import Catalog
+from ingest.reader.text import counted
+from ingest.reporting.log_output import Reminders
+from ingest.reporting.webhook import IncidentPosts, PostDropped, Posted, PostRetried, Webhook
+from ingest.settings import Settings
+from ingest.steps.committed import FilesNotTaken
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
     ContentReplaced,
     DependencyDown,
     DumpedAgain,
+    KeepReason,
     RecheckFailed,
     SourceKept,
     StepDamaged,
@@ -30,12 +44,13 @@ from ingest.steps.events import (
     StoreRecovered,
     TensorsDropped,
 )
-from ingest.steps.keeping import KeepReason
-from ingest.watching.watcher import DumpState
+from ingest.steps.watcher import DumpState
 from workers.errors import StoreSilent
 from workers.events import Event
+from workers.model import StepKey
 from workers.store.model import Finding
 from workers.store.objects import StoreClockSeen
+from workers.store.opening import open_objects, resolve
 from workers.store.strict_json import finite_or_none
 
 #: Reasons for keeping files in a dump that somebody should look into.
@@ -286,3 +301,92 @@ class PostLog:
                 self._last_reason = reason
             case PostDropped(findings=findings, reason=reason):
                 self._log.error("webhook_dropped", findings=findings, reason=reason)
+
+
+#: How often the line is drawn, per second.
+_RATE = 2
+
+
+class StatusLine:
+    """Counts what happens, as an observer, and draws it below the log of a terminal."""
+
+    def __init__(
+        self,
+        waiting: Callable[[], int],
+        under_way: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take two functions: how many steps wait, and how many tasks are under way."""
+        self._waiting, self._under_way, self._clock = waiting, under_way, clock
+        self._committed = self._with_findings = 0
+        self._last: tuple[StepKey, float] | None = None
+
+    def observe(self, event: Event) -> None:
+        """Count a commit."""
+        if isinstance(event, StepCommitted):
+            self._committed += 1
+            self._with_findings += bool(event.summary.findings)
+            self._last = event.summary.key, self._clock()
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        return self.text_within(None)
+
+    def text_within(self, width: int | None) -> str:
+        """Return the line, without the last parts that `width` columns cannot hold (None: all of it)."""
+        findings = f" ({self._with_findings} with findings)" if self._with_findings else ""
+        text = f"watching: {self._committed} committed{findings}"
+        parts = [f"{self._waiting()} not yet", counted(self._under_way(), "task")]
+        if self._last is not None:
+            key, at = self._last
+            parts.append(f"last: {key}, {self._clock() - at:.0f} s ago")
+        for part in parts:
+            longer = f"{text}, {part}"
+            if width is not None and len(longer) > width:
+                break
+            text = longer
+        return text
+
+    @contextmanager
+    def shown(self, console: Console | None = None) -> Iterator[None]:
+        """Draw the line for as long as this lasts; what is logged meanwhile goes above it."""
+        screen = console or Console(stderr=True)
+        live = Live(
+            console=screen,
+            get_renderable=lambda: Text(
+                self.text_within(screen.width), "dim", no_wrap=True, overflow="ellipsis"
+            ),
+            refresh_per_second=_RATE,
+            redirect_stdout=False,
+            transient=True,
+        )
+        before = sys.stderr
+        with live:
+            _move_logs(before, sys.stderr)
+            try:
+                yield
+            finally:
+                _move_logs(sys.stderr, before)
+
+
+def _move_logs(old: object, new: object) -> None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)
+
+
+@contextmanager
+def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
+    """Post incidents to the webhook that the settings name, and log what becomes of them; None for none."""
+    if settings.webhook is None:
+        yield None
+        return
+    address = resolve(settings.store or "", settings.store_options, timeout_s=settings.store_timeout_s)
+    catalog = Catalog(open_objects(address))
+    posts = IncidentPosts(lambda: incidents(catalog), settings.webhook_severity)
+    page_url = settings.page_url or ""
+    with Webhook(settings.webhook, catalog.url, settings.webhook_severity, posts, page_url) as webhook:
+        webhook.observers.append(PostLog().observe)
+        yield webhook

@@ -26,7 +26,7 @@ import urllib3
 import xxhash
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.dispatch.outcomes import StepCommitted
+from ingest.dispatch.submitter import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
 from ingest.findings.incident import Incident, Incidents
 from ingest.reader.choice import format_ranges
@@ -111,7 +111,6 @@ class Webhook:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send queued messages for a few seconds, then drop the rest."""
         self._ending.set()
         try:
             self._queue.put_nowait(None)
@@ -187,7 +186,6 @@ class Webhook:
         return messages
 
     def _post(self, pool: urllib3.PoolManager, message: _Message) -> Posted | PostDropped:
-        """Send a message until it is accepted, refused, or was tried often enough."""
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
             reason, is_passing = self._try(pool, message.body)

@@ -14,7 +14,7 @@ from typing import Self
 
 from ingest.layouts.base import Dump, Listing
 from ingest.planning.plan import fingerprint
-from ingest.steps.difference import NO_RANKS, RANK_HINT, CommittedFiles, compare
+from ingest.steps.committed import NO_RANKS, RANK_HINT, CommittedFiles, compare
 from workers.dump import paths
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.model import StepKey

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.steps.explain import StepRow
+from ingest.steps.decide import StepRow
 from ingest.steps.state import Phase
 from workers.errors import DumpIngestError, UsageError
 

@@ -1,22 +1,30 @@
 """Takes complete steps from the watcher to the workers: plans them, decides about them, offers them.
 
 A store or a cluster that does not answer is reported, and waited for or given up.
+
+What the ranks of a run share, as its consolidated view shows it, goes into the pool of a step.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ingest.dispatch.outcomes import StepFailed
-from ingest.dispatch.submitter import Submitter
-from ingest.planning.plan import plan_step, times_rewritten
-from ingest.planning.pooling import Shared
-from ingest.service.options import ServiceOptions
-from ingest.steps.committed import Committed
+import numpy as np
+import xxhash
+
+from ingest.disk import Pressure
+from ingest.dispatch.submitter import DispatchLimits, StepFailed, Submitter
+from ingest.dump_retention.policy import RetentionPolicy
+from ingest.planning.inspection import Inspected
+from ingest.planning.plan import plan_rows, plan_step, times_rewritten
+from ingest.planning.pooling import Shared, shared_in_step, shared_tensors
+from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
+from ingest.steps.committed import Committed, CommittedFiles
 from ingest.steps.decide import (
     Decision,
     Inspect,
@@ -28,18 +36,78 @@ from ingest.steps.decide import (
     StepPolicy,
     decide,
 )
-from ingest.steps.difference import CommittedFiles
 from ingest.steps.events import DependencyDown, DumpedAgain
 from ingest.steps.state import StepState, Wait
-from ingest.watching.watcher import Watcher
-from workers.errors import ClusterError, DamagedStore, StepRemoved, StoreError, StoreUnavailable
+from ingest.steps.watcher import QuietClock, Watcher
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.marginals import MarginalScope
+from workers.dump.source import OpenFile
+from workers.errors import (
+    AccessDenied,
+    ClusterError,
+    DamagedStore,
+    SourceChanged,
+    StepRemoved,
+    StoreError,
+    StoreUnavailable,
+)
 from workers.events import Observer
-from workers.model import StepKey
+from workers.model import MIB, StepKey
+from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.backends.wrappers import Outage
 from workers.store.commit import Commit
-from workers.store.model import Origin
-from workers.tasks.model import StepPlan
+from workers.store.consolidated.blocks import TensorKey
+from workers.store.model import Grid, Origin
+from workers.store.objects import ObjectStore
+from workers.tasks.model import Entry, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Everything that may be chosen; `ingest.wiring.services` derives it from the settings."""
+
+    policy: StepPolicy = field(default_factory=StepPolicy)
+    grid: Grid = field(default_factory=Grid)
+    limits: DispatchLimits = field(default_factory=lambda: DispatchLimits(1024 * MIB))
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What a worker must offer to be given a task, as Dask counts resources."""
+    host: str = field(default_factory=socket.gethostname)
+    """What this host is called in commits: device ids mean something on their host only."""
+    rules: RuleSet | None = None
+    """What to look for in each step when it is committed."""
+    poll_s: float = 1.0
+    retry_forever: bool = False
+    """Whether to wait for a store or cluster that does not answer, rather than raise."""
+    take_removed: bool = False
+    """Whether to take steps that were removed from the store on purpose."""
+    pressure: Pressure | None = None
+    """Judges how full the disk of the dump is; None if that does not matter."""
+    continues: frozenset[str] = frozenset()
+    """Other directories whose steps are those of this dump."""
+    recheck_rate: float = 0.0
+    """How many bytes per second of committed files are read again while nothing else is to be done; 0 for
+    none, infinity for all of them, once."""
+    retention: RetentionPolicy | None = None
+    """What is deleted in the dump once it is committed; None if nothing is."""
+    dry_run: bool = False
+    """Whether to do everything but delete."""
+    patience_s: float = 60.0
+    """How long the loop waits for an answer of the store, in seconds. One that gives up does so after as long
+    again."""
+    task_timeout_s: float = 600.0
+    """How long a task may run on one worker, besides a second for each MiB that it reads."""
+    sketches: bool = False
+    """Whether histograms of tensors and digests of their blocks are stored."""
+    marginals: MarginalScope = MarginalScope.NONE
+    """The tensors whose marginals are stored, too, if `sketches` is set."""
+    pool: bool = False
+    """Whether what ranks share is stored once, in the pool of a step."""
+    black_box: int | None = None
+    """How many steps of each rank have tensors, besides those around incidents; None for all."""
+    quiet_clock: QuietClock = field(default_factory=QuietClock)
+    clock: Callable[[], float] = time.monotonic
+
 
 #: Steps under way at once, and rows of their plans; more only wait in memory.
 MAX_STEPS_UNDER_WAY = 256
@@ -165,7 +233,6 @@ class Offering:
         return refused
 
     def _has_room(self, planned: Sequence[tuple[StepState, StepPlan]]) -> bool:
-        """Return whether there is room for a step more than those that are under way, and these."""
         submitter = self.submitter
         steps = submitter.offered_steps + len(planned)
         return not steps or (
@@ -329,3 +396,141 @@ class Dependencies:
         """Report an error; if the store did not answer, begin to ask when it is back."""
         self.probe.report_failure(error)
         self.notify(DependencyDown(error))
+
+
+#: The digests of one step that are read at once: 1500 ranks of 5000 tensors. Larger runs share nothing.
+_MOST_NBYTES = 128 * MIB
+#: With more earlier steps than this, only every sixteenth of them is looked into.
+_INTERVAL = 16
+
+
+@dataclass(eq=False)
+class SharedTensors:
+    """Tells what a rank is expected to share in a step. Not safe to share between threads.
+
+    Takes a request for each step that the view has gained, one or two for each earlier step that is looked
+    into, and one more for each rank there. Memory: the names of the tensors; while digests are read, twice
+    theirs, up to 256 MiB.
+    """
+
+    objects: ObjectStore
+    _cubes: ConsolidatedCubes | None = None
+    _keys: list[TensorKey] = field(default_factory=list)
+    _asked_for: int | None = None
+    """The step that the view was opened for."""
+    _known: dict[tuple[str, int, int], Shared] = field(default_factory=dict)
+    """By epoch of the view, place of the earlier step, and rank."""
+
+    def of(self, key: StepKey) -> Shared:
+        """Return the tensors expected to be shared; none if the view has no earlier step, or cannot be read.
+
+        The expectation decides where bytes are stored, never which: without it, the rank stores its own.
+        """
+        if key.step is None:
+            return {}
+        try:
+            if key.step != self._asked_for:
+                self._open(key.step)
+            return self._expected(key.rank, key.step)
+        except (DamagedStore, StoreError):
+            self._asked_for = None  # the next step asks again
+            return {}
+
+    def _open(self, step: int) -> None:
+        before, self._cubes = self._cubes, open_cubes(self.objects)
+        self._asked_for = step
+        if before is None or self._cubes is None:
+            return
+        was, now = before.state, self._cubes.state
+        if now.epoch != was.epoch:
+            self._keys = []
+        elif now.revision == was.revision:
+            self._cubes = before  # with what was read of it
+
+    def _expected(self, rank: int, step: int) -> Shared:
+        cubes = self._cubes
+        if cubes is None or cubes.state.ranks * cubes.state.tensors * DIGEST_BYTES > _MOST_NBYTES:
+            return {}
+        ranks = cubes.ranks.tolist()
+        if rank not in ranks or len(ranks) == 1:  # nobody to share with: no digests are read
+            return {}
+        for place in _places_to_ask(cubes, step):
+            known = (cubes.state.epoch, place, rank)
+            if known not in self._known:
+                shared = shared_tensors(self._tensors(cubes), cubes.cube("digest", place), ranks.index(rank))
+                # Of each rank, only what was asked for last.
+                self._known = {name: was for name, was in self._known.items() if name[2] != rank}
+                self._known[known] = shared
+            if self._known[known]:
+                return self._known[known]
+        return {}
+
+    def _tensors(self, cubes: ConsolidatedCubes) -> list[TensorKey]:
+        """Return the axis of tensors, which only grows; it takes nine requests."""
+        if len(self._keys) < cubes.state.tensors:
+            self._keys = cubes.axis.keys
+        return self._keys[: cubes.state.tensors]
+
+
+def _places_to_ask(cubes: ConsolidatedCubes, step: int) -> list[int]:
+    """Return the places of the earlier steps to look into, in this order.
+
+    Watchers that open the view at different times should look into the same step, because units are named by
+    what was equal there. So it is not the latest one, but one that stays for a while: the 1st, 2nd, 4th, 8th
+    of the earlier steps, and then each 16th. If the rank shares nothing there, it is the latest one.
+    """
+    rewriting = set(cubes.state.rewriting)
+    steps = cubes.steps
+    places = [place for place in np.argsort(steps).tolist() if steps[place] < step and place not in rewriting]
+    if not places:
+        return []
+    last = len(places) - 1
+    chosen = last - last % _INTERVAL if last >= _INTERVAL else 1 << last.bit_length() - 1 if last else 0
+    return list(dict.fromkeys([places[chosen], places[-1]]))
+
+
+#: Bytes of a payload that are read in its middle, and as many at its end.
+_PROBE_NBYTES = 1024
+
+
+@dataclass(eq=False)
+class SharedInDump:
+    """Tells what ranks of one dump are expected to share in a step that all of them have.
+
+    By a few bytes of each tensor, so nothing needs to be stored before. Memory: the names of the tensors of
+    the ranks that are compared, of one step.
+    """
+
+    root: Path
+    """The dump."""
+    grid: Grid
+    complete: Callable[[StepKey], Sequence[Inspected]]
+    """Returns the step of a rank, and the same of the other ranks that are complete and not taken yet."""
+    _step: int | None = None
+    _known: dict[int, Shared] = field(default_factory=dict)
+    """By rank."""
+
+    def of(self, key: StepKey) -> Shared:
+        """Return the tensors that are expected to be shared; none for files that belong to no step."""
+        if key.step is None:
+            return {}
+        if self._step != key.step:
+            self._step, self._known = key.step, {}
+        if key.rank not in self._known:
+            ranks = self.complete(key)
+            rows = [plan_rows(inspected) for inspected in ranks] if len(ranks) > 1 else []
+            entries = [([row.entry for row in of_rank], [row.sample for row in of_rank]) for of_rank in rows]
+            keys = [inspected.listing.key for inspected in ranks]
+            shared = shared_in_step(entries, self.grid, lambda place, entry: self._probe(keys[place], entry))
+            self._known |= {key.rank: {}} | {key.rank: own for key, own in zip(keys, shared, strict=False)}
+        return self._known[key.rank]
+
+    def _probe(self, key: StepKey, entry: Entry) -> int | None:
+        """Return what equal payloads have in common in the middle and at the end."""
+        middle, last = entry.nbytes // 2, entry.nbytes - _PROBE_NBYTES
+        try:
+            with OpenFile(self.root, entry.source, str(key)) as file:
+                read = [file.read_at(entry.offset + at, _PROBE_NBYTES) for at in (middle, last)]
+        except (AccessDenied, SourceChanged, OSError):  # whoever converts it says so
+            return None
+        return xxhash.xxh3_64_intdigest(b"".join(read))

@@ -153,7 +153,6 @@ class Rechecks:
         self._next_at = self.clock() + (0.0 if self.is_once else nbytes / self.rate)
 
     def _next_batch(self) -> _Batch:
-        """Return the next jobs; none if there is nothing to read."""
         for state in () if self.is_once or self._jobs else self._doubtful:
             if state.doubtful and _may_be_read(state):
                 doubtful = [file for file in _files(state) if file.path in state.doubtful]
@@ -195,7 +194,6 @@ class Rechecks:
     def _collect(
         self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError
     ) -> ContentReplaced | RecheckFailed | None:
-        """Record what was found in some files of a step; return what there is to report."""
         state = self.table.get(job.key)
         if state is None or state.committed != job.fingerprint or not _may_be_read(state):
             return None  # it has changed meanwhile

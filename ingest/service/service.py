@@ -13,29 +13,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ingest.disk.pressure import DiskSeen
-from ingest.disk.space import space_at
+from ingest.disk import DiskSeen, space_at
 from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.outcomes import Outcome, StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dispatch.submitter import Submitter
+from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
 from ingest.dispatch.window import TaskMonitor
 from ingest.dump_retention.policy import NO_NEWS, SourceDeleted, SourceJudge
-from ingest.heartbeat import beat
 from ingest.layouts.base import Dump
 from ingest.layouts.recorder import BLACK_BOX, RingFound
 from ingest.service.foreign_dump import ForeignDumpCheck
-from ingest.service.offering import Dependencies, Offering, Planner, StoreProbe
-from ingest.service.options import ServiceOptions
+from ingest.service.offering import (
+    Dependencies,
+    Offering,
+    Planner,
+    ServiceOptions,
+    SharedInDump,
+    SharedTensors,
+    StoreProbe,
+)
 from ingest.service.rechecks import Rechecks, StartupCheck
-from ingest.service.shared_tensors import SharedInDump, SharedTensors
 from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
 from ingest.steps.decide import StepPolicy
 from ingest.steps.events import CommitReverted, ContentReplaced, RecheckFailed, StoreRecovered
 from ingest.steps.state import StepState, StepTable
-from ingest.watching.watcher import DumpState, Watcher
+from ingest.steps.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event, Observer
+from workers.host.heartbeat import beat
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.backends.wrappers import BoundedObjects, Outage
@@ -365,7 +369,6 @@ class Service:
             self._end_ring(until)
 
     def _turn_ring(self) -> None:
-        """Have tensors dropped that have left the ring."""
         if self.ring is not None:
             self._report_all(self.ring.poll(self._look_for_ring))
 
@@ -382,7 +385,6 @@ class Service:
         return {state.key.rank for state in self.table}, busy, pending
 
     def _end_ring(self, until: float) -> None:
-        """Have the ring take in the last commits, and end it."""
         if self.ring is None:
             return
         while self.ring.is_busy and self.clock() < until and not self.dependencies.is_store_silent:
@@ -425,7 +427,6 @@ class Service:
         return 0.0
 
     def _settle(self, timeout_s: float) -> list[Outcome]:
-        """Wait for tasks to finish, and record what came of their steps."""
         beat()
         finished: list[Outcome] = []
         with self._enduring():

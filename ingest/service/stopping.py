@@ -11,7 +11,6 @@ class StopRequest(threading.Event):
     """Is set when a command is to stop."""
 
     def __init__(self) -> None:
-        """Begin with nothing under way."""
         super().__init__()
         self.under_way: Callable[[], int] = lambda: 0
         """Returns how many tasks are to be finished; called in a handler of a signal."""

@@ -313,7 +313,6 @@ class StepState:
         self.quiet_for_s = now - self.quiet_since
 
     def _record_changes(self, before: Listing, listing: Listing, now: float) -> None:
-        """Record what has changed since the listing before."""
         if before.files == listing.files:
             pairs = zip(before.files, listing.files, strict=True)
             self.doubtful |= {new.path for old, new in pairs if old.version and old.version != new.version}
@@ -464,7 +463,6 @@ class StepTable:
     """
 
     def __init__(self) -> None:
-        """Begin without steps."""
         self._states: dict[StepKey, StepState] = {}
 
     def __len__(self) -> int:

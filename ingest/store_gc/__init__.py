@@ -2,12 +2,12 @@
 
 Deleting the source files of dumps is retention, in `ingest.dump_retention`.
 
-plan.py        what to remove and to keep, as a user says it; what goes and what stays, as a value and a file
-inventory.py   what the store holds: one listing, and its commits
-planner.py     from inventory and policy to a plan: arithmetic, no I/O
-execute.py     carries out a plan; reads each step again before touching it
-recompress.py  encodes the tensors of old steps again
-last_run.py    how gc ended last
+plan.py      what to remove and to keep, as a user says it; what goes and what stays, as a value and a file;
+             what the store holds, by one listing and its commits
+planner.py   from that and a policy to a plan: arithmetic, no I/O
+execute.py   carries out a plan, and reads each step again before touching it; encodes the tensors of old
+             steps again; how gc ended last
+ring.py      the steps that a black box keeps
 """
 
 from ingest.store_gc.execute import apply_gc, plan_gc

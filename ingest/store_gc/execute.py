@@ -2,29 +2,52 @@
 
 If the process is killed at any moment, the store holds whole steps, and remains that no commit points to.
 See docs/design/008-retention.md for why that needs no lock.
+
+`gc --recompress` encodes the tensors of old steps again, so that they take less room.
+
+How gc ended last is a record in the store, for metrics and for `doctor`:
+
+    gc/zarr.json    a group without members; its attributes say when gc last ended well, and when and why not
+
+`gc` is a process that nobody scrapes: it runs for a minute at night. So it leaves its outcome where it works.
+A run that cannot write to the store leaves no record, and is seen by its exit code alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from os import PathLike
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from ingest.reader.catalog import Catalog, open_catalog
-from ingest.store_gc.inventory import Extent, generations_in, is_of_tensors, is_temporary, take_inventory
-from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, duration
+from ingest.store_gc.plan import (
+    DAY_S,
+    Extent,
+    GcAction,
+    GcPlan,
+    GcPolicy,
+    duration,
+    generations_in,
+    is_of_tensors,
+    is_temporary,
+    take_inventory,
+)
 from ingest.store_gc.planner import make_plan
-from workers.errors import DamagedStore, StoreDenied, UsageError
+from workers.errors import DamagedStore, DumpIngestError, StoreDenied, StoreError, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
-from workers.store import commit
+from workers.store import commit, metadata
 from workers.store.commit import (
     REMOVED,
     Commit,
@@ -37,6 +60,7 @@ from workers.store.commit import (
 )
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.packed import pool
+from workers.store.packed.recompressing import Recompressed, is_dense, recompress
 from workers.store.record import LEAF, WithoutTensors
 
 #: Steps that are worked on at once.
@@ -302,7 +326,6 @@ class Execution:
         return committed
 
     def _refuse_young(self, stored: Iterable[StoredObject], grace_s: float | None = None) -> None:
-        """Leave it alone if something was written lately."""
         extent = Extent.of(stored)
         grace_s = self.plan.policy.grace_s if grace_s is None else grace_s
         if extent.objects and self._now() - extent.newest_at <= grace_s:
@@ -420,3 +443,216 @@ def apply_gc(store: Store, plan: GcPlan, *, stop: threading.Event | None = None)
 def opened(store: Store) -> Catalog:
     """Return the store, opened if it is not."""
     return store if isinstance(store, Catalog) else open_catalog(store)
+
+
+#: Steps that are worked on at once, at most: as many as there are processors.
+_MAX_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecompressPlan:
+    """The steps whose tensors would be encoded again. Making it changes nothing."""
+
+    keys: tuple[StepKey, ...]
+    nbytes: int
+    """Stored bytes of their tensors now, without those in the pool."""
+
+
+@dataclass(slots=True)
+class RecompressReport:
+    """What became of the steps."""
+
+    done: list[Recompressed] = field(default_factory=list)
+    stopped: bool = False
+    """Whether it was stopped before its end."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps have other bytes now."""
+        return sum(not step.left for step in self.done)
+
+    @property
+    def saved_nbytes(self) -> int:
+        """How many bytes they save, as soon as gc has removed their previous generations."""
+        return sum(step.before_nbytes - step.after_nbytes for step in self.done)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, a row for each step."""
+        rows = [asdict(step) | asdict(step.key) for step in self.done]
+        for row in rows:
+            del row["key"]
+        return {
+            "steps": self.steps,
+            "saved_nbytes": self.saved_nbytes,
+            "stopped": self.stopped,
+            "done": rows,
+        }
+
+
+def plan_recompress(
+    store: Catalog | str | PathLike[str],
+    *,
+    older_than_s: float = 7 * DAY_S,
+    ranks: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> RecompressPlan:
+    """Plan which steps `recompress_store` takes: those with tensors that it has not taken before.
+
+    Args:
+        store: an opened store, a directory or any fsspec URL.
+        older_than_s: only steps that were committed longer ago than this, in seconds.
+        ranks: only these ranks; all if None.
+        steps: only these steps; all if None.
+
+    Raises:
+        UsageError: the store does not exist, or has no such rank or step.
+        StoreError: the store refused.
+    """
+    catalog = opened(store)
+    keys = [key for key in catalog.listed(ranks, steps) if key.step is not None]
+    if not keys and (ranks or steps):
+        raise UsageError(
+            "the store has none of these ranks and steps", hint="`dump-ingest ls STORE` lists what it has."
+        )
+    before = time.time() - older_than_s
+    commits, _ = commit.read_many(catalog.objects, keys)
+    cold = {
+        key: sum(nbytes for path, nbytes in made.record.stored.items() if metadata.is_of_tensors(path))
+        for key, made in commits.items()
+        if made.record.committed_at_s < before and not is_dense(made) and made.without_tensors is None
+    }
+    return RecompressPlan(tuple(key for key, nbytes in cold.items() if nbytes), sum(cold.values()))
+
+
+def recompress_store(
+    store: Catalog | str | PathLike[str],
+    plan: RecompressPlan,
+    *,
+    stop: threading.Event | None = None,
+    progress: Callable[[Recompressed], None] = lambda _: None,
+) -> RecompressReport:
+    """Encode the tensors of the steps of a plan again; what `dump-ingest gc --recompress --apply` does.
+
+    Safe to kill, to run again, and next to everything else: each step changes with one write. Its previous
+    generation goes with a later `gc`, after the grace period.
+
+    Args:
+        store: an opened store, a directory or any fsspec URL.
+        plan: from `plan_recompress`.
+        stop: ends the work early when it is set.
+        progress: is called with each step when it is done.
+
+    Raises:
+        UsageError: the store does not exist.
+        StoreError: the store refused. What was done stays.
+    """
+    objects, report = opened(store).objects, RecompressReport()
+    stop = stop or threading.Event()
+    threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+    with ThreadPoolExecutor(threads, thread_name_prefix="dump-ingest-recompress") as pool:
+        try:
+            for step in pool.map(lambda key: None if stop.is_set() else recompress(objects, key), plan.keys):
+                if step is not None:
+                    report.done.append(step)
+                    progress(step)
+        except BaseException:
+            stop.set()
+            raise
+    report.stopped = stop.is_set()
+    return report
+
+
+KEY = "gc/zarr.json"
+#: How often the record is read.
+_EVERY_S = 60.0
+
+
+class GcRuns(msgspec.Struct, frozen=True):
+    """When gc last ended well, and when it last failed; Unix times by the clock of its host."""
+
+    succeeded_at: float = 0.0
+    """0 for never."""
+    failed_at: float = 0.0
+    """0 for never."""
+    reason: str = ""
+    """Why it failed last."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last run failed."""
+        return self.failed_at > self.succeeded_at
+
+
+@dataclass(frozen=True, slots=True)
+class GcRunsRead(Event):
+    """The record was read."""
+
+    runs: GcRuns
+
+
+def read_last_runs(objects: ObjectStore) -> GcRuns | None:
+    """Read how gc ended last; None if it never ran on this store, or the record is damaged.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    data = objects.get(KEY)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(metadata.own_attributes(data), type=GcRuns)
+    except (ValueError, RecursionError):
+        return None  # it says nothing that the next run will not say again
+
+
+def record_run(objects: ObjectStore, reason: str = "", *, clock: Callable[[], float] = time.time) -> None:
+    """Record that gc has ended.
+
+    Args:
+        objects: the store.
+        reason: why it failed; "" if it did not.
+        clock: returns Unix time.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    before = read_last_runs(objects) or GcRuns()
+    now = clock()
+    runs = (
+        msgspec.structs.replace(before, failed_at=now, reason=reason[:1000])
+        if reason
+        else msgspec.structs.replace(before, succeeded_at=now)
+    )
+    attributes = {metadata.ATTRIBUTE: msgspec.to_builtins(runs)}
+    objects.put(KEY, metadata.encode(metadata.group(attributes)))
+
+
+@contextlib.contextmanager
+def recorded(objects: ObjectStore) -> Iterator[None]:
+    """Record how the block ends: well, or with which error."""
+    try:
+        yield
+    except DumpIngestError as exc:
+        # A store that refuses the record, too, must not hide why gc failed.
+        with contextlib.suppress(StoreError):
+            record_run(objects, exc.message)
+        raise
+    record_run(objects)
+
+
+@dataclass(slots=True)
+class GcWatch:
+    """Reads the record of a store once a minute; an observer that each event of a consolidator wakes."""
+
+    objects: ObjectStore
+    notify: Observer
+    clock: Callable[[], float] = time.monotonic
+    _next_at: float = field(default=float("-inf"))
+
+    def observe(self, _: Event) -> None:
+        """Read the record if it is time to, and report it. A store that refuses is asked again later."""
+        if self.clock() < self._next_at:
+            return
+        self._next_at = self.clock() + _EVERY_S
+        with contextlib.suppress(StoreError):  # the round that follows reports it
+            self.notify(GcRunsRead(read_last_runs(self.objects) or GcRuns()))

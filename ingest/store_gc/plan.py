@@ -1,6 +1,8 @@
 """What `gc` removes and keeps, and its plan: what goes, and what stays and why; as values and as a file.
 
 A plan file is not trusted: it can name what a plan names, and nothing else in the store.
+
+The inventory is one listing of all of the store, and what its commits say. It reads, and never writes.
 """
 
 from __future__ import annotations
@@ -8,24 +10,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, to_builtins
 from msgspec.json import Decoder
 
+from ingest.findings.stored import SERIES, read_series
 from ingest.reader.choice import format_ranges
-from ingest.store_gc.inventory import is_temporary
-from workers.errors import UsageError
+from workers.errors import StoreDenied, StoreError, UsageError
 from workers.model import StepKey
-from workers.store.commit import has_begun
+from workers.store import commit, metadata
+from workers.store.commit import has_begun, unfinished
+from workers.store.model import WORSE_THAN_INFO, rank_named, step_named
+from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.packed import pool
+from workers.store.record import LEAF
 
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload", "announcement"]
 Format: TypeAlias = Literal["dump-ingest gc plan 1"]
 FORMAT: Format = "dump-ingest gc plan 1"
-Generation: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32}(?:-[0-9a-f]{16})?)?\Z")]
+GenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32}(?:-[0-9a-f]{16})?)?\Z")]
 _HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -60,7 +70,6 @@ class GcPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The same for the numbers of the steps. Excludes all other reasons and all protections."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name, lowest in {**_REASONS, "grace_s": 0}.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= lowest):
@@ -122,7 +131,7 @@ class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
     """Set for `step`, `tensors` and `remains`."""
     step: Natural | None
     """Set for the same; None for run files."""
-    generation: Generation
+    generation: GenerationName
     """The generation that goes, or that loses its tensors; "" if only empty directories go."""
     objects: Natural
     nbytes: Natural
@@ -134,7 +143,6 @@ class GcAction(Struct, frozen=True, forbid_unknown_fields=True):
     """What the store calls an upload; "" for everything else."""
 
     def __post_init__(self) -> None:
-        """Check that it names what this kind of action may."""
         names = self.path.split("/")
         is_committed = None not in (self.rank, self.step) and self.generation != ""
         is_beside = self.rank is self.step is None
@@ -222,3 +230,254 @@ def shortly(numbers: Collection[int]) -> str:
     """Write numbers as ranges; if that is long, as the lowest and the highest."""
     text = format_ranges(numbers)
     return text if len(text) <= _MAX_RANGES else f"{min(numbers)} to {max(numbers)}"
+
+
+#: Ranks that are listed at once.
+_RANKS_AT_ONCE = 4
+#: Commits that are held at once.
+_COMMITS_AT_ONCE = 256
+#: What a writer into a directory leaves behind when it is killed.
+_TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A number of objects, their size, and when the newest of them was written."""
+
+    objects: int = 0
+    nbytes: int = 0
+    newest_at: float = 0.0
+    """Seconds since the epoch, by the clock of the store."""
+
+    def __add__(self, other: Extent) -> Extent:
+        return Extent(
+            self.objects + other.objects, self.nbytes + other.nbytes, max(self.newest_at, other.newest_at)
+        )
+
+    @classmethod
+    def of(cls, objects: Iterable[StoredObject]) -> Extent:
+        """Return the extent of some objects."""
+        return sum((cls(1, stored.nbytes, stored.modified_at) for stored in objects), cls())
+
+
+@dataclass(slots=True)
+class Generation:
+    """What lies below one generation of a step."""
+
+    tensors: Extent = field(default_factory=Extent)
+    """Payloads of tensors."""
+    rest: Extent = field(default_factory=Extent)
+
+    @property
+    def whole(self) -> Extent:
+        """Payloads and all other objects together."""
+        return self.tensors + self.rest
+
+
+@dataclass(slots=True)
+class StepInventory:
+    """What the store holds of one step of a rank, or of its run files; and what its commit says."""
+
+    key: StepKey
+    generations: dict[str, Generation] = field(default_factory=dict)
+    record: Extent = field(default_factory=Extent)
+    """The object that holds the commit."""
+    fingerprint: str = ""
+    """The generation that the commit points to; "" if the step is not committed, or its commit is damaged."""
+    committed_at: float = 0.0
+    """Seconds since the epoch, by the clock of the worker."""
+    is_anomalous: bool = False
+    """Whether it counts NaN, Inf, an overflow, or a finding of severity warning or worse."""
+    has_tensors: bool = False
+    pool: frozenset[str] = frozenset()
+    """The arrays in the pool that it refers to, by path."""
+    damage: str = ""
+    """What is wrong with the commit."""
+
+    @property
+    def number(self) -> int:
+        """The number of the step; one below zero for run files."""
+        return self.key.order[0]
+
+    @property
+    def uncommitted(self) -> dict[str, Generation]:
+        """The generations that no commit points to."""
+        return {name: held for name, held in self.generations.items() if name != self.fingerprint}
+
+
+@dataclass(slots=True)
+class Inventory:
+    """What a whole store holds."""
+
+    url: str
+    total: Extent = field(default_factory=Extent)
+    steps: tuple[StepInventory, ...] = ()
+    temporaries: dict[str, Extent] = field(default_factory=dict)
+    """What killed writers left behind, by object key."""
+    anomalous_steps: frozenset[int] = frozenset()
+    """Steps in which rules over several steps or ranks found something of severity warning or worse."""
+    evaluated_steps: frozenset[int] = frozenset()
+    """Steps for which such rules were evaluated."""
+    uploads: tuple[UnfinishedUpload, ...] = ()
+    """Uploads in parts that are under way, or that killed writers left."""
+    uploads_unknown: str = ""
+    """Why nothing is known of such uploads; "" if it is."""
+    pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
+    """By step: the arrays in its pool, by path."""
+    unfinished_changes: dict[str, Extent] = field(default_factory=dict)
+    """What announces changes of commits that have begun and not ended, by object key."""
+
+
+def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
+    """List a store and read its commits.
+
+    Memory: about 500 bytes for each object of a rank, for `_RANKS_AT_ONCE` ranks at once; a few hundred bytes
+    for each step.
+
+    Args:
+        objects: the store.
+        anomalies: also read what rules over several steps or ranks found.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    inventory = Inventory(objects.address.url)
+    steps: dict[StepKey, StepInventory] = {}
+    names = objects.children()
+    pools = objects.children(pool.POOL) if pool.POOL in names else []
+    others = sorted((name for name in names if name != pool.POOL), key=lambda name: rank_named(name) is None)
+    names = [*others, *(f"{pool.POOL}/{name}" for name in pools)]
+    with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
+        inventory.total = sum(threads.map(partial(_list, objects, inventory, steps), names), Extent())
+    inventory.steps = tuple(sorted(steps.values(), key=lambda step: step.key.order))
+    _read_commits(objects, [step for step in inventory.steps if step.record.objects])
+    if anomalies:
+        inventory.anomalous_steps, inventory.evaluated_steps = _findings_of_series(objects)
+    try:
+        inventory.uploads = tuple(objects.unfinished_uploads())
+    except StoreDenied as exc:
+        permissions = "s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
+        inventory.uploads_unknown = f"{exc.message}; it takes {permissions}"
+    except StoreError as exc:  # what speaks the protocol of S3 does not always have this request
+        inventory.uploads_unknown = exc.message
+    return inventory
+
+
+def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
+    """Return the keys of each generation in a listing of a step."""
+    keys_by_generation: dict[str, list[str]] = {}
+    for key in listed:
+        name, slash, _ = key.partition("/")
+        if slash and pool.GENERATION.fullmatch(name):  # any other name is not ours: it is never touched
+            keys_by_generation.setdefault(name, []).append(key)
+    return keys_by_generation
+
+
+def is_temporary(key: str) -> bool:
+    """Return whether a writer into a directory uses this key before it renames the object."""
+    return _TEMPORARY.fullmatch(key) is not None
+
+
+def is_of_tensors(key: str) -> bool:
+    """Return whether an object, given by its key in a step, belongs to payloads of tensors."""
+    return metadata.is_of_tensors(key.partition("/")[2])
+
+
+def _list(
+    objects: ObjectStore, inventory: Inventory, steps: dict[StepKey, StepInventory], name: str
+) -> Extent:
+    """Enter one directory, which no other thread lists, into an inventory; return its extent."""
+    listed = objects.listed(name)
+    total = Extent.of(listed.values())
+    temporaries = _enter_temporaries(inventory, name, listed)
+    if rank_named(name) is not None:
+        steps |= {step.key: step for step in _steps_in(objects, name, listed)}
+    elif name.startswith(f"{pool.POOL}/"):
+        _enter_pooled(inventory, name, {path: listed[path] for path in listed.keys() - temporaries.keys()})
+    else:
+        for path in unfinished([f"{name}/{path}" for path in listed]):
+            inventory.unfinished_changes[path] = Extent.of([listed[path.removeprefix(f"{name}/")]])
+    return total
+
+
+def _enter_temporaries(
+    inventory: Inventory, name: str, listed: Mapping[str, StoredObject]
+) -> dict[str, StoredObject]:
+    temporaries = {path: stored for path, stored in listed.items() if is_temporary(path or name)}
+    for path, stored in temporaries.items():
+        inventory.temporaries[f"{name}/{path}" if path else name] = Extent.of([stored])
+    return temporaries
+
+
+def _enter_pooled(inventory: Inventory, name: str, listed: Mapping[str, StoredObject]) -> None:
+    for path, stored in listed.items():
+        array = "/".join([name, *path.split("/")[:2]])
+        if (number := pool.step_of(array)) is not None:
+            arrays = inventory.pools.setdefault(number, {})
+            array = sys.intern(array)
+            arrays[array] = arrays.get(array, Extent()) + Extent.of([stored])
+
+
+def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject]) -> Iterator[StepInventory]:
+    rank = rank_named(name) or 0
+    below = _directories(objects, rank, listed)
+    for path, stored in listed.items():
+        step, _, path_in_step = path.partition("/")
+        if path_in_step and (step == "run" or step_named(step) is not None):
+            below.setdefault(step, {})[path_in_step] = stored
+    for step, own in below.items():
+        record = Extent.of(filter(None, [own.get(LEAF)]))
+        yield StepInventory(StepKey(rank, step_named(step)), _measure(own), record)
+
+
+def _directories(
+    objects: ObjectStore, rank: int, listed: Mapping[str, StoredObject]
+) -> dict[str, dict[str, StoredObject]]:
+    """Return the directories of steps, in a local store, each without objects.
+
+    One that a killed writer, or a killed gc, left empty is in no listing of objects.
+    """
+    keys = commit.list_keys(objects, [rank]) if objects.is_local and listed else []
+    return {step: {} for key in keys if (step := key.path.rpartition("/")[2]) not in listed}
+
+
+def _measure(listed: Mapping[str, StoredObject]) -> dict[str, Generation]:
+    return {
+        name: Generation(
+            Extent.of(listed[key] for key in keys if is_of_tensors(key) and not is_temporary(key)),
+            # Temporary objects are counted elsewhere, but show that somebody was at work.
+            Extent(newest_at=max((listed[key].modified_at for key in keys if is_temporary(key)), default=0.0))
+            + Extent.of(listed[key] for key in keys if not is_of_tensors(key) and not is_temporary(key)),
+        )
+        for name, keys in generations_in(listed).items()
+    }
+
+
+def _read_commits(objects: ObjectStore, steps: list[StepInventory]) -> None:
+    for start in range(0, len(steps), _COMMITS_AT_ONCE):
+        some = steps[start : start + _COMMITS_AT_ONCE]
+        commits, damaged = commit.read_many(objects, [step.key for step in some])
+        for step in some:
+            step.damage = damaged.get(step.key, "")
+            if committed := commits.get(step.key):
+                step.fingerprint = committed.fingerprint
+                step.committed_at = committed.record.committed_at_s
+                step.is_anomalous = committed.summary.is_anomalous
+                step.has_tensors = committed.without_tensors is None
+                step.pool = frozenset(map(sys.intern, committed.record.pool))
+
+
+def _findings_of_series(objects: ObjectStore) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the steps in which rules over several steps or ranks found something bad, and all they saw.
+
+    What they found in a step may be damaged. Then it may have been bad, and counts as bad.
+    """
+    damages: list[str] = []
+    series = read_series(objects, None, damages)
+    unknown = {int(damage.removeprefix(f"{SERIES}/").partition(".")[0]) for damage in damages}
+    anomalous = {
+        step
+        for step, stored in series.items()
+        if any(finding.severity in WORSE_THAN_INFO for finding in stored.findings)
+    }
+    return frozenset(anomalous | unknown), frozenset(series.keys() | unknown)

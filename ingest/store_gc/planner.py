@@ -9,9 +9,20 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from ingest.reader.text import counted
-from ingest.steps.keeping import newest_steps
-from ingest.store_gc.inventory import Extent, Generation, Inventory, StepInventory
-from ingest.store_gc.plan import FORMAT, GcAction, GcPlan, GcPolicy, What, duration, shortly
+from ingest.steps.events import newest_steps
+from ingest.store_gc.plan import (
+    FORMAT,
+    Extent,
+    GcAction,
+    GcPlan,
+    GcPolicy,
+    Generation,
+    Inventory,
+    StepInventory,
+    What,
+    duration,
+    shortly,
+)
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -107,13 +118,11 @@ class _Planner:
             self._remove(step, "chosen by rank and step")
 
     def _named(self) -> list[StepInventory]:
-        """Return what the store has of the chosen ranks and steps, committed or not."""
         ranks, steps = self.policy.ranks, self.policy.steps
         stored = [step for step in self.inventory.steps if step.key.step is not None]
         self._refuse_absent("no rank {}", ranks, {step.key.rank for step in stored})
         self._refuse_absent("no step {}", steps, {step.number for step in stored})
-        named = [step for step in stored if _is_among(step.key.rank, ranks)]
-        named = [step for step in named if _is_among(step.number, steps)]
+        named = [step for step in stored if _is_among(step.key.rank, ranks) and _is_among(step.number, steps)]
         self._refuse_absent("rank {} has none of these steps", ranks, {step.key.rank for step in named})
         self._refuse_absent("none of these ranks has step {}", steps, {step.number for step in named})
         return named
@@ -126,7 +135,6 @@ class _Planner:
             )
 
     def _remove(self, step: StepInventory, why: str) -> None:
-        """Enter the removal of a committed step, unless something protects it."""
         is_kept = not step.fingerprint or (self.policy.keep_anomalous and step.number in self.anomalous)
         if not is_kept and step.key not in self.newest and step.key not in self.busy:
             extent = sum((held.whole for held in step.generations.values()), step.record)
@@ -134,7 +142,6 @@ class _Planner:
             self.thinned.pop(step.key, None)
 
     def _drop_tensors(self) -> None:
-        """Enter the steps that lose their tensors."""
         around = self.policy.tensors_around_anomalies
         near = set(self.numbers) if around is None else _near(self.numbers, self.anomalous, around)
         for step in self.steps:
@@ -295,7 +302,6 @@ def _is_among(number: int, chosen: Collection[int] | None) -> bool:
 
 
 def _name_some(keys: Collection[StepKey]) -> str:
-    """Name the first few of these steps, and say how many more there are."""
     ordered = sorted(keys, key=lambda key: key.order)
     more = f" and {len(ordered) - _MAX_NAMED} more" if len(ordered) > _MAX_NAMED else ""
     return ", ".join(map(str, ordered[:_MAX_NAMED])) + more
@@ -322,5 +328,4 @@ def _at_path(what: What, path: str, extent: Extent, why: str, upload: str = "") 
 
 
 def _place(action: GcAction) -> tuple[object, ...]:
-    """Return the place of an action in a plan."""
     return _ORDER[action.what], action.key.order if action.key else (), action.path, action.upload

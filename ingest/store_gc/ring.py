@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ingest.steps.events import DependencyDown, StoreIncident, TensorsDropped
-from ingest.steps.keeping import newest_steps
+from ingest.steps.events import DependencyDown, StoreIncident, TensorsDropped, newest_steps
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.plan import FORMAT, GcAction, GcPlan, GcPolicy
 from workers.errors import StoreError, UsageError
@@ -185,7 +184,6 @@ class StoreRing:
         return sorted({key.order[0] for key in self._held}.union(pending))
 
     def _incidents_in(self, pending: Collection[int]) -> Iterator[Event]:
-        """Find what was not there before."""
         numbers, reach = self._numbers(pending), self.steps
         places = {number: place for place, number in enumerate(numbers)}
         # What a step has may have begun in one before it that is pending: then it is not judged yet.
@@ -198,7 +196,6 @@ class StoreRing:
                 yield StoreIncident(key, what, len(self.incidents) <= INCIDENTS)
 
     def _protect(self, pending: Collection[int]) -> None:
-        """Find the steps around incidents, and around what is pending."""
         numbers = self._numbers(pending)
         kept = {*list(self.incidents)[:INCIDENTS], *pending} - self._settled.keys()
         self.around = set()
@@ -226,7 +223,6 @@ class StoreRing:
         return found
 
     def _left_behind(self, ranks: Collection[int], pending: Collection[int]) -> list[StepKey]:
-        """Return the steps whose tensors are to go."""
         stays = self.around | set(self._numbers(pending)[-self.steps :])
         newest = newest_steps(self._held, self.steps)
         with_tensors = [key for key, held in self._held.items() if held.has_tensors and key.rank in ranks]

@@ -11,23 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.disk.pressure import Pressure, parse_threshold
-from ingest.dispatch.outcomes import JobConverted
+from ingest.disk import Pressure, parse_threshold
 from ingest.dispatch.processes import ProcessWorkers
 from ingest.dispatch.runners import start_workers
-from ingest.dispatch.submitter import DispatchLimits
+from ingest.dispatch.submitter import DispatchLimits, JobConverted
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.layouts.places import tensors_beside
-from ingest.service.explaining import explain_dump
-from ingest.service.one_shot import Report, ingest_once
-from ingest.service.options import ServiceOptions
+from ingest.service.offering import ServiceOptions
+from ingest.service.one_shot import Report, explain_dump, ingest_once
 from ingest.service.service import Service, without_old_objects
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
-from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.explain import StepRow
+from ingest.steps.decide import CompletenessPolicy, StepPolicy, StepRow
 from ingest.wiring.stores import grid_of, place_of_store, refuse_misplaced
 from workers.arrays.marginals import MarginalScope
 from workers.errors import StoreSilent, UsageError

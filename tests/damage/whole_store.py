@@ -19,14 +19,14 @@ from ingest.layouts.detect import find_dump
 from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.service.shared_tensors import SharedTensors
+from ingest.service.offering import SharedTensors
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.made_runs import MadeRun
 from tests.npy_files import MadeDump
 from tests.pt_files import archive, members_of, rebuilt
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store import commit
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.model import Grid, Origin

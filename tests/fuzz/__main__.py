@@ -23,7 +23,7 @@ with atheris.instrument_imports(
     include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.ir"]
 ):
     from ingest.layouts import cann, logged_statistics, mindspore, msprobe, numerics, pytorch
-    from ingest.layouts.sections import runs
+    from ingest.layouts.tree import runs
     from ingest.reader.context import ir
     from workers.dump import paths
     from workers.dump.formats import (
@@ -38,9 +38,8 @@ with atheris.instrument_imports(
         statistic_csv,
         tensor_proto,
     )
-    from workers.dump.formats.assembly import assemble
-    from workers.dump.formats.header import ReadAt, TensorHeader
-    from workers.dump.formats.wire import varint
+    from workers.dump.formats.header import ReadAt, TensorHeader, assemble
+    from workers.dump.formats.tensor_proto import varint
     from workers.errors import DumpError, UnreadableTensor
 
 

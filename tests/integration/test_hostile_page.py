@@ -21,7 +21,7 @@ from tests.dumps import DumpLibrary
 from tests.page_server import Got, RunningPage
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.opening import open_objects, resolve
 
 DATA = Path(__file__).parents[1] / "data"

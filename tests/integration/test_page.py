@@ -16,7 +16,7 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
 from tests.pipeline import ingest_directly
 from tests.servers.browser import Chromium
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 RUN = "/runs/nan.zarr"
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from ingest.doctor import remote
+from ingest.doctor import checks
 from ingest.doctor.checks import run_checks
 from ingest.settings import load
 from tests.cli import start
@@ -106,7 +106,7 @@ def test_a_scheduler_and_a_worker_beat_until_their_event_loops_hang(
             assert falls_silent(of_worker)
             assert not falls_silent(of_scheduler)
         # It would wait for the worker to load the plugin until the scheduler gives the worker up.
-        monkeypatch.setattr(remote, "_SILENT_S", INTERVAL_US / 1e6)
+        monkeypatch.setattr(checks, "_SILENT_S", INTERVAL_US / 1e6)
         *_, check = run_checks(load(scheduler=f"tcp://127.0.0.1:{port}"), None)
         assert (check.check, check.ok) == ("scheduler", False)
         assert "1 worker, 1 thread, not encrypted; it does not hear of tcp://127.0.0.1:" in check.detail

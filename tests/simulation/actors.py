@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ingest.consolidating.lease import Lease, LeaseHeld
-from ingest.dispatch.outcomes import StepFailed
-from ingest.dispatch.submitter import DispatchLimits
+from ingest.dispatch.submitter import DispatchLimits, StepFailed
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.service.options import ServiceOptions
+from ingest.service.offering import ServiceOptions
 from ingest.service.service import Service
-from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.difference import FilesNotTaken
-from ingest.steps.explain import explain_table
+from ingest.steps.committed import FilesNotTaken
+from ingest.steps.decide import CompletenessPolicy, StepPolicy, explain_table
+from ingest.steps.watcher import QuietClock
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.inventory import take_inventory
-from ingest.store_gc.plan import GcPolicy
+from ingest.store_gc.plan import GcPolicy, take_inventory
 from ingest.store_gc.planner import make_plan
-from ingest.watching.watcher import QuietClock
 from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_generation
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults

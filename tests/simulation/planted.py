@@ -13,12 +13,11 @@ import xxhash
 from msgspec.structs import replace
 
 from ingest.consolidating.lease import Lease
-from ingest.dispatch.outcomes import TaskRetried
-from ingest.dispatch.submitter import Submitter
+from ingest.dispatch.submitter import Submitter, TaskRetried
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.inventory import Extent
+from ingest.store_gc.plan import Extent
 from ingest.store_gc.planner import _Planner
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
@@ -72,9 +71,9 @@ def _one_generation(stack: ExitStack) -> None:
         return xxhash.xxh3_128("".join(sorted(file.path for file in files)).encode()).hexdigest()
 
     stack.enter_context(patch("ingest.planning.plan.fingerprint", fingerprint))
-    stack.enter_context(patch("ingest.watching.watcher.fingerprint", fingerprint))
+    stack.enter_context(patch("ingest.steps.watcher.fingerprint", fingerprint))
     stack.enter_context(patch("ingest.steps.decide._decide_planned", _always_offer))
-    stack.enter_context(patch("ingest.watching.watcher.held_as", lambda *_: None))
+    stack.enter_context(patch("ingest.steps.watcher.held_as", lambda *_: None))
 
 
 def _always_offer(_: Any, __: Any, proposal: Any) -> Any:

@@ -17,11 +17,10 @@ from typing import Any, Self, cast
 from unittest.mock import patch
 
 from ingest.dispatch import window
-from ingest.dump_retention import removal
+from ingest.dump_retention import retention
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
-from ingest.steps.committed import Committed
-from ingest.steps.difference import CommittedFiles
+from ingest.steps.committed import Committed, CommittedFiles
 from tests.simulation.dump import File, SimulatedDescription, SimulatedDump
 from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Process
@@ -74,7 +73,7 @@ class DeletingThread:
     def __init__(self, process: Process, dump: SimulatedDump, faults: Faults) -> None:
         self._process, self._dump, self._faults = process, dump, faults
 
-    def submit(self, _: object, __: object, proven: Iterable[removal.Proven], **more: Any) -> Future[Any]:
+    def submit(self, _: object, __: object, proven: Iterable[retention.Proven], **more: Any) -> Future[Any]:
         """Remove files as `removal.remove` does."""
         future: Future[Any] = Future()
         future.set_result(self._remove(list(proven), more["listed"]))
@@ -83,8 +82,8 @@ class DeletingThread:
     def shutdown(self) -> None:
         """Do nothing."""
 
-    def _remove(self, proven: list[removal.Proven], listed: set[str]) -> removal.Removed:
-        removed, process, dump = removal.Removed(), self._process, self._dump
+    def _remove(self, proven: list[retention.Proven], listed: set[str]) -> retention.Removed:
+        removed, process, dump = retention.Removed(), self._process, self._dump
         key = next(
             (key for key, files in dump.files.items() if proven and proven[0].file.path in files), None
         )
@@ -103,7 +102,7 @@ class DeletingThread:
             file = dump.files[key].get(path)
             if file is None:
                 continue
-            if not removal.is_as_proven(_status(file), member, removed.links):
+            if not retention.is_as_proven(_status(file), member, removed.links):
                 removed.changed.append(path)
                 continue
             process.note(f"delete {path}")
@@ -202,12 +201,12 @@ def simulated() -> Iterator[None]:
             stack.enter_context(patch.object(tasks, name, function))
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
-        stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
+        stack.enter_context(patch("ingest.steps.watcher.inspect", _inspect))
         stack.enter_context(patch.object(wrappers, "call_within", lambda _, action, **__: action()))
         stack.enter_context(patch.object(window, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch.object(recompressing, "supervised", lambda action, *some: action(*some)))
         stack.enter_context(patch.object(recompressing, "_chosen", _all_arrays))
         stack.enter_context(patch.object(recompressing, "_encode_again", _encode_again))
-        stack.enter_context(patch("ingest.store_gc.inventory.ThreadPoolExecutor", InlineThreads))
+        stack.enter_context(patch("ingest.store_gc.plan.ThreadPoolExecutor", InlineThreads))
         stack.enter_context(patch("ingest.store_gc.execute.ThreadPoolExecutor", InlineThreads))
         yield

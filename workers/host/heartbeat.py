@@ -1,4 +1,11 @@
-"""A heartbeat, and its notification to systemd, as sd_notify(3) describes it; also that of a Dask server."""
+"""The heartbeat of a process, when its main loop last made progress, and its notifications of systemd.
+
+Work that takes long calls `beat` as it goes: a look at a large dump for each directory and each header, a
+round of the consolidator between listings and after each task. So the heart beats through a look of half an
+hour, and stands still in a process that hangs in a dead file system. Whoever watches the process judges by
+that: the health check of containers by the metric, Kubernetes by `/live`, systemd by the messages that `beat`
+sends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +32,6 @@ class Heartbeat:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Take from an environment what systemd asks for."""
         self._last_at = self._notified_at = time.monotonic()
         self._address = environment.get("NOTIFY_SOCKET", "")
         usec = environment.get("WATCHDOG_USEC", "")
@@ -81,3 +87,16 @@ def answer_watchdog(server: Server, environment: Mapping[str, str]) -> None:
     server.periodic_callbacks["dump-ingest-watchdog"] = PeriodicCallback(
         heart.beat, heart.interval_s / 2 * 1000
     )
+
+
+#: The one heart of this process.
+_HEART = Heartbeat(os.environ)
+beat = _HEART.beat
+tell_ready = _HEART.tell_ready
+#: How often systemd wants to hear of this process, in seconds; infinite if it does not ask.
+INTERVAL_S = _HEART.interval_s
+
+
+def last_beat() -> float:
+    """Return when work last got on, in seconds since the epoch."""
+    return time.time() - _HEART.age_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,6 @@ class Throttle:
     """Keeps this process below a share of one processor. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        """Allow everything."""
         self._share = 1.0
         self._since = self._used = 0.0
 
@@ -160,3 +160,31 @@ def status_nbytes(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+#: One for the process: its parts compare times with one another.
+_AHEAD_S = time.time() - time.monotonic()
+
+
+def steady_time() -> float:
+    """Return the time in seconds since the epoch: the wall clock at the start, and since then monotonic."""
+    return _AHEAD_S + time.monotonic()
+
+
+def steady_dask() -> None:
+    """Have Dask and Tornado use the steady clock in this process; further calls do nothing more.
+
+    Both are imported by the caller. Event loops that run already go on with it: up to now, it was the same.
+    Deadlines of both must come from one clock, so both are changed.
+    """
+    from tornado.ioloop import IOLoop  # deferred: with distributed, which takes 0.5 s
+
+    IOLoop.time = _loop_time  # type: ignore[method-assign, assignment]
+    for name, module in list(sys.modules.items()):
+        is_of_dask = name == "distributed" or name.startswith("distributed.")
+        if is_of_dask and getattr(module, "time", None) is time.time:  # imported by name
+            module.time = steady_time  # type: ignore[attr-defined]
+
+
+def _loop_time(_loop: object) -> float:
+    return steady_time()

@@ -45,7 +45,6 @@ class Channel:
     """One end. One thread sends and receives; any thread may close it."""
 
     def __init__(self, end: socket.socket) -> None:
-        """Take over one of the sockets."""
         self._end = end
 
     def send(self, message: bytes) -> None:
@@ -218,7 +217,6 @@ class Copy:
     """A child that was forked, as `subprocess.Popen` has those that it has started."""
 
     def __init__(self, pid: int) -> None:
-        """Remember the child."""
         self.pid = pid
         self._code: int | None = None
 
@@ -238,7 +236,6 @@ class WorkerProcess:
     """A worker process and the channel to it."""
 
     def __init__(self, child: Child, channel: Channel) -> None:
-        """Take over a child that was just started."""
         self.channel = channel
         self._child = child
         self._lock = threading.Lock()

@@ -1,13 +1,11 @@
 """The built-in rules as values that need no check, for runs without a file of rules.
 
-`builtin.json` is made of `builtin.yml` by `python -m workers.rules.ready --write`. Reading it takes a
+`builtin.json` is made of `builtin.yml` by `make generated`. Reading it takes a
 millisecond; reading YAML and checking it against pydantic models takes 0.15 s.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ def rules_of(path: str | Path | None) -> RuleSet:
     """
     if path is None:
         return _built_in()
-    from workers.rules.load import load_rules  # deferred: pydantic and the models take 0.15 s
+    from workers.rules.schema import load_rules  # deferred: pydantic and the models take 0.15 s
 
     return load_rules(path).enabled
 
@@ -49,23 +47,3 @@ def _rule(selector: dict[str, list[Any]], parameters: list[list[Any]], scope: st
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def written(rules: RuleSet) -> str:
-    """Return rules as the text of a file that this module reads."""
-    return json.dumps(msgspec.to_builtins(rules), indent=1) + "\n"
-
-
-def main(arguments: list[str]) -> None:
-    """Print the built-in rules as values, or write them next to this module."""
-    from workers.rules.load import load_rules  # deferred: only who makes the file needs it
-
-    text = written(load_rules().enabled)
-    if arguments == ["--write"]:
-        READY.write_text(text, "utf-8")
-    else:
-        print(text, end="")  # noqa: T201  (a program)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

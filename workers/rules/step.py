@@ -83,7 +83,6 @@ def needs_sketches(rules: RuleSet) -> bool:
 
 
 def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:
-    """Return the findings of one rule that are stored, and the number of all its findings."""
     if not rule.selector.has_rank(columns.key.rank):
         return [], 0
     hits_of: dict[int, RowHits] = {}
@@ -262,7 +261,6 @@ Evaluator: TypeAlias = Callable[[Rule, StepColumns], Iterator[RowHits]]
 
 
 def _evaluates(*kinds: str) -> Callable[[Evaluator], Evaluator]:
-    """Register what evaluates the rules of some kinds."""
 
     def register(evaluator: Evaluator) -> Evaluator:
         EVALUATORS.update(dict.fromkeys(kinds, evaluator))
@@ -308,7 +306,6 @@ def _headroom_of_type(
 
 
 def _beyond(values: Values, threshold: float, *, above: bool, what: str, relation: str) -> RowHits:
-    """Return the rows whose values are above a threshold, or below it."""
     return RowHits(
         values > threshold if above else values < threshold,
         values,
@@ -415,5 +412,4 @@ def _percentile(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
 
 
 def _flagged(mask: npt.NDArray[np.bool_], describe: Callable[[int, float], str]) -> RowHits:
-    """Return rows that are hits without any comparison."""
     return RowHits(mask, np.full(len(mask), np.nan), math.nan, describe)

@@ -1,6 +1,6 @@
 """Rules as values: what passes from the settings to the workers.
 
-`workers.rules.load` reads rules from YAML and checks them. The values here are correct already, and need
+`workers.rules.schema` reads rules from YAML and checks them. The values here are correct already, and need
 neither YAML nor pydantic.
 """
 

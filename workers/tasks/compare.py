@@ -138,7 +138,6 @@ def _compare_as_laid(
 
 
 def _compare_large(pair: Pair) -> PairComparison:
-    """Compare two tensors piece by piece."""
     a, b = (_with_digest(side) for side in (pair.a, pair.b))
     if _decided(a, b):
         return PairComparison(no_difference(a.size), "digest")

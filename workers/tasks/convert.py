@@ -36,12 +36,13 @@ from workers.tasks.entry_statistics import (
     small_dtype,
     to_convert,
 )
-from workers.tasks.envelopes import Envelope, Envelopes
 from workers.tasks.model import (
     Converted,
     ConvertFailed,
     ConvertStarted,
     Entry,
+    Envelope,
+    Envelopes,
     PooledRows,
     Receipt,
     Segment,
@@ -65,11 +66,9 @@ class PayloadBuffer:
     """Memory that payloads are read into: each in the place of the one before it."""
 
     def __init__(self, nbytes: int) -> None:
-        """Take memory of this size."""
         self._memory = memoryview(bytearray(nbytes))
 
     def __len__(self) -> int:
-        """Return its size in bytes."""
         return len(self._memory)
 
     def hold(self, entry: Entry, nbytes: int, file: OpenFile) -> tuple[bytes, list[memoryview]]:
@@ -206,7 +205,6 @@ class _Conversion:
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
 
     def run(self) -> None:
-        """Fill all segments."""
         for segment in self._job.segments:
             self._run(segment)
 
@@ -228,7 +226,6 @@ class _Conversion:
         self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
 
     def _run_pooled(self, segment: Segment) -> None:
-        """Fill a segment whose payloads go into the pool."""
         assert self._objects is not None  # noqa: S101 (for mypy: a dry run has no such segments)
         with PoolPacker(segment.array, self._job.key, self._objects) as packer:
             self._convert_rows(segment, packer)
@@ -288,7 +285,6 @@ class _Conversion:
             raise UnreadableFile(message, path=source.path) from exc
 
     def _of_header(self, entry: Entry) -> _OfHeader:
-        """Find out what follows from the header of an entry, and keep it."""
         header, dtype = entry.header, small_dtype(entry)
         # Where each file is suspected to kill the process, nothing is put off.
         is_small = header is not None and header.nbytes <= _SMALL_NBYTES and self._begin is None
@@ -352,7 +348,6 @@ class _Conversion:
         return is_read and envelope_digest(envelope) == entry.envelope_digest
 
     def _settle(self, packer: _AnyPacker) -> None:
-        """Summarise and pack the payloads that wait."""
         if self._waiting_sizes:
             waiting = self._small[: self._waiting]
             places, sizes = list(self._waiting_sizes), list(self._waiting_sizes.values())
@@ -531,7 +526,6 @@ class _Conversion:
                 self._summaries.keep(place, summary)
 
     def receipt(self, seconds: float) -> Receipt:
-        """Return the receipt of all segments."""
         return Receipt(
             number=self._job.number,
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
@@ -551,7 +545,6 @@ class _Conversion:
         )
 
     def _rows_in_pool(self) -> Iterator[PooledRows]:
-        """Yield the arrays in the pool that were packed, each with its rows."""
         rows: dict[int, list[int]] = {}
         for row, place in self._place.items():
             if (number := self._arrays[place]) >= 0:

@@ -150,24 +150,18 @@ def _needed(nbytes: int) -> int:
 def _memory_left() -> int:
     """Return how much memory this worker has left of its limit, in bytes."""
     left = data_left()
-    if left is None:
-        left = _limit_of_dask() - status_nbytes("VmRSS")
+    if left is None:  # the limit of the Dask worker that runs this, or else the memory of the machine
+        from distributed.worker import get_worker  # deferred: 0.4 s, only on a Dask worker
+
+        try:
+            limit: int | None = get_worker().memory_manager.memory_limit
+        except ValueError:  # not called by a worker
+            limit = None
+        left = (limit or machine_nbytes()) - status_nbytes("VmRSS")
     return max(left, _LEAST_MEMORY_NBYTES)
 
 
-def _limit_of_dask() -> int:
-    """Return the memory limit of the Dask worker that runs this, or else the memory of the machine."""
-    from distributed.worker import get_worker  # deferred: 0.4 s, only on a Dask worker
-
-    try:
-        limit: int | None = get_worker().memory_manager.memory_limit
-    except ValueError:  # not called by a worker
-        limit = None
-    return limit or machine_nbytes()
-
-
 def _carry_out(order: _Order) -> _Outcome:
-    """Have a subprocess carry out an order, and return the outcome."""
     with ExitStack() as files:
         given, report, progress = (
             files.enter_context(os.fdopen(os.memfd_create(name), "w+b"))

@@ -8,7 +8,7 @@ from workers import __version__
 from workers.errors import REASONS, DumpIngestError
 from workers.events import Event
 from workers.store.objects import STORE_OPS, RequestAbandoned, StoreClockSeen, StoreRequested
-from workers.tasks.model import Converted, ConvertFailed, ConvertStarted, Published, Receipt
+from workers.tasks.model import Converted, ConvertFailed, ConvertStarted, Published
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: Requests to a store: a small object takes some ten milliseconds, a request that is retried for long
@@ -115,18 +115,15 @@ class WorkerMetrics:
                 self._in_progress.inc()
             case Converted(receipt=receipt):
                 self._in_progress.dec()
-                self._count_conversion(receipt)
+                self._read.inc(receipt.bytes_read)
+                self._files.inc(len(receipt.rows))
+                self._duplicates.inc(receipt.duplicate_bytes)
+                self._shards.inc(len(receipt.stored))
+                self._shard_bytes.inc(sum(receipt.stored.values()))
+                self._convert_seconds.observe(receipt.seconds)
             case ConvertFailed(error=error):
                 self._in_progress.dec()
                 reason = error.reason if isinstance(error, DumpIngestError) else "other"
                 self._failures.labels(reason=reason).inc()
             case Published(seconds=seconds):
                 self._publish_seconds.observe(seconds)
-
-    def _count_conversion(self, receipt: Receipt) -> None:
-        self._read.inc(receipt.bytes_read)
-        self._files.inc(len(receipt.rows))
-        self._duplicates.inc(receipt.duplicate_bytes)
-        self._shards.inc(len(receipt.stored))
-        self._shard_bytes.inc(sum(receipt.stored.values()))
-        self._convert_seconds.observe(receipt.seconds)

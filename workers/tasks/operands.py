@@ -198,7 +198,6 @@ class WholeElements:
     """Elements that are in memory."""
 
     def __init__(self, values: Array) -> None:
-        """Serve these values, in C order."""
         self._values = values.reshape(-1)
 
     def read(self, start: int, stop: int) -> Array:
@@ -271,7 +270,6 @@ class RangedElements:
         return self._windows[number]
 
     def _begin(self, number: int) -> int:
-        """Return the first element of a window."""
         return max(number * _WINDOW - self._phase, 0)
 
 

@@ -55,8 +55,7 @@ from workers.store.sketches import (
     without_equal_tensors,
 )
 from workers.store.tables import LABELS, NUMBERS, Tables, checksums_of, with_disagreement
-from workers.tasks.columns import EntryColumns, Headers
-from workers.tasks.model import Published, Receipt, StepPlan
+from workers.tasks.model import EntryColumns, Headers, Published, Receipt, StepPlan
 
 #: Relative error of a sum on a device: four times the rounding of one addition in the narrow types. All
 #: others are summed in float32, whose many small errors add up.
@@ -230,7 +229,6 @@ def _leads_and_tails(
 
 
 def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
-    """Return the text columns of the index that do not depend on the conversion."""
     # Parts of file names may hold any bytes. Most of them repeat.
     text = cache(paths.to_text)
     names = ("net", "graph", "op_type", "op_name", "full_name", "io", "format", "declared_dtype")
@@ -246,17 +244,15 @@ def _labels(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
         "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
         "record": entries.column("record"),
-        "problem": [_encodable(problem) if problem else "" for problem in entries.column("problem")],
+        # Names in a dump that a problem quotes may have halves of surrogate pairs.
+        "problem": [
+            problem.encode("utf-8", "backslashreplace").decode() if problem else ""
+            for problem in entries.column("problem")
+        ],
     }
 
 
-def _encodable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which names in a dump that it quotes may have."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _numbers(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
-    """Return the integer columns of the index that do not depend on the conversion."""
     names = ("slot", "occurrence", "task", "stream", "timestamp", "sequence")
     numbers: dict[str, _Column] = {name: entries.column(f"name.{name}") for name in names}
     return numbers | {
@@ -390,7 +386,6 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
 
 
 def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:
-    """Return the histograms and marginals of all tensors."""
     entries = HISTOGRAM_TABLE.joined(receipt.histograms for receipt in receipts)
     summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
@@ -412,7 +407,6 @@ def _encode(
     sketches: StepSketches,
     result: Evaluated | None,
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunks of index, statistics, findings and sketches."""
     encoded = [tables.encode(built)]
     if plan.rules is not None and result is not None:
         encoded.append(findings.encode(plan.rules.definitions, result))
@@ -442,7 +436,6 @@ def _nodes(
     *,
     has_tensors: bool,
 ) -> dict[str, metadata.Document]:
-    """Return the metadata of all groups and arrays of the generation."""
     ends = {
         path: end for path, end in _ends(receipts).items() if has_tensors or not metadata.is_of_tensors(path)
     }
@@ -454,7 +447,6 @@ def _nodes(
 
 
 def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """Return for each packed array the element after its last one."""
     ends: dict[str, int] = {}
     for receipt in receipts:
         for path, end in receipt.ends.items():
@@ -559,7 +551,6 @@ def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
 
 
 def _skipped(plan: StepPlan, built: Tables) -> int:
-    """Return how many problems of the step no row of the index has."""
     of_rows = set(_problems_of_rows(built))
     return sum(paths.to_text(problem) not in of_rows for problem in plan.problems)
 

@@ -280,7 +280,6 @@ def _differs(step: StoredStep, rows: Sequence[int], file: SourceFile, job: Reche
 
 
 def _is_same(step: StoredStep, row: int, opened: OpenFile) -> bool:
-    """Return whether a file has the part that a row of the index describes."""
     if is_view(step, row):
         return True  # the parts that it is picked from are compared
     table = step.tables
@@ -297,7 +296,6 @@ def _is_same(step: StoredStep, row: int, opened: OpenFile) -> bool:
 
 
 def _digest(step: StoredStep, row: int, pieces: Iterable[bytes]) -> bytes:
-    """Return the digest of a payload as the store would have it."""
     running = new_digest()
     is_tensor = step.tables.label("kind")[row] in (RowKind.TENSOR.value, RowKind.OVERFLOW.value)
     device = step.device(row) if is_tensor else None

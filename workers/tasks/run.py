@@ -15,11 +15,10 @@ from numcodecs import LZ4
 
 from workers.errors import DumpIngestError, as_error
 from workers.store.model import CommitSummary
-from workers.tasks import columns
-from workers.tasks.columns import EntryColumns
+from workers.tasks import model
 from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_in_subprocess
-from workers.tasks.model import Receipt, ShardJob, StepPlan
+from workers.tasks.model import EntryColumns, Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
 from workers.tasks.read_back import ReadBack, ReadBackJob, RecheckJob, read_back, recheck
 
@@ -29,14 +28,14 @@ _LZ4 = LZ4()
 
 def pack_convert(job: ShardJob) -> bytes:
     """Return the argument of `run_convert`: the job without tensor names, which conversion does not need."""
-    return _pack((replace(job, entries={}), columns.payload_columns(job.entries.values())))
+    return _pack((replace(job, entries={}), model.payload_columns(job.entries.values())))
 
 
 def unpack_convert(packed: bytes) -> ShardJob:
     """Return the job that `pack_convert` packed."""
     job: ShardJob
     job, payloads = _unpack(packed)
-    return replace(job, entries=dict(zip(job.rows, columns.payload_entries(payloads), strict=True)))
+    return replace(job, entries=dict(zip(job.rows, model.payload_entries(payloads), strict=True)))
 
 
 def pack_plan(plan: StepPlan) -> bytes:
@@ -90,7 +89,6 @@ def _by_columns(plan: StepPlan) -> StepPlan:
 
 
 def _with_jobs(plan: StepPlan) -> StepPlan:
-    """Return a plan with the entries of its jobs restored."""
     entries = tuple(plan.entries)
     jobs = (replace(job, entries={row: entries[row] for row in job.rows}) for job in plan.jobs)
     return replace(plan, jobs=tuple(jobs))

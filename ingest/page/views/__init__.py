@@ -1,13 +1,13 @@
 """The screens: each module turns answers of the store into what its template shows."""
 
 from ingest.page.asking import ASKED, question_screen
-from ingest.page.views import cell, compare, incidents, live, matrix, tensor
+from ingest.page.views import cell, compare, incidents, tensor
 
 #: By name in the URL.
 SCREENS = {
     screen.name: screen
     for screen in (
-        *(module.SCREEN for module in (incidents, matrix, cell, tensor, live, compare)),
+        *(incidents.SCREEN, cell.MATRIX, cell.SCREEN, tensor.SCREEN, incidents.LIVE, compare.SCREEN),
         *map(question_screen, ASKED),
     )
 }

@@ -1,4 +1,4 @@
-"""One rank and step: its operators in order of execution."""
+"""The matrix of ranks and steps; and one cell of it: the operators of a step in order of execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from ingest.page.asking import (
     PATTERN,
+    RANKS,
     STAT,
+    STEPS,
     THE_RANK,
     THE_STEP,
     AnswerLine,
@@ -21,13 +23,16 @@ from ingest.page.asking import (
     UrlParameter,
     around,
     lines,
+    matrix_asked,
+    reads_tensors,
 )
-from ingest.page.charts import css_of, level_legend, levels_of, ribbon_picture
+from ingest.page.charts import css_of, legend, level_legend, levels_of, matrix_picture, ribbon_picture
 from ingest.page.rendering import command, counted
 from ingest.questions.choosing import statistic_named
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from workers.arrays.statistics import COUNTS, STATISTICS, parts_of
+from workers.arrays.statistics import ABOUT_NON_FINITE, COUNTS, STATISTICS, parts_of
 from workers.rules.names import fits
 
 #: Operators of one page.
@@ -100,7 +105,6 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _first_bad(calls: Sequence[_OperatorCall]) -> list[tuple[_OperatorCall, int]]:
-    """Return the first call that turns bad, and the page that it is on, if there is one."""
     bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call.turns_bad)
     return list(islice(bad, 1))
 
@@ -166,4 +170,75 @@ SCREEN = Endpoint(
     ),
     show,
     template="cell.html.j2",
+)
+
+
+#: How many of the greatest cells are listed.
+_LISTED = 12
+#: What should not be: it has a colour of its own.
+_HOT = frozenset(["non_finite", "anomalous_tensors", "findings", "overflows", "problems", *ABOUT_NON_FINITE])
+
+
+def show_matrix(asked: Asked) -> dict[str, Any]:
+    """Return the matrix, its legend, and its greatest cells."""
+    what = asked.arguments.text("stat", "non_finite")
+    whole = matrix_asked(asked.moment, asked.arguments)
+    matrix = whole.binned(*MOST_CELLS)
+    rows, columns = whole.values.shape
+    label = f"{matrix.title} over {counted(rows, 'rank')} and {counted(columns, 'step')}"
+    is_any = bool(rows and columns)
+    return {
+        "is_any": is_any,
+        "picture": matrix_picture(matrix, label) if is_any else "",
+        "legend": legend(matrix) if is_any else [],
+        "label": label,
+        "matrix": matrix,
+        "is_aggregated": matrix is not whole,
+        "worst": _worst(whole),
+        "what": what,
+        "is_hot": what in _HOT,
+        "pattern": asked.arguments.text("name", "*"),
+        "summaries": SUMMARIES,
+        "statistics": [name for name in known_statistics() if name not in SUMMARIES],
+        "state": {name: asked.arguments.text(name) for name in ("stat", "name", "ranks", "steps")},
+        "lines": lines(asked, _line(asked, whole, what)),
+    }
+
+
+def _worst(matrix: Matrix) -> list[tuple[int, int, float]]:
+    values = np.where(np.isnan(matrix.values), -np.inf, matrix.values).T
+    order = np.argsort(-values, axis=None, kind="stable")[:_LISTED]
+    columns, rows = (places.tolist() for places in np.unravel_index(order, values.shape))
+    return [
+        (matrix.ranks[row][0], matrix.steps[column][0], float(values[column, row]))
+        for row, column in zip(rows, columns, strict=True)
+        if values[column, row] > 0
+    ]
+
+
+def _line(asked: Asked, whole: Matrix, what: str) -> AnswerLine:
+    pattern = [] if what in SUMMARIES else [asked.arguments.text("name", "*")]
+    cells = "x".join(map(str, MOST_CELLS))
+    shell = command("heatmap", asked.url, *pattern, "--stat", what, "--cells", cells)
+    given = "".join(f", {name!r}" for name in (what, *pattern))
+    for name, ends in (("rank", whole.ranks), ("step", whole.steps)):
+        if asked.arguments.text(f"{name}s"):
+            braces, python = _as_text([first for first, _ in ends])
+            shell += f" --{name}={braces}"
+            given += f", {name}={python}"
+    return AnswerLine(shell, f"ingest.matrix(store{given}, cells={MOST_CELLS!r})")
+
+
+def _as_text(numbers: Sequence[int]) -> tuple[str, str]:
+    """Return numbers as a shell repeats the word before them, `{3..9}`, and for Python: `range(3, 10)`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return str(first), repr([first])
+    if last - first == len(numbers) - 1:
+        return f"{{{first}..{last}}}", f"range({first}, {last + 1})"
+    return f"{{{','.join(map(str, numbers))}}}", repr(list(numbers))
+
+
+MATRIX = Endpoint(
+    "matrix", "Matrix", (STAT, PATTERN, RANKS, STEPS), show_matrix, reads_tensors, template="matrix.html.j2"
 )

@@ -80,11 +80,9 @@ class _Pair:
 
     @property
     def rank_over_steps(self) -> int:
-        """The rank whose error over the steps is shown."""
         return self.ranks[0] if self.rank is None else self.rank
 
     def lined(self, moment: Moment) -> list[int]:
-        """Return the ranks of a run that have a line in a picture."""
         return moment.ranks[:_LINES] if self.rank is None else [self.rank]
 
 
@@ -134,7 +132,6 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _compared(asked: Asked, pair: _Pair, other: str) -> tuple[Comparison, list[AnswerLine]]:
-    """Return the comparison of a step, and the line that makes the same."""
     sides = sides_of(asked, other, pair.rank, pair.step)
     elements = "elements" not in pair.left_out
     compared: Sequence[Any] = sides  # all ranks as their URLs say
@@ -199,7 +196,6 @@ def _growth_line(pair: _Pair, growth: ErrorGrowth) -> AnswerLine:
 
 
 def _growth_picture(growth: ErrorGrowth) -> tuple[Markup, list[tuple[str, str]]]:
-    """Return the picture of the error, and its legend."""
     errors = growth.errors
     matrix = Matrix(
         f"relative error of {growth.statistic}",

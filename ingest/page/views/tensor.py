@@ -107,7 +107,6 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _sketches(asked: Asked, tensor: Tensor) -> tuple[dict[str, Any], list[AnswerLine]]:
-    """Return what the sketches of a tensor tell, and the lines that ask the same."""
     histogram = _histogram(tensor)
     counts = None if histogram is None else ExponentCounts.of_histogram(histogram)
     given: dict[str, Any] = {"rank": tensor.rank, "step": tensor.step, "include_partial": True}
@@ -189,7 +188,6 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
 def _line(
     asked: Asked, tensor: Tensor, sheet: Sheet | None = None, placement: str | None = None
 ) -> AnswerLine:
-    """Return the line that shows a tensor, the first of its values as a table, or the whole of its pieces."""
     words: list[object] = ["show", asked.url, tensor.name, "--rank", tensor.rank]
     words += [] if tensor.step is None else ["--step", tensor.step]
     words += ["--graph", tensor.graph] if tensor.graph else []

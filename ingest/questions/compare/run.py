@@ -98,7 +98,7 @@ def compare(
             the indexes. Not where layouts are compared.
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
-        layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.declared`.
+        layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.places`.
         across_layouts: put tensors together from the pieces of all ranks, and compare them whole; False: rank
             by rank; None: put them together if one side has several times as many ranks as the other, or if
             parameters have other shapes.

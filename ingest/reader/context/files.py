@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ingest.dump_configs.model import AskedDump
-from ingest.dump_configs.reading import read_acl, read_mindspore
+from ingest.dump_configs.model import AskedDump, read_acl, read_mindspore
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
 from workers.store.model import RowKind

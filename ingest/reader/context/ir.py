@@ -55,7 +55,7 @@ from typing import NamedTuple, TypeAlias
 
 from ingest.reader.context.files import Frame, Problems
 from workers.dump.formats.header import MAX_NDIM
-from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
+from workers.dump.formats.tensor_proto import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
 from workers.errors import UnreadableTensor
 
 #: The part of a line that is parsed. Only lines with large constants are longer, and they are not needed.

@@ -15,10 +15,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from ingest.cli.app import app
-from ingest.disk.pressure import Pressure
-from ingest.disk.space import DiskSpace
+from ingest.disk import DiskSpace, Pressure
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
-from ingest.watching.watcher import DumpState
+from ingest.steps.watcher import DumpState
 from tests.alert_causes import by_run, causes_tests
 from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened, recorded
 from tests.alert_states import STATES, rules_tests

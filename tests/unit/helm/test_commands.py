@@ -31,7 +31,7 @@ from tests.charts import (
     words,
 )
 from tests.charts import objects as rendered
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
 #: What the containers of each example see of the others.

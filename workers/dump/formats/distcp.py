@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from workers.dump.formats.assembly import PlacedTensor, assemble
 from workers.dump.formats.header import (
     MAX_NDIM,
     HoldsNoTensor,
+    PlacedTensor,
     ReadAt,
     TensorHeader,
     Truncated,
+    assemble,
     read_exactly,
 )
 from workers.dump.formats.pickle_machine import Machine, OpaqueKey, member_of

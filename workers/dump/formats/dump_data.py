@@ -35,7 +35,7 @@ from workers.dump.formats.dump_data_pb2 import (
     Workspace,
 )
 from workers.dump.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated, is_addressable
-from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
+from workers.dump.formats.tensor_proto import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 from workers.model import counted
 
@@ -230,7 +230,6 @@ def _is_absent(item: Item) -> bool:
 
 
 def _items(message: DumpData) -> Iterator[tuple[str, int, Item]]:
-    """Yield io, slot and message of all tensors in the order of their payloads."""
     groups: tuple[tuple[str, Iterable[Item]], ...] = (
         ("input", message.input),
         ("output", message.output),
@@ -365,7 +364,6 @@ class _Meaning(NamedTuple):
 
 
 def _interpret(io: str, slot: int, item: Item, size: int) -> _Meaning:
-    """Interpret the bytes of one tensor, of which the file has `size`."""
     if isinstance(item, OpBuffer | Workspace):
         return _Meaning(_BYTE, (size,), size)
     is_known = item.data_type in _TYPES
@@ -398,7 +396,6 @@ def _original_of(item: Item) -> str:
 
 
 def _format_name(item: Item) -> str:
-    """Return the name of the memory format; "" if there is none."""
     if isinstance(item, OpBuffer | Workspace):
         return ""
     # Some writers leave GE's encoding in it: sub-format and C0 in the higher bytes (GE, types.h).

@@ -11,15 +11,195 @@ so that the file can be restored, byte for byte, from its tensors alone. Tensors
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from workers.arrays.arrangements import StridedView
+from workers.arrays.arrangements import StridedView, span_nbytes
 from workers.arrays.device_format import DeviceLayout
-from workers.arrays.dtypes import ElementType
+from workers.arrays.dtypes import ElementType, from_name
 from workers.errors import UnreadableTensor
+from workers.model import MIB
+
+#: Up to this number, bytes that belong to no tensor are kept in the index; more become a separate part.
+MAX_ENVELOPE_NBYTES = 64 * 1024
+#: A view of more bytes, or out of more bytes, is not taken out of its storage: that takes memory.
+MAX_VIEW_NBYTES = 256 * MIB
+#: What all copied views of a file may take, in proportion to the file: elements that are there once may be
+#: expanded to any number.
+_MAX_EXPANSION = 16
+_MIN_EXPANDED_NBYTES = 64 * MIB
+_MAX_NAMES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """A tensor of a file, and where its elements are."""
+
+    element: ElementType
+    shape: tuple[int, ...]
+    offset: int
+    """Where its first element is in the file."""
+    nbytes: int
+    """Bytes of its elements."""
+    path: tuple[str, ...] = ()
+    fortran_order: bool = False
+    view: StridedView | None = None
+    """Set if its elements do not lie one after the other, or are not as they are stored."""
+    declared_dtype: str = ""
+    full_name: str = ""
+    """Its name, if the file holds nothing but this one."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def assemble(
+    tensors: Sequence[PlacedTensor], attributes: Mapping[str, Any], read: ReadAt, file_size: int
+) -> tuple[TensorHeader, ...]:
+    """Return the payloads and other parts of a file in the order of the file, then the views.
+
+    Args:
+        tensors: all tensors, in the order in which the file names them.
+        attributes: what is known of the file as a whole: values that are ready for JSON.
+        read: reads parts of the file.
+        file_size: bytes of the file.
+
+    Raises:
+        Truncated: the file is shorter than it was.
+        UnreadableTensor: its views are far larger than the file.
+    """
+    payloads, views = _separate(tensors)
+    # Elements that overlap elements of another type would be stored twice.
+    again = [number for number, view in views.items() if view.base < 0 and tensors[number].view is None]
+    if too_large := [number for number in again if not is_viewable(tensors[number])]:
+        views = {number: view for number, view in views.items() if number not in too_large}
+        names = names_of([tensors[number] for number in too_large])
+        attributes = {**attributes, "not_taken_out": names}
+    check_expansion(sum(tensors[number].nbytes for number in views), file_size)
+    headers: list[TensorHeader] = []
+    end = 0
+    for place, number in enumerate(payloads):
+        tensor = tensors[number]
+        lead, part = _between(read, end, tensor.offset)
+        headers += part
+        end = tensor.offset + tensor.nbytes
+        tail, part = _between(read, end, file_size) if place == len(payloads) - 1 else (b"", ())
+        headers.append(_header(tensor, number, lead=lead, tail=tail))
+        headers += part
+    if not payloads:
+        headers.append(_part(0, file_size))
+    headers += [_header(tensors[number], number, view=view) for number, view in views.items()]
+    if attributes:
+        headers[0] = _with_attributes(headers[0], attributes)
+    return tuple(headers)
+
+
+def _separate(tensors: Sequence[PlacedTensor]) -> tuple[list[int], dict[int, StridedView]]:
+    """Return which tensors are payloads, in the order of the file; and the others, each as a view."""
+    dense = [number for number, tensor in enumerate(tensors) if tensor.view is None]
+    views = {number: tensor.view for number, tensor in enumerate(tensors) if tensor.view is not None}
+    dense.sort(key=lambda number: (tensors[number].offset, -tensors[number].nbytes, number))
+    payloads: list[int] = []
+    for number in dense:
+        tensor = tensors[number]
+        base = tensors[payloads[-1]] if payloads else None
+        end = base.offset + base.nbytes if base else 0
+        if base is None or tensor.offset >= end:
+            payloads.append(number)
+        elif tensor.offset + tensor.nbytes <= end and _is_aligned(tensor, base):
+            views[number] = StridedView(base=base.offset)
+        else:
+            views[number] = StridedView()
+    return payloads, dict(sorted(views.items()))
+
+
+def _is_aligned(tensor: PlacedTensor, base: PlacedTensor) -> bool:
+    is_same = tensor.element == base.element and not base.element.is_packed
+    return is_same and (tensor.offset - base.offset) % tensor.element.itemsize == 0
+
+
+def check_expansion(nbytes: int, file_size: int) -> None:
+    """Raise UnreadableTensor if the copied views of a file have far more bytes than the file."""
+    if nbytes > max(_MAX_EXPANSION * file_size, _MIN_EXPANDED_NBYTES):
+        raise UnreadableTensor(
+            f"its tensors are views that would take {nbytes} bytes, of {file_size} in the file"
+        )
+
+
+def _between(read: ReadAt, begin: int, end: int) -> tuple[bytes, tuple[TensorHeader, ...]]:
+    """Return bytes that belong to no tensor: as they are, or as a part of their own."""
+    if end - begin > MAX_ENVELOPE_NBYTES:
+        return b"", (_part(begin, end),)
+    return read_exactly(read, begin, end - begin) if end > begin else b"", ()
+
+
+def _part(begin: int, end: int) -> TensorHeader:
+    return TensorHeader(
+        element=from_name("uint8"), shape=(end - begin,), offset=begin, nbytes=end - begin, is_part=True
+    )
+
+
+def _header(
+    tensor: PlacedTensor,
+    number: int,
+    *,
+    lead: bytes = b"",
+    tail: bytes = b"",
+    view: StridedView | None = None,
+) -> TensorHeader:
+    return TensorHeader(
+        element=tensor.element,
+        shape=tensor.shape,
+        offset=tensor.offset,
+        nbytes=tensor.nbytes,
+        lead=lead,
+        tail=tail,
+        fortran_order=tensor.fortran_order,
+        declared_dtype=tensor.declared_dtype,
+        full_name=tensor.full_name,
+        path=tensor.path,
+        number=number,
+        record=_record(tensor, view),
+        view=view,
+    )
+
+
+def _record(tensor: PlacedTensor, view: StridedView | None) -> str:
+    record: dict[str, Any] = {}
+    if tensor.attributes:
+        record["tensor"] = dict(tensor.attributes)
+    if any("." in part or not part for part in tensor.path):
+        record["path"] = list(tensor.path)  # which its joined text does not tell
+    if view is not None:
+        record["view"] = {
+            "strides": view.strides,
+            "conjugate": view.conjugate,
+            "negative": view.negative,
+            "inline": view.inline.hex(),
+            "deflated": view.deflated,
+            "skipped": view.skipped,
+        }
+    return json.dumps(record) if record else ""
+
+
+def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> TensorHeader:
+    before = f"{header.record[:-1]}, " if header.record else "{"
+    return header._replace(record=f'{before}"file": {json.dumps(dict(attributes))}}}')
+
+
+def is_viewable(tensor: PlacedTensor) -> bool:
+    """Return whether a tensor is small enough to be taken out of its storage, if it must be."""
+    strides = tensor.view.strides if tensor.view else None
+    span = tensor.nbytes if strides is None else span_nbytes(tensor.shape, strides, tensor.element.itemsize)
+    return max(tensor.nbytes, span) <= MAX_VIEW_NBYTES
+
+
+def names_of(tensors: Sequence[PlacedTensor]) -> list[str]:
+    """Return the names of the first tensors, for the attribute that says which ones were not taken out."""
+    return [".".join(tensor.path) for tensor in tensors[:_MAX_NAMES]]
+
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """`read(offset, nbytes)` returns that many bytes of a file, fewer only at its end."""

@@ -12,8 +12,17 @@ import zlib
 
 from workers.arrays.arrangements import StridedView, inflate
 from workers.dump.formats import npy
-from workers.dump.formats.assembly import MAX_VIEW_NBYTES, PlacedTensor, assemble, check_expansion
-from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
+from workers.dump.formats.header import (
+    MAX_VIEW_NBYTES,
+    HoldsNoTensor,
+    PlacedTensor,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+    assemble,
+    check_expansion,
+    read_exactly,
+)
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
 

@@ -25,15 +25,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from workers.arrays.arrangements import StridedView, can_resolve, span_nbytes
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
-from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable, names_of
 from workers.dump.formats.header import (
     MAX_NDIM,
     FileParts,
     HoldsNoTensor,
+    PlacedTensor,
     ReadAt,
     TensorHeader,
     Truncated,
+    assemble,
     is_addressable,
+    is_viewable,
+    names_of,
     read_exactly,
 )
 from workers.dump.formats.pickle_machine import Machine, Storage
@@ -428,7 +431,6 @@ def type_name(tensor: RebuiltTensor) -> str:
 
 
 def _storage_itemsize(kind: str) -> int:
-    """Return the bytes of an element of a storage class."""
     if kind == UNTYPED_STORAGE:
         return 1
     if kind not in _STORAGES:

@@ -504,7 +504,6 @@ def _descr(dtype: _Value) -> str | None:
 
 
 def _key(key: _Value, number: int) -> str:
-    """Return the text of a key, given its place in its dictionary."""
     if not isinstance(key, OpaqueKey):
         return key if isinstance(key, str) else str(_plain(key))
     match key.value:
@@ -523,7 +522,6 @@ def _key(key: _Value, number: int) -> str:
 
 
 def _plain(value: _Value) -> _Value:  # noqa: PLR0911  (one return for each kind)
-    """Return a value as JSON has it."""
     match value:
         case bool() | None:
             return value
@@ -544,7 +542,6 @@ def _plain(value: _Value) -> _Value:  # noqa: PLR0911  (one return for each kind
 
 
 def _limited(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes up to the limit of their size."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     left = MAX_ATTRIBUTES_NBYTES

@@ -16,13 +16,14 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
-from workers.dump.formats.assembly import PlacedTensor, assemble
 from workers.dump.formats.header import (
     MAX_NDIM,
     HoldsNoTensor,
+    PlacedTensor,
     ReadAt,
     TensorHeader,
     Truncated,
+    assemble,
     is_addressable,
     read_exactly,
 )

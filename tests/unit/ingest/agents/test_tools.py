@@ -20,7 +20,7 @@ from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.servers.process import free_port
 from workers.errors import UsageError
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 COMMAND = (sys.executable, "-m", "ingest.cli", "mcp")
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

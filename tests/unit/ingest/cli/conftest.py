@@ -15,7 +15,7 @@ from ingest.cli import main
 from tests.cli import PROMPT, Answer, Finished
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 
 @pytest.fixture(autouse=True)

@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingest.cli.app import COMMANDS
+from ingest.cli.app import COMMANDS, declared_command
 from ingest.cli.question import help_of
 from ingest.questions import QUESTIONS
 from ingest.questions.question import question_named
@@ -37,9 +36,8 @@ def help_text(name: str) -> str:
     """Return the help of a command, as its docstring or that of its question has it."""
     if name in QUESTIONS:
         return help_of(question_named(name))
-    module = import_module(f"ingest.cli.{name}")
-    text = module.app.info.help if hasattr(module, "app") else module.command.__doc__
-    return cleandoc(text or "")
+    declared = declared_command(name)
+    return cleandoc(declared.info.help if hasattr(declared, "info") else declared.__doc__)
 
 
 @pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import typer
 
-from ingest.cli.ingest_progress import IngestProgress, progress_bar
 from ingest.cli.ingest_report import (
+    IngestProgress,
     _say_problems,
     exit_as,
     print_report,
+    progress_bar,
     say_missing,
     say_sources,
 )
-from ingest.dispatch.outcomes import JobConverted, StepCommitted
+from ingest.dispatch.submitter import JobConverted, StepCommitted
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report
 from ingest.settings import Settings
-from ingest.steps.events import SourceKept
-from ingest.steps.keeping import KeepReason
-from ingest.watching.watcher import DumpState
+from ingest.steps.events import KeepReason, SourceKept
+from ingest.steps.watcher import DumpState
 from tests import checker
 from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, run

@@ -32,7 +32,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("DUMP_INGEST_CONFIG", raising=False)
 
     def run(store: Path, name: str, /, **options: Any) -> tuple[str, str]:
-        show.command(str(store), name, **options)
+        show.show_command(str(store), name, **options)
         printed = capsys.readouterr()
         return printed.out, printed.err
 

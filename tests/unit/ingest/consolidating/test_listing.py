@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.consolidating import listing
+from ingest.consolidating import consolidator as consolidator_module
 from ingest.consolidating.consolidator import Consolidator
 from tests.cube_stores import once, put
 from tests.wrapped_objects import WrappedObjects
@@ -38,7 +38,7 @@ class Listings(WrappedObjects):
 @pytest.fixture
 def counted(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Listings:
     """Ten ranks with one step, of which a round lists three in turn."""
-    monkeypatch.setattr(listing, "WINDOW", 3)
+    monkeypatch.setattr(consolidator_module, "WINDOW", 3)
     for rank in range(10):
         put(objects, rank, 1)
     return Listings(objects)

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.api import DumpStore, open_store
-from ingest.disk.pressure import FORECAST_S, Pressure, Threshold, Trend, parse_threshold
-from ingest.disk.space import DiskSpace
+from ingest.disk import FORECAST_S, DiskSpace, Pressure, Threshold, Trend, parse_threshold
 from ingest.doctor.checks import run_checks
 from ingest.reporting.log_output import configure
 from ingest.reporting.logs import ServiceLog
 from ingest.service.one_shot import ingest_once
 from ingest.settings import load
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.watching.watcher import QuietClock
+from ingest.steps.watcher import QuietClock
 from tests.dumps import DumpLibrary
 from tests.in_process import run_here
 from tests.npy_files import MadeDump, tensor_name

@@ -9,15 +9,16 @@ import pytest
 from distributed import Client, KilledWorker
 from distributed.scheduler import WorkerState
 
-from ingest.dispatch.outcomes import (
+from ingest.dispatch.submitter import (
+    DispatchLimits,
     JobConverted,
     Outcome,
     StepCommitted,
     StepFailed,
     StepStale,
+    Submitter,
     TaskRetried,
 )
-from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.steps.state import StepTable
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from ingest.consolidating.lease import VIEW_LEASE
-from ingest.doctor import checks, remote
-from ingest.doctor.checks import run_checks
-from ingest.doctor.remote import Check, check_clock
+from ingest.doctor import checks
+from ingest.doctor.checks import Check, check_clock, run_checks
 from ingest.settings import load
-from ingest.store_gc.last_run import record_run
+from ingest.store_gc.execute import record_run
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects
@@ -131,7 +130,7 @@ class TestBrokenStates:
         results = by_name(run_checks(load(store=str(store)), made.root))
         assert results["backlog"].ok  # it was written a moment ago
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(remote, "MAX_LAG_S", -1.0)
+            patch.setattr(checks, "MAX_LAG_S", -1.0)
             failed = self.failing(made, store)
         assert failed.check == "backlog"
         assert failed.detail.startswith("1 step (")
@@ -142,8 +141,8 @@ class TestBrokenStates:
         self, made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many steps before it are in the store, it is one that nobody takes."""
-        monkeypatch.setattr(remote, "_READ", 1)
-        monkeypatch.setattr(remote, "MAX_LAG_S", -1.0)
+        monkeypatch.setattr(checks, "_READ", 1)
+        monkeypatch.setattr(checks, "MAX_LAG_S", -1.0)
         complete = by_name(run_checks(load(store=str(store)), made.root))["backlog"]
         assert (complete.ok, complete.detail) == (True, "all 2 steps of 2 ranks are in the store")
         made.add(np.ones(3), tensor_name(), rank=1, step=4)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from ingest.doctor import remote
-from ingest.doctor.checks import run_checks
-from ingest.doctor.remote import Check, check_process
-from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, common, serve
+from ingest.doctor import checks
+from ingest.doctor.checks import Check, check_process, run_checks
+from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve, server
 from ingest.settings import load
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
@@ -58,7 +57,7 @@ class Process:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    monkeypatch.setattr(common, "last_beat", lambda: NOW)
+    monkeypatch.setattr(server, "last_beat", lambda: NOW)
     made = Process()
     yield made
     made.close()
@@ -86,7 +85,7 @@ def test_a_process_that_is_gone_evicted_or_pending() -> None:
 
 def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel accepts connections for it."""
-    monkeypatch.setattr(remote, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(checks, "_ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         check = check_process(url, STORE, is_view_kept=False)
@@ -97,7 +96,7 @@ def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_hangs_in_a_dead_file_system(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "last_beat", lambda: NOW - 300)
+    monkeypatch.setattr(server, "last_beat", lambda: NOW - 300)
     process.watch()
     process.serve()
     check = checked(process)
@@ -155,7 +154,7 @@ def test_what_refuses_to_show_metrics_is_told_with_its_status(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For instance a proxy that asks for a token."""
-    monkeypatch.setattr(remote, "get", lambda *_: (401, b"Unauthorized"))
+    monkeypatch.setattr(checks, "get", lambda *_: (401, b"Unauthorized"))
     assert checked(process).detail.endswith(
         "is not a watcher or consolidator: it answers /metrics with status 401"
     )

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from ingest.doctor import remote
-from ingest.doctor.remote import check_scheduler
+from ingest.doctor import checks
+from ingest.doctor.checks import check_scheduler
 from ingest.settings import load
 from tests.servers.cluster import DaskCluster
 from workers.errors import ClusterError
@@ -20,7 +20,7 @@ def test_workers_are_counted_and_those_that_are_silent_named(
     settings = load(scheduler=cluster.address).settings
     check = check_scheduler(settings)
     assert (check.ok, check.detail) == (True, f"{cluster.address}: 2 workers, 2 threads, not encrypted")
-    monkeypatch.setattr(remote, "_SILENT_S", -1.0)
+    monkeypatch.setattr(checks, "_SILENT_S", -1.0)
     check = check_scheduler(settings)
     assert not check.ok
     assert "it does not hear of tcp://127.0.0.1:" in check.detail
@@ -44,7 +44,7 @@ def test_a_scheduler_without_this_version_is_named(
     module = ModuleType(silences.__module__)
     module.silences = silences  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(remote, "silences", silences)
+    monkeypatch.setattr(checks, "silences", silences)
     with pytest.raises(
         ClusterError, match="the scheduler does not have this version of dump-ingest"
     ) as error:

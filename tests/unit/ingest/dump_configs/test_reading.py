@@ -2,9 +2,8 @@
 
 import pytest
 
-from ingest.dump_configs.checking.check import check_text
-from ingest.dump_configs.model import Io
-from ingest.dump_configs.reading import read_acl
+from ingest.dump_configs.check import check_text
+from ingest.dump_configs.model import Io, read_acl
 from tests.guide_configs import mindspore, msprobe
 
 

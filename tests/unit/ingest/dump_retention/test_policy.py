@@ -7,7 +7,7 @@ import pytest
 
 from ingest.dump_retention.policy import RetentionPolicy, SourceJudge
 from ingest.service.service import Service
-from ingest.steps.keeping import KeepReason, newest_steps
+from ingest.steps.events import KeepReason, newest_steps
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.services import make_service

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.dump_retention.removal import Proven, Removed, remove, step_directories
+from ingest.dump_retention.retention import Proven, Removed, remove, step_directories
 from ingest.layouts.detect import find_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump

@@ -12,9 +12,8 @@ import pytest
 from ingest.api import open_store
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.one_shot import Report
-from ingest.steps.difference import FilesNotTaken
-from ingest.steps.events import CommitKept, SourceKept
-from ingest.steps.keeping import KeepReason
+from ingest.steps.committed import FilesNotTaken
+from ingest.steps.events import CommitKept, KeepReason, SourceKept
 from ingest.steps.state import Pause
 from tests.checker import leaves
 from tests.deleting import Run

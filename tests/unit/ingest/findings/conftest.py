@@ -8,7 +8,7 @@ import ingest
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.objects import ObjectStore
 
 

@@ -16,7 +16,7 @@ from tests.pipeline import run as publish
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put
 from workers.errors import UsageError
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 RULES = load_rules().enabled
 

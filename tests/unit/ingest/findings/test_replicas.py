@@ -7,7 +7,7 @@ from ingest.findings.series import SeriesRules
 from ingest.reader.catalog import Catalog
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 NAMES = [f"AllReduce.net_AllReduce-op{i}.output.0" for i in range(4)]
 

@@ -15,7 +15,7 @@ from tests.dumps import DumpLibrary
 from tests.page_server import RunningPage
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import zarr
 import ingest
 from ingest.api import DumpStore
 from ingest.findings.stored import read_series
-from ingest.store_gc.inventory import take_inventory
+from ingest.store_gc.plan import take_inventory
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly, plan_all
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.rules.values import Rule, Selector
 
 RULES = load_rules().enabled

@@ -14,7 +14,7 @@ from tests.dumps import DumpLibrary
 from tests.in_process import run_here
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 
 @pytest.fixture(scope="module")

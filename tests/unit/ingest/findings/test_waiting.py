@@ -15,7 +15,7 @@ from tests.dumps import DumpLibrary
 from tests.pipeline import plan_all, run
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 
 
 class Clock:

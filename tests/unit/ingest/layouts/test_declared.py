@@ -8,7 +8,7 @@ import pytest
 from ingest.layouts.declared import declare
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
-from ingest.planning.rows import plan_rows
+from ingest.planning.plan import plan_rows
 from tests.npy_files import npy_bytes
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -10,7 +10,7 @@ from ingest.layouts.base import Description, Place, TensorFile
 from ingest.layouts.msprobe import MsProbeNative
 from ingest.layouts.msprobe import parse_native_name as parse_tensor_name
 from workers.arrays.dtypes import from_name
-from workers.dump.formats import raw
+from workers.dump.formats import npy
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -79,7 +79,7 @@ def test_file_of_elements_has_their_type_and_no_shape(type_name: str, dtype: str
     found = parse_tensor_name(f"{STEM}.output.1.FRACTAL_NZ.{type_name}")
     assert found == TensorFile(name_of(type_name, "FRACTAL_NZ"), Container.RAW, dtype=dtype)
     assert from_name(dtype).itemsize
-    assert raw.header(dtype, None, 48).shape == (48 // from_name(dtype).itemsize,)
+    assert npy.raw_header(dtype, None, 48).shape == (48 // from_name(dtype).itemsize,)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.layouts.detect import find_dump
-from ingest.layouts.proposal import propose
+from ingest.layouts.detect import find_dump, propose
 from workers.errors import UsageError
 
 TWO_DIGITS = "rank{rank:[0-9]{2}}/it{step}/{module}.npy"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.layouts.logged_statistics import TE_LINE
-from ingest.layouts.sections import LogSections, read_section
+from ingest.layouts.tree import LogSections, read_section
 
 
 def line(step: int, text: str = "a_weight_max", second: int = 0) -> bytes:

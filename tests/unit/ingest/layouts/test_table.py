@@ -1,17 +1,16 @@
-"""docs/formats.md says what the code does."""
+"""docs/formats.md and docs/rules.md say what the code does."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ingest.layouts import table
+from docs import tables
 from ingest.layouts.base import MESH_FIELDS, Layout, System
 from ingest.layouts.detect import LAYOUTS, find_dump
 from tests.npy_files import npy_bytes
+from workers.rules.ready import READY
 
-ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "docs" / "formats.md").read_text()
 EVIDENCE = {
     "msprobe": "a.0.forward.input.0.npy",
     "msprobe_saved": "debug.json",
@@ -28,10 +27,14 @@ CONTENT = {
 }
 
 
-@pytest.mark.parametrize("name", ["systems", "types", "formats"])
-def test_the_page_holds_the_tables_that_the_code_makes(name: str) -> None:
-    """`python -m ingest.layouts.table --write` brings them up to date."""
-    assert table.tables()[name] in PAGE
+@pytest.mark.parametrize("page", ["formats.md", "rules.md"])
+def test_the_page_holds_the_tables_that_the_code_makes(page: str) -> None:
+    """`python docs/tables.py --write` brings them up to date."""
+    assert tables.filled(page) == (tables.DOCS / page).read_text("utf-8")
+
+
+def test_the_built_in_rules_as_values_are_those_of_the_file() -> None:
+    assert tables.rules_as_values() == READY.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     layout: Layout, system: System, tmp_path: Path
 ) -> None:
     """By the walk that `ingest` makes, among all layouts, not by the pattern alone."""
-    is_file = any(pattern.match_path(system.place) is not None for pattern in layout.file_patterns)
+    is_file = tables.is_of_file(layout, system)
     directory, _, file_name = system.place.rpartition("/")
     name = file_name if is_file else EVIDENCE.get(layout.name, "file")
     path = f"{directory}/{name}".lstrip("/") if is_file else f"{system.place}/{name}"
@@ -53,7 +56,7 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
     place = directory if is_file else system.place
     assert (holding.layout.name, holding.place.directory) == (layout.name, place)
-    fields = table.match(layout, system)
+    fields = tables.match(layout, system)
     assert [file.path for file in listing.files] == [path]
     numbers = {int(fields.get(name, -1)) for name in ("rank", "device", "pid", *MESH_FIELDS)}
     assert listing.key.rank in numbers | {0}

@@ -12,7 +12,7 @@ import pytest
 from ingest.layouts.detect import find_dump
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.mesh import Coordinate
-from ingest.steps.keeping import KeepReason
+from ingest.steps.events import KeepReason
 from tests.deleting import Run
 from tests.dumps import unpack
 from tests.npy_files import npy_bytes

@@ -1,6 +1,6 @@
 """How far ranks are behind: by what they wrote last, and by what they committed."""
 
-from ingest.metrics.common import CommitsBehind, Stragglers
+from ingest.metrics.server import CommitsBehind, Stragglers
 from tests.metric_values import NOW, listing
 
 

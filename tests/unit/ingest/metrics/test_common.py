@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.metrics.common import OTHER, ProcessMetrics, RankLabels
-from ingest.watching.watcher import DumpState
+from ingest.metrics.server import OTHER, ProcessMetrics, RankLabels
+from ingest.steps.watcher import DumpState
 from tests.metric_values import NOW, value
 
 

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter
 
 from deploy.container import health
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.heartbeat import beat
-from ingest.metrics import Scrapes, common, serve
+from ingest.metrics import Scrapes, serve, server
 from tests.servers.process import free_port, http_get, scrape
 from workers.errors import UsageError
+from workers.host.heartbeat import beat
 
 
 class Clock:
@@ -121,7 +121,7 @@ def test_says_whether_the_process_hangs(registry: CollectorRegistry, monkeypatch
         beat()
         assert http_get(port, "/live") == (200, b"live\n")
         last = time.time() - health.STALE_S - 60
-        monkeypatch.setattr(common, "last_beat", lambda: last)
+        monkeypatch.setattr(server, "last_beat", lambda: last)
         status, reason = http_get(port, "/live")
         assert status == 503
         assert reason.startswith(b"hangs: it has made no progress for 66")

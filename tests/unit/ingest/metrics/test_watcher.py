@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.outcomes import StepCommitted
+from ingest.dispatch.submitter import StepCommitted
 from ingest.layouts.base import Problem
 from ingest.metrics import WatcherMetrics
-from ingest.metrics.common import MAX_RANKS, OTHER
-from ingest.metrics.findings import MAX_PLACES, MAX_RULES
+from ingest.metrics.observers import MAX_PLACES, MAX_RULES
+from ingest.metrics.server import MAX_RANKS, OTHER
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, listing, look, series, value
 from tests.pipeline import plan_all

@@ -14,9 +14,8 @@ import ingest
 from ingest.page.handlers import HEADERS, Access
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
-from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.explain import explain_table
-from ingest.watching.watcher import QuietClock
+from ingest.steps.decide import CompletenessPolicy, StepPolicy, explain_table
+from ingest.steps.watcher import QuietClock
 from tests.in_process import run_here
 from tests.npy_files import MadeDump
 from tests.page_server import RunningPage

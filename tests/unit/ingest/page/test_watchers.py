@@ -7,7 +7,7 @@ import pytest
 
 from ingest.page.watchers import Watchers, addresses_of, parse_addresses
 from ingest.service.live_watcher import DumpDisk, LiveWatcher, RankProgress
-from ingest.steps.explain import StepRow
+from ingest.steps.decide import StepRow
 from workers.errors import UsageError
 
 URL = "http://node1:9108"

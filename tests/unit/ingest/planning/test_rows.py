@@ -8,10 +8,10 @@ import numpy as np
 
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
-from ingest.planning.rows import PlannedRow, plan_rows
+from ingest.planning.plan import PlannedRow, plan_rows
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.model import RowKind
 
 

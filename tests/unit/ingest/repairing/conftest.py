@@ -9,7 +9,7 @@ import pytest
 from ingest.api import consolidate, open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.objects import ObjectStore
 
 

@@ -12,7 +12,7 @@ from tests import checker
 from tests.damages import DAMAGES
 from workers.errors import SourceChanged
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.objects import ObjectStore
 
 KEY = StepKey(0, 1)

@@ -13,7 +13,7 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 

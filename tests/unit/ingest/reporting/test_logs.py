@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import structlog
 
-from ingest.dispatch.outcomes import StepCommitted
+from ingest.dispatch.submitter import StepCommitted
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.layouts.base import Problem
 from ingest.reporting.logs import ServiceLog
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
+    KeepReason,
     RecheckFailed,
     SourceKept,
     StepDamaged,
 )
-from ingest.steps.keeping import KeepReason
 from tests.metric_values import listing, look
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ingest.dispatch.outcomes import StepCommitted
-from ingest.reporting.status_line import StatusLine
+from ingest.dispatch.submitter import StepCommitted
+from ingest.reporting.logs import StatusLine
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
 

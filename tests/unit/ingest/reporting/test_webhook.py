@@ -21,7 +21,7 @@ from tests.pipeline import ingest_directly
 from tests.servers.http import HttpServer
 from workers.errors import StoreSilent, UsageError
 from workers.events import Event
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.model import Finding
 
 SECRET = "not-for-logs"  # noqa: S105  (of a test)

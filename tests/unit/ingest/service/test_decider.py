@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.service.one_shot import ingest_once
-from ingest.steps.decide import StepPolicy
-from ingest.steps.difference import FilesNotTaken
-from ingest.steps.explain import explain_table
+from ingest.steps.committed import FilesNotTaken
+from ingest.steps.decide import StepPolicy, explain_table
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.plan import GcPolicy
 from tests.npy_files import MadeDump, tensor_name

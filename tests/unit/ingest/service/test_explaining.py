@@ -8,13 +8,12 @@ import pytest
 
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.detect import find_dump
-from ingest.service.explaining import explain_dump
-from ingest.service.options import ServiceOptions
-from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.steps.explain import StepRow
+from ingest.service.offering import ServiceOptions
+from ingest.service.one_shot import explain_dump
+from ingest.steps.decide import CompletenessPolicy, StepPolicy, StepRow
+from ingest.steps.watcher import QuietClock
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.plan import GcPolicy
-from ingest.watching.watcher import QuietClock
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.pipeline import ingest_directly
 from workers.store.opening import open_objects, resolve

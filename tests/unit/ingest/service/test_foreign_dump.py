@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.service.foreign_dump import ForeignDump, ForeignDumpCheck
 from tests.npy_files import MadeDump, tensor_name
 from tests.services import ingest, observed_service

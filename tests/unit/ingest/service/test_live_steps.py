@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ingest.metrics import serve
-from ingest.service.explaining import LiveSteps
 from ingest.service.live_watcher import PATH, fetch_steps
+from ingest.service.one_shot import LiveSteps
 from tests.npy_files import MadeDump
 from tests.servers.process import free_port
 from tests.services import make_service

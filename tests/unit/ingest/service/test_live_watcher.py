@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingest.service.live_watcher import DumpDisk, fetch_watcher, parse_watcher
-from ingest.watching.watcher import QuietClock
+from ingest.steps.watcher import QuietClock
 from tests.npy_files import MadeDump
 from tests.served_watcher import served_watcher
 from workers.errors import DumpIngestError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.reader.step import file_rows
 from ingest.service.one_shot import finish, ingest_once
 from ingest.service.service import Service

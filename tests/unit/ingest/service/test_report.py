@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.dispatch.outcomes import StepCommitted
+from ingest.dispatch.submitter import StepCommitted
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Problem
 from ingest.service.one_shot import Report
 from ingest.steps.state import Phase, StepTable, Wait, WaitFor
-from ingest.watching.watcher import DumpState
+from ingest.steps.watcher import DumpState
 from tests.deleting import Run
 from tests.made_steps import made_commit, made_listing, made_plan, made_state
 from tests.npy_files import MadeDump

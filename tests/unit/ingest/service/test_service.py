@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.outcomes import StepFailed
+from ingest.dispatch.submitter import StepFailed
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.events import DependencyDown
 from tests.fake_client import FakeClient

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.service.shared_tensors import SharedTensors
+from ingest.service.offering import SharedTensors
 from tests.pools import PooledRun, replicas, small_pools
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable

@@ -12,7 +12,7 @@ import pytest
 from bench.steps import CountingStore
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
-from ingest.watching.watcher import DumpState, QuietClock
+from ingest.steps.watcher import DumpState, QuietClock
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.services import make_service

@@ -6,6 +6,7 @@ import pytest
 
 from ingest.layouts.base import Problem
 from ingest.planning.plan import without_tensors
+from ingest.steps.committed import CommittedFiles, FilesNotTaken
 from ingest.steps.decide import (
     Decision,
     KeepExisting,
@@ -17,7 +18,6 @@ from ingest.steps.decide import (
     decide,
     held_as,
 )
-from ingest.steps.difference import CommittedFiles, FilesNotTaken
 from ingest.steps.state import Cover, DeletionStage, Pause, Phase, StepState, Wait, WaitFor
 from tests.made_steps import (
     files_in,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.steps.difference import CommittedFiles, compare
+from ingest.steps.committed import CommittedFiles, compare
 from tests.made_steps import files_in, made_files
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all

@@ -1,7 +1,6 @@
 """What people are told of a step: its phase, and why."""
 
-from ingest.steps.decide import StepPolicy
-from ingest.steps.explain import StepRow, explain, explain_table
+from ingest.steps.decide import StepPolicy, StepRow, explain, explain_table
 from ingest.steps.state import (
     Pause,
     Phase,

@@ -8,7 +8,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.service.one_shot import Report, ingest_once
-from ingest.steps.difference import comes_from_other_dump
+from ingest.steps.committed import comes_from_other_dump
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

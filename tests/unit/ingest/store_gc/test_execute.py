@@ -10,8 +10,7 @@ from msgspec import structs
 import ingest
 from ingest.reader.verifying import verify
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.inventory import take_inventory
-from ingest.store_gc.plan import GcPolicy
+from ingest.store_gc.plan import GcPolicy, take_inventory
 from ingest.store_gc.planner import make_plan
 from tests import checker
 from tests.gc_stores import (

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from ingest.store_gc.inventory import Extent, take_inventory
+from ingest.store_gc.plan import Extent, take_inventory
 from tests.gc_stores import objects_of
 from workers.model import StepKey
 from workers.store import commit

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import zarr
 
-from ingest.store_gc.last_run import KEY, GcRuns, read_last_runs, record_run, recorded
+from ingest.store_gc.execute import KEY, GcRuns, read_last_runs, record_run, recorded
 from workers.errors import StoreDenied
 from workers.store import commit
 from workers.store.objects import ObjectStore

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ingest.watching.watcher import file_system_of, watch_events
+from ingest.steps.watcher import file_system_of, watch_events
 
 pytestmark = pytest.mark.timeout(30)
 
 
 def test_a_file_that_is_written_wakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.watching.watcher._AFTER_S", 0.0)
+    monkeypatch.setattr("ingest.steps.watcher._AFTER_S", 0.0)
     woken, hears_all = threading.Event(), threading.Event()
     with watch_events(tmp_path, woken.set, hears_all):
         for number in range(200):  # until the watch is set up

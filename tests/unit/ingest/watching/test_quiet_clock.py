@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.watching.watcher import MOST_AHEAD_S, QuietClock, file_system_time
+from ingest.steps.watcher import MOST_AHEAD_S, QuietClock, file_system_time
 
 NOW = 1_800_000_000.0
 

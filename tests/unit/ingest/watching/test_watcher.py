@@ -16,7 +16,7 @@ from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.state import StepState, StepTable
-from ingest.watching.watcher import DumpState, QuietClock, Watcher, file_system_time
+from ingest.steps.watcher import DumpState, QuietClock, Watcher, file_system_time
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
 from workers.store.model import Grid

@@ -12,7 +12,7 @@ from ingest.wiring.consolidation import consolidate, consolidate_after, open_con
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store.backends.local import LocalObjects
 from workers.store.model import StoreAddress
 

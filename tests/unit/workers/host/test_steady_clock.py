@@ -16,7 +16,7 @@ import distributed
 from distributed.batched import BatchedSend
 from distributed.core import connect, Server
 from tornado.ioloop import IOLoop, PeriodicCallback
-from workers.host.steady_clock import steady_dask
+from workers.host.resources import steady_dask
 if steady:
     steady_dask()
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.in_process import run_here
 from workers.errors import UsageError
-from workers.rules.load import load_rules, rules_like
 from workers.rules.ready import rules_of
+from workers.rules.schema import load_rules, rules_like
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from workers.store.commit import Commit, extend
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, open_objects, resolve
+from workers.tasks.consolidate import Sketches, sketches_of
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
-from workers.tasks.sketch import Sketches, sketches_of
 
 KEY = StepKey(0, 0)
 

@@ -8,12 +8,12 @@ import pytest
 
 from ingest.api import open_store, repair
 from ingest.dispatch.runners import in_threads
-from ingest.wiring.sketching import sketch_steps
+from ingest.wiring.consolidation import sketch_steps
 from tests.damages import only
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore

@@ -17,9 +17,8 @@ from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics,
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.store.model import RowKind
 from workers.store.tables import Tables
-from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
-from workers.tasks.model import StepPlan
+from workers.tasks.model import EntryColumns, StepPlan
 from workers.tasks.publish import build_tables, disagreements
 
 VALUES = np.arange(6, dtype="<f4").reshape(2, 3)

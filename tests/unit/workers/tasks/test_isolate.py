@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingest import open_store
-from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.dispatch.submitter import StepCommitted, StepFailed
 from tests.fake_client import FakeClient
 from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, npy_header, tensor_name

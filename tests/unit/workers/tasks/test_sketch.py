@@ -16,8 +16,8 @@ from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.record import WithoutTensors
 from workers.store.step import StoredStep
-from workers.tasks import sketch as module
-from workers.tasks.sketch import SketchJob, sketch
+from workers.tasks import consolidate as module
+from workers.tasks.consolidate import SketchJob, sketch
 
 KEY = StepKey(1, 2)
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")

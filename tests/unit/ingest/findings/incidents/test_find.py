@@ -19,7 +19,7 @@ from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.rules.load import load_rules
+from workers.rules.schema import load_rules
 from workers.rules.values import RuleSet
 from workers.store.opening import open_objects, resolve
 

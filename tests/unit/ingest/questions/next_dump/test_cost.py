@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.dump_configs.checking.check import CheckedConfig, check_text
+from ingest.dump_configs.check import CheckedConfig, check_text
 from ingest.questions.dump_cost import DumpCost, OperatorId, dump_cost
 from tests.guide_configs import mindspore
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ingest.reader.context.files import best_frame
 from ingest.reader.context.ir import IrGraph, parse_ir, parse_pb
 from tests.dumps import DumpLibrary
-from workers.dump.formats.wire import varint
+from workers.dump.formats.tensor_proto import varint
 
 
 def both(directory: Path, number: int = 0) -> tuple[IrGraph, IrGraph]:

@@ -36,9 +36,9 @@ from tests.pt_files import (
 )
 from workers.arrays.arrangements import elements_of
 from workers.arrays.statistics import summarise
-from workers.dump.formats import assembly, pt_tree
-from workers.dump.formats.assembly import MAX_ENVELOPE_NBYTES
-from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
+from workers.dump.formats import header as header_module
+from workers.dump.formats import pt_tree
+from workers.dump.formats.header import MAX_ENVELOPE_NBYTES, HoldsNoTensor, TensorHeader, Truncated
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
 from workers.dump.formats.pt_tree import contents
 from workers.errors import UnreadableTensor
@@ -497,7 +497,7 @@ def test_tensor_of_any_size_is_a_row_if_its_elements_lie_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only what must be picked out of its storage is bounded."""
-    monkeypatch.setattr(assembly, "MAX_VIEW_NBYTES", 8)
+    monkeypatch.setattr(header_module, "MAX_VIEW_NBYTES", 8)
     whole = rebuilt("torch.FloatStorage", (2, 3), (3, 1))
     column = rebuilt("torch.FloatStorage", (2,), (3,), elements=6)
     value = b"}(" + text("whole") + whole + text("column") + column + b"u"

@@ -16,8 +16,7 @@ from tests.pt_files import (
     text,
 )
 from workers.dump.formats import pt, pt_alike
-from workers.dump.formats.assembly import assemble
-from workers.dump.formats.header import ReadAt, TensorHeader
+from workers.dump.formats.header import ReadAt, TensorHeader, assemble
 from workers.dump.formats.pt_alike import AlikeFiles, ReadArchive
 from workers.errors import UnreadableTensor
 

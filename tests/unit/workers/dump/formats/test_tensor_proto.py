@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.dump_data_writer import chunk, number
 from workers.dump.formats.header import TensorHeader, Truncated
-from workers.dump.formats.tensor_proto import read_headers
-from workers.dump.formats.wire import varint
+from workers.dump.formats.tensor_proto import read_headers, varint
 from workers.errors import UnreadableTensor
 
 VALUES = np.arange(6, dtype="<f4").reshape(2, 3)

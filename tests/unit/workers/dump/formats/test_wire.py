@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
+from workers.dump.formats.tensor_proto import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 
 

@@ -13,7 +13,7 @@ from workers.store.sketches import BLOCK_TABLE as TABLE
 from workers.store.sketches import blocks_by_digest as by_digest
 from workers.store.sketches import distinct_payloads as distinct
 from workers.store.sketches import has_sketches
-from workers.tasks.sketch import SketchJob, sketch
+from workers.tasks.consolidate import SketchJob, sketch
 
 
 def test_large_payloads_have_them_once(made: MadeDump, store: Path) -> None:

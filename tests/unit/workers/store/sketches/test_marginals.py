@@ -16,7 +16,7 @@ from workers.arrays import marginals as arrays
 from workers.arrays.marginals import MarginalScope
 from workers.errors import DamagedStore
 from workers.store.sketches import ALL_MARGINALS, LARGE_MARGINALS, StepMarginals
-from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
+from workers.tasks.consolidate import HAS_SKETCHES, SketchJob, sketch
 
 VALUES = np.random.default_rng(4).standard_normal((500, 300)).astype("<f4")
 

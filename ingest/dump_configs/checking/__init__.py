@@ -1,1 +1,0 @@
-"""Rules that a configuration must keep: one module for each dump system, each rule with its source."""
