@@ -17,7 +17,11 @@ import numpy as np
 
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, Labels
 from ingest.questions.placement.slot_kinds import SlotKind
+from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.unsharded import told_placement
+from workers.arrays.sharded.placement import Held
 from workers.store.consolidated.blocks import OperatorKey
+from workers.store.tables import record_of
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Blocks of ranks, given by their places. The ranks of a block must agree with one another."""
@@ -95,6 +99,40 @@ def partition_of(pattern: Labels) -> Partition | None:
     if len(sizes) != 1 or min(sizes) < 2:
         return None
     return tuple(tuple(places) for places in by_label.values())
+
+
+def told_partitions(
+    statistics: StepStatistics, seen: AgreementOfRanks, ranks: Sequence[int]
+) -> dict[int, Partition]:
+    """Return by tensor the ranks that hold the same piece of it, where the dump tells of a DTensor.
+
+    Pieces that begin with the same bytes, such as ones or zeros, are no replicas.
+
+    Args:
+        statistics: reads the first step.
+        seen: the tensors.
+        ranks: all ranks, in order.
+    """
+    coordinates = statistics.snapshot.store.coordinates(ranks)
+    step = statistics.snapshot.steps[0]
+    block = statistics.block(step)
+    opened = statistics.snapshot.step(block.ranks[0], step)
+    if opened is None or not all(coordinates.values()):
+        return {}
+    records = opened.tables.label("record")
+    partitions: dict[int, Partition] = {}
+    for tensor, row in enumerate(block.row[0].tolist()):
+        if row < 0 or seen.kinds[tensor] == SlotKind.OTHER or '"placements"' not in str(records[row]):
+            continue
+        told = told_placement(record_of(opened.tables, row))
+        cut = [axis for axis, held in told.items() if held != Held.REPLICATED]
+        blocks: dict[tuple[object, ...], list[int]] = {}
+        for place, rank in enumerate(ranks):
+            blocks.setdefault(tuple(coordinates[rank].get(axis) for axis in cut), []).append(place)
+        if told:
+            partitions[tensor] = tuple(tuple(places) for places in blocks.values() if len(places) > 1)
+    opened.forget_tables()
+    return partitions
 
 
 def within(partition: Partition, ranks: tuple[int, ...]) -> Partition:
@@ -189,11 +227,16 @@ class Expectations:
             counts[partition] += 1
             self._by_operator.setdefault(operator, Counter())[partition] += 1
 
-    def decide(self, history: TensorHistory) -> Partition | None:
-        """Return how a tensor must agree, judged by the tensor alone; None if it does not show it."""
+    def decide(self, history: TensorHistory, told: Partition | None = None) -> Partition | None:
+        """Return how a tensor must agree, judged by the tensor alone; None if it does not show it.
+
+        Args:
+            history: what the tensor showed.
+            told: the ranks that hold the same piece of it, as the dump tells; None if it does not.
+        """
         if len(history.universe) < 2 or history.kind is SlotKind.OPTIMIZER_OUTPUT:
             return None
-        for partition in self._partitions(history.universe):
+        for partition in self._partitions(history.universe) if told is None else [told]:
             if self._given and history.kind is SlotKind.OPTIMIZER:
                 return partition
             if self._is_shown(history, partition):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, NamedTuple, TypeAlias, Unpack
 
@@ -20,7 +20,14 @@ from ingest.questions.divergence.absent import (
 from ingest.questions.divergence.agreement import AgreementOfRanks, observe
 from ingest.questions.divergence.broken_operators import broken_operators
 from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
-from ingest.questions.divergence.expectations import Expectations, Partition, TensorHistory, history_of
+from ingest.questions.divergence.expectations import (
+    Expectations,
+    Partition,
+    TensorHistory,
+    history_of,
+    told_partitions,
+    within,
+)
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
@@ -277,7 +284,9 @@ class _DivergenceSearch:
         rows: list[Differing] = []
         never: list[int] = []
         sometimes: list[int] = []
-        for members, history, expected in _decide(expectations, seen, chosen, self.steps):
+        # Groups that the user gave count before what the dump tells.
+        told = {} if self.how == "given" else told_partitions(self.statistics, seen, self.ranks)
+        for members, history, expected in _decide(expectations, seen, chosen, self.steps, told):
             if expected is not None:
                 rows += finder.find(members, history, expected)
             elif expectations.differs(history.patterns, (history.universe,)):
@@ -352,16 +361,26 @@ def _follows(onset: Odd, misplaced: Iterable[LayoutFinding]) -> bool:
 
 
 def _decide(
-    expectations: Expectations, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_], numbers: Sequence[int]
+    expectations: Expectations,
+    seen: AgreementOfRanks,
+    chosen: npt.NDArray[np.bool_],
+    numbers: Sequence[int],
+    told: Mapping[int, Partition],
 ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.
-    alike = [(members, history_of(seen, members[0])) for members in seen.alike()]
-    for members, history in alike:
+    alike: list[tuple[list[int], TensorHistory, Partition | None]] = []
+    for together in seen.alike():
+        history = history_of(seen, together[0])
+        by_told: dict[Partition | None, list[int]] = {}
+        for tensor in together:
+            by_told.setdefault(told.get(tensor), []).append(tensor)
+        alike += [(members, history, pieces) for pieces, members in by_told.items()]
+    for members, history, _ in alike:
         expectations.learn(history, len(members))
     decided = []
-    for members, history in alike:
-        expected = expectations.decide(history)
+    for members, history, pieces in alike:
+        expected = expectations.decide(history, pieces)
         expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
         decided.append((members, history, expected))
     usual = _usual_of_parameters(seen, decided)
@@ -374,6 +393,8 @@ def _decide(
                 last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
                 if last is None and tensor in seen.gradient_of:
                     last = _decide_by_gradient(seen, tensor, numbers) or begun
+                if last is not None and tensor in told:
+                    last = tuple(part for block in told[tensor] for part in within(last, block))
                 by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last
