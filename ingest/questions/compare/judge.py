@@ -150,6 +150,8 @@ class _SeenSoFar:
     """By kind, shape and types of elements of what they returned."""
     is_apart: bool = False
     """Whether anything differed in the steps before."""
+    gradients: set[str] = field(default_factory=set)
+    """The gradients of parameters of all steps before."""
     moved_apart: set[str] = field(default_factory=set)
     """Gradients that have differed: what an optimizer keeps of them still does."""
     noisy: set[str] = field(default_factory=set)
@@ -219,6 +221,8 @@ class Judge:
         scale = first.norm_ratio if first else 1.0
         self._known.before = _Step(flow, judgements, elements, scale, rounding_of_zero)
         self._known.is_apart |= is_apart
+        of_parameters = (n for n, part in enumerate(flow.parts) if part is StepPart.PARAMETER_GRADIENT)
+        self._known.gradients.update(map(flow.repeated_name, of_parameters))
         return judgements
 
 
@@ -340,9 +344,11 @@ class _StepJudge:
     def _is_cancelled_number(self, tensor: Measured) -> bool:
         """Return whether a number, such as a loss, is off by no more than its type allows sums.
 
-        What was added up is not known, and may be far larger.
+        What was added up is not known, and may be far larger. So it is for what the program saved, such as a
+        reward for each sample.
         """
-        is_number = tensor.size == 1 and self._flow.parts[tensor.number] is StepPart.ACTIVATION
+        is_saved = self._flow.keys[tensor.number].op_type == "saved"
+        is_number = self._flow.parts[tensor.number] is StepPart.ACTIVATION and (tensor.size == 1 or is_saved)
         is_near = self._differences[tensor.number] <= max(map(default_limit, tensor.dtypes))
         return is_number and is_near and self._flow.reads(tensor.number, self._tensors) is None
 
@@ -672,7 +678,13 @@ class _StepJudge:
         over the samples of all ranks is the same however they are spread.
         """
         activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        different = [n for n in activations if self._differences[n] > self._coarsest and n not in unread]
+        different = [
+            n
+            for n in activations
+            if self._differences[n] > self._coarsest
+            and n not in unread
+            and not self._is_cancelled_number(self._tensors[n])
+        ]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
         return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
@@ -706,10 +718,16 @@ class _StepJudge:
         return max(map(self._differences.__getitem__, told), default=math.inf)
 
     def _is_frozen(self, number: int, gradient: int) -> bool:
-        """Return whether a parameter has no gradient, and did not move since the step before, if any."""
+        """Return whether a parameter has no gradient, and did not move since the step before, if any.
+
+        Where it had one in another step, nothing it was used in was called in this one.
+        """
         flow, before = self._flow, self._known.before
+        if gradient >= 0:
+            return False
         is_kept = before is None or before.has_same(flow, number)
-        return gradient < 0 and not self._tensors[number].unequal and is_kept
+        was_there = gradient_name(flow.repeated_name(number)) in self._known.gradients
+        return was_there or (is_kept and not self._tensors[number].unequal)
 
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:

@@ -461,8 +461,8 @@ _MAX_PAIRS = 256
 _MOST_DIMENSIONS, _GOOD = 4, 1e-3
 #: Forms of tensors whose ways are kept: those of a model, whose layers repeat.
 _FORMS = 64
-#: Ways that are off by more than this are followed by a search for blocks.
-_POOR = 0.05
+#: Ways that are off by more than this are followed by a search for blocks. A single number agrees by chance.
+_POOR, _POOR_NUMBER = 0.05, 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +546,8 @@ def search(
     alike = sides.alike()
     scored += [alike] if alike else []
     scored.sort(key=lambda way: (way.error, not way.same_on_both))
-    if scored and scored[0].error <= _POOR:
+    is_number = math.prod(b.shapes[0]) == 1
+    if scored and scored[0].error <= (_POOR_NUMBER if is_number else _POOR):
         return Search(tuple(scored))
     return sides.in_blocks(scored, by_content=by_content)
 
@@ -566,7 +567,7 @@ def _pairs(a: Pieces, b: Pieces, dimensions: int) -> Sequence[tuple[Placement, P
             for own_a in range(dimensions + 1) if own_b == dimensions else [dimensions]:
                 for way_a in _ways(a, way_b.assembly.shape, own_a):
                     if is_sum(way_a) and is_sum(way_b):
-                        continue  # sums on both sides are held alike, which is scored rank by rank
+                        continue  # sums on both sides are mostly held alike, which is scored rank by rank
                     pairs.append((way_a, way_b))
                     if len(pairs) == _MAX_PAIRS:
                         return pairs
@@ -578,6 +579,50 @@ def _usual_blocks(side: Pieces, whole: Shape) -> Sequence[Placement]:
     """Return the ways in which ranks hold several blocks of an axis."""
     ways = (way for grid in side.grids for way in block_placements(grid, side.shapes, whole))
     return [way for way in ways if not _adds_replicas(_with_twins(way.assembly, side.twins))]
+
+
+@lru_cache(_FORMS)
+def _unusual_pairs(a: Pieces, b: Pieces) -> Sequence[tuple[Placement, Placement]]:
+    """Return the ways in which both sides are cut or added up, other than those of `_pairs`.
+
+    One side holds several blocks, or both hold as many; or both are sums, as of gradients that are dumped
+    before they are reduced.
+    """
+
+    def ways(side: Pieces, whole: Shape | None) -> list[Placement]:
+        return [way for dimensions in (1, 2) for way in _ways(side, whole, dimensions)]
+
+    pairs: list[tuple[Placement, Placement]] = []
+    for whole in dict.fromkeys(way.assembly.shape for way in ways(b, None)):
+        of_a, of_b = ways(a, whole), ways(b, whole)
+        blocks_a, blocks_b = _usual_blocks(a, whole), _usual_blocks(b, whole)
+        pairs += [(one, other) for one in of_a for other in of_b if _are_sums(one, other)]
+        pairs += [(one, other) for one in blocks_a for other in blocks_b if _blocks(one) == _blocks(other)]
+        pairs += [(one, other) for one in blocks_a for other in of_b if not is_sum(other)]
+        pairs += [(one, other) for one in of_a for other in blocks_b if not is_sum(one)]
+    return pairs[:_MAX_PAIRS]
+
+
+def _are_sums(one: Placement, other: Placement) -> bool:
+    """Return whether both add up pieces. Means of as many pieces are told from sums by nothing."""
+    return is_sum(one) and one.kind == other.kind and (_sizes(one) != _sizes(other) or not _has_mean(one))
+
+
+def _sizes(way: Placement) -> list[int]:
+    return [dimension.size for dimension in way.dimensions]
+
+
+def _has_mean(way: Placement) -> bool:
+    return any(dimension.held is Held.MEAN for dimension in way.dimensions)
+
+
+def _blocks(way: Placement) -> list[tuple[Held, int | None, int]]:
+    """Return which axes hold how many blocks."""
+    return [
+        (dimension.held, dimension.axis, len(dimension.lengths))
+        for dimension in way.dimensions
+        if dimension.held in {Held.BLOCKS, Held.ZIGZAG}
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,6 +661,8 @@ class _Sides:
     def in_blocks(self, scored: list[ScoredWay], *, by_content: bool) -> Search:
         """Add ways in which ranks hold several blocks; first the usual ones, then what the values show."""
         if len(self.b.shapes) > 1 and not self.b.identical:
+            scored += [self.score(*pair) for pair in _unusual_pairs(self.a, self.b)]
+            scored.sort(key=lambda way: (way.error, not way.same_on_both))
             return Search(tuple(scored))
         whole = Placement((), Piece(0, self.b.shapes[0]))
         scored += [self.score(way, whole) for way in _usual_blocks(self.a, self.b.shapes[0])]
