@@ -435,12 +435,12 @@ def _rescaled(
     if any(cut.held is Held.MEAN and cut.size in own for cut in way.a.dimensions):
         # Parts of a sum that is as many times larger look like a mean.
         return outcome, replace(placed, odd="")
-    factors = {float(size): size for size in own - other} | {1 / size: size for size in other - own}
+    factors = [of_a / of_b for of_a in own - other or {1} for of_b in other - own or {1} if of_a != of_b]
     factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=_FACTOR)), None)
     if factor is None:
         return outcome, placed
-    size, metrics = factors[factor], replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
-    note = f"{factor:g} times B, as each of {size} ranks averages the loss over its share of the batch"
+    metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
+    note = f"{factor:g} times B, as each rank averages the loss over its share of the batch"
     return replace(outcome, metrics=metrics), replace(placed, note=note)
 
 
