@@ -539,6 +539,78 @@ def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> M
     of_a, of_b = ({n for pair in added for n in pair[side]} for side in (0, 1))
     pairs = [pair for pair in matching.pairs if pair.a not in of_a and pair.b not in of_b]
     pairs += [TensorPair(own[-1], other[-1], MatchedBy.NAME) for own, other in added]
+    return _with_pairs(matching, pairs, a, b)
+
+
+def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
+    """Return a matching in which calls that were given the same bytes are the same call.
+
+    Calls are paired by their numbers, which an evaluation between two steps moves, or one call more. What is
+    called as often in each of them moves along.
+    """
+    if not (matching.only_a or matching.only_b):
+        return matching
+    sides = (_calls_of(a), _calls_of(b))
+    uneven = [name for name in sides[0] if len(sides[0][name]) != len(sides[1].get(name, []))]
+    called = [name for name in uneven if sides[1].get(name) and is_input(name.io)]
+    moved: dict[int, int] = {}
+    again: set[int] = set()
+    while called:
+        own, other = (side[called[0]] for side in sides)
+        same = _same_contents([a.contents[n] for n in own], [b.contents[n] for n in other])
+        along = {
+            name
+            for name in uneven
+            if len(sides[0][name]) * len(other) == len(sides[1].get(name, [])) * len(own)
+            and len(sides[0][name]) % len(own) == 0
+        }
+        for name in along if same else ():
+            each = len(sides[0][name]) // len(own)
+            again.update(sides[0][name])
+            moved |= {
+                sides[0][name][call * each + place]: sides[1][name][with_call * each + place]
+                for call, with_call in same.items()
+                for place in range(each)
+            }
+        called = [name for name in called[1:] if name not in along]
+    if not moved:
+        return matching
+    of_b = set(moved.values())
+    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in of_b]
+    pairs += [TensorPair(own, other, MatchedBy.NAME) for own, other in moved.items()]
+    return _with_pairs(matching, pairs, a, b)
+
+
+def _calls_of(tensors: StepTensors) -> dict[TensorKey, list[int]]:
+    """Return the numbers of what was dumped in each call, by name; parameters and gradients left out."""
+    calls: dict[TensorKey, list[int]] = {}
+    for number, part in enumerate(parts_of(tensors.keys)):
+        if part is StepPart.ACTIVATION and not tensors.keys[number].op_type.startswith(NUMBERED):
+            calls.setdefault(tensors.keys[number]._replace(occurrence=0, copy=0), []).append(number)
+    return calls
+
+
+def _same_contents(own: Sequence[bytes], other: Sequence[bytes]) -> dict[int, int]:
+    """Return the places of calls that were given the same, in order; none unless all of a side are found.
+
+    None, too, if those with the same numbers were given the same already.
+    """
+    is_shorter = len(own) < len(other)
+    few, many = (own, other) if is_shorter else (other, own)
+    if not all(map(any, few)) or list(few) == list(many[: len(few)]):
+        return {}
+    found, begin = list[int](), 0
+    for content in few:
+        place = next((n for n in range(begin, len(many)) if many[n] == content), None)
+        if place is None:
+            return {}
+        found.append(place)
+        begin = place + 1
+    return dict(enumerate(found)) if is_shorter else {place: n for n, place in enumerate(found)}
+
+
+def _with_pairs(matching: Matching, pairs: list[TensorPair], a: StepTensors, b: StepTensors) -> Matching:
+    """Return a matching with these pairs alone."""
     paired = {pair.a for pair in pairs}, {pair.b for pair in pairs}
     return replace(
         matching,

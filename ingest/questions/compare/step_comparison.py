@@ -31,6 +31,7 @@ from ingest.questions.compare.matching import (
     match_tensors,
     only_chosen,
     with_last_gradients,
+    with_same_calls,
     without_effect,
 )
 from ingest.questions.compare.measured import Measured
@@ -139,7 +140,8 @@ class StepComparison:
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
         self._before = seen.scaled, seen.parts, seen.lacking
         self._placed: Mapping[int, AssembledTensor] = {}
-        matching = with_last_gradients(match_tensors(a, b, choices.mapping), a, b)
+        matching = with_same_calls(match_tensors(a, b, choices.mapping), a, b)
+        matching = with_last_gradients(matching, a, b)
         aligned = AlignedPrograms(matching)
         if placing is not None:
             aligned = AlignedPrograms(placing.paired(matching))
