@@ -1,7 +1,9 @@
 """What must hold between the tensors of a step, and how far rounding may keep it from holding.
 
 definition.py    what a definition of an operator takes and yields
-products.py      products of matrices, and convolutions
+products.py      products of matrices
+convolutions.py  convolutions, forward and backward
+norms.py         norms, with the `eps` that holds
 operators.py     what operators compute: every output that their definitions allow
 backward.py      gradients of the parameters of a module
 activations.py   gradients of what calls gave, by what their readers pass back

@@ -16,10 +16,9 @@ import numpy as np
 from ingest.identities.backward import added, scaled
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
+from ingest.identities.norms import EPS, NormalisedRows
 from ingest.identities.operators import (
     DEFINITIONS,
-    EPS,
-    NormalisedRows,
     by_name,
     gelu_slope,
     gelu_tanh_slope,

@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ingest.identities.convolutions import kernel_gradient
 from ingest.identities.definition import Array, Expectation, wide
 from ingest.identities.limits import sum_error, unit_roundoff, working_roundoff
-from ingest.identities.operators import EPS, NormalisedRows, summed_rows
+from ingest.identities.norms import EPS, NormalisedRows
+from ingest.identities.operators import summed_rows
 
+#: Those whose channels are the second axis, and whether they are transposed.
+CONVOLUTIONS = {f"conv{kind}{axes}d": bool(kind) for kind in ("", "transpose") for axes in (1, 2, 3)}
 #: Modules whose gradients are known, by `plain_name`.
-KINDS = frozenset({"linear", "dense", "layernorm", "rmsnorm", "embedding"})
+KINDS = frozenset({"linear", "dense", "layernorm", "rmsnorm", "embedding", *CONVOLUTIONS})
 
 
 def parameter_gradients(
@@ -29,6 +33,15 @@ def parameter_gradients(
     if not gradient.size:
         return
     unit = working_roundoff(gradient.dtype)
+    if kind in CONVOLUTIONS:
+        if gradient.ndim < 3:
+            return
+        if parameter == "weight" and x.dtype.kind not in "iub":
+            yield from kernel_gradient(
+                _as_narrow_as(gradient, x), gradient, shape, unit, is_transposed=CONVOLUTIONS[kind]
+            )
+            return
+        gradient = gradient.swapaxes(1, -1)
     columns = wide(gradient).reshape(-1, gradient.shape[-1] if gradient.ndim else 1)
     if parameter == "bias":
         yield Expectation(columns.sum(0), sum_error(len(columns), unit) * np.abs(columns).sum(0))

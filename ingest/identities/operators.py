@@ -16,22 +16,21 @@ from typing import TypeVar
 import numpy as np
 from numpy.polynomial.hermite import hermval
 
+from ingest.identities.convolutions import convolution, transposed_convolution
 from ingest.identities.definition import Array, CallOperands, Definition, Expectation, wide
-from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
-from ingest.identities.products import DIRECT, convolution, matrix_product
+from ingest.identities.limits import FUNCTION, sum_error, unit_roundoff, working_roundoff
+from ingest.identities.norms import norm_of_batch, norm_of_groups, norm_of_rows
+from ingest.identities.products import DIRECT, matrix_product
 
 _Entry = TypeVar("_Entry")
 #: Prefixes and parts that dump systems add to the name of an operator.
 _API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
 _PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
 _VERSION = re.compile(r"(?<=[a-z])v\d+$")
-_ROOT_OF_LARGEST = math.sqrt(np.finfo(np.float32).max)
 #: Elements that tell how many kinds of values a tensor has.
 _SEEN = 4096
 #: By which chance a part of a tensor may be alike another one but for an element.
 _CHANCE = 1e-9
-#: The eps of norms that are tried; others are found from the rows.
-EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
 
 
 @lru_cache(maxsize=4096)
@@ -485,85 +484,6 @@ def _log_softmax(call: CallOperands, slot: int, unit: float) -> Iterator[Expecta
         )
 
 
-def _norm(*, centred: bool) -> Definition:
-    """Return the definition of layer norm, or of RMS norm: along the last axes, with the eps that holds."""
-
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        if (
-            not call.tensors
-            or len(call.outputs[0].shape) == 0
-            or call.tensors[0].size != call.outputs[0].size
-        ):
-            return
-        floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
-        weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
-        bias = call.named.get("bias", floats[2] if len(floats) > 2 else None)
-        length = call.outputs[0].shape[-1] if weight is None else weight.size
-        if not length or floats[0].size % length:
-            return
-        rows = NormalisedRows(wide(floats[0]).reshape(-1, length), unit, centred=centred)
-        out = call.outputs[slot]
-        if slot:
-            yield from rows.moments(out)
-            return
-        scale = 1.0 if weight is None else wide(weight).reshape(-1)
-        shift = 0.0 if bias is None else wide(bias).reshape(-1)
-        told = [float(each) for each in call.numbers if not each.ndim and each.dtype.kind not in "iu"]
-        for eps in told or [*EPS, rows.eps_of(wide(out).reshape(-1, length), scale, shift)]:
-            value, error = rows.normalised(eps)
-            yield Expectation(
-                (value * scale + shift).reshape(out.shape),
-                (error * np.abs(scale) + 2 * unit * (np.abs(value * scale) + np.abs(shift))).reshape(
-                    out.shape
-                ),
-                f"eps = {eps:.6g}",
-            )
-
-    return definition
-
-
-class NormalisedRows:
-    """Rows that are normalised, and how well their moments are known."""
-
-    def __init__(self, x: Array, unit: float, *, centred: bool) -> None:
-        self.x, self.unit = x, unit
-        self.sums = sum_error(x.shape[1], unit) + 2 * unit
-        self.mean = x.mean(1, keepdims=True) if centred else np.zeros((len(x), 1))
-        self.mean_error = self.sums * np.abs(x).mean(1, keepdims=True) * centred
-        self.variance = ((x - self.mean) ** 2).mean(1, keepdims=True)
-        # Some kernels subtract the square of the mean from the mean of squares.
-        self.variance_error = self.sums * (2 * self.mean**2 + 2 * self.variance) + self.mean_error**2
-        # Squares that overflow float32 are computed as infinity.
-        self.variance_error[np.abs(x).max(1) > _ROOT_OF_LARGEST / math.sqrt(x.shape[1])] = np.inf
-
-    def normalised(self, eps: float) -> tuple[Array, Array]:
-        """Return the rows with mean 0 and variance 1, and their error."""
-        scale = 1 / np.sqrt(self.variance + eps)
-        value = (self.x - self.mean) * scale
-        relative = self.variance_error / (self.variance + eps) / 2 + FEW * self.unit
-        inner = self.mean_error + self.unit * (np.abs(self.x) + np.abs(self.mean))
-        return value, inner * scale + np.abs(value) * relative
-
-    def eps_of(self, out: Array, scale: Array | float, shift: Array | float) -> float:
-        """Return the eps that most rows show; 0 if they show none."""
-        centred = (self.x - self.mean) * scale
-        shown = ((out - shift) * centred).sum(1) / (centred**2).sum(1)
-        found = 1 / shown**2 - self.variance[:, 0]
-        return max(float(np.median(found[np.isfinite(found)])), 0.0) if np.isfinite(found).any() else 0.0
-
-    def moments(self, out: Array) -> Iterator[Expectation]:
-        """Yield what a norm returns besides: the mean, the variance, and the root of its inverse."""
-        if out.size == len(self.x):
-            yield Expectation(self.mean.reshape(out.shape), self.mean_error.reshape(out.shape), "mean")
-            yield Expectation(
-                self.variance.reshape(out.shape), self.variance_error.reshape(out.shape), "variance"
-            )
-            for eps in EPS:
-                value = 1 / np.sqrt(self.variance + eps)
-                error = value * (self.variance_error / (self.variance + eps) / 2 + FEW * self.unit)
-                yield Expectation(value.reshape(out.shape), error.reshape(out.shape), f"eps = {eps:.6g}")
-
-
 def _attention(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
     """Softmax of q k^T / sqrt(d), times v; causal, masked, or neither."""
     out = call.outputs[slot]
@@ -673,7 +593,11 @@ def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
 
 #: By `plain_name`.
 PRODUCTS: dict[str, Definition] = by_name(
-    {"matmul batchmatmul mm bmm linear dense": matrix_product, "conv2d convolution": convolution}
+    {
+        "matmul batchmatmul mm bmm linear dense": matrix_product,
+        "conv1d conv2d conv3d convolution": convolution,
+        "convtranspose1d convtranspose2d convtranspose3d conv2dtranspose": transposed_convolution,
+    }
 )
 #: Those whose attributes the data must tell are found by trying.
 DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
@@ -723,8 +647,10 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "biasaddgrad": _column_sums,
         "softmax": _softmax,
         "logsoftmax": _log_softmax,
-        "layernorm": _norm(centred=True),
-        "rmsnorm": _norm(centred=False),
+        "layernorm": norm_of_rows(centred=True),
+        "rmsnorm": norm_of_rows(centred=False),
+        "groupnorm instancenorm1d instancenorm2d instancenorm3d": norm_of_groups,
+        "batchnorm1d batchnorm2d batchnorm3d batchnorm": norm_of_batch,
         "scaleddotproductattention": _attention,
         "crossentropy sparsesoftmaxcrossentropywithlogits": _cross_entropy,
         "relugrad": _of_gradient(lambda x: (x > 0).astype(np.float64)),

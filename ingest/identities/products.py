@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions: recomputed, or checked by random projection if they are large."""
+"""Products of matrices: recomputed, or checked by random projection if they are large."""
 
 from __future__ import annotations
 
@@ -137,36 +137,3 @@ def _projected(left: Array, right: Array, result: Array, share: float) -> Array 
     if usual > limit or limit > np.median(np.abs(exact)):
         return None
     return np.flatnonzero(~(residue <= _UNUSUAL * usual))
-
-
-def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-    """Two-dimensional convolution without dilation or groups; stride and padding follow from the shapes."""
-    out, tensors = call.outputs[slot], call.tensors
-    if len(tensors) < 2 or any(each.ndim != 4 for each in (out, *tensors[:2])):
-        return
-    x, w = wide(tensors[0]), wide(tensors[1])
-    if x.shape[1] != w.shape[1] or out.size * w[0].size > DIRECT:
-        return
-    for stride in (1, 2):
-        pads = [(out.shape[i] - 1) * stride + w.shape[i] - x.shape[i] for i in (2, 3)]
-        for low in {tuple((pad + odd) // 2 for pad in pads) for odd in (0, 1)}:
-            around = [(one, pad - one) for one, pad in zip(low, pads, strict=True)]
-            if min(min(pair) for pair in around) < 0:
-                continue
-            padded = np.pad(x, [(0, 0), (0, 0), *around])
-            windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
-            windows = windows[:, :, ::stride, ::stride]
-            value, size = (
-                np.einsum("ncijkl,ockl->noij", *pair, optimize=True)
-                for pair in ((windows, w), (np.abs(windows), np.abs(w)))
-            )
-            added = (
-                wide(tensors[2])[:, None, None]
-                if len(tensors) > 2 and tensors[2].size == out.shape[1]
-                else 0.0
-            )
-            yield Expectation(
-                value + added,
-                sum_error(w[0].size + 1, unit) * size + 2 * unit * np.abs(added),
-                f"stride = {stride}",
-            )

@@ -1,0 +1,193 @@
+"""Convolutions over any number of axes, forward, transposed and backward, as sums over places of the kernel.
+
+Stride, dilation and padding are those that the shapes allow; groups follow from the channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.limits import sum_error
+from ingest.identities.products import DIRECT
+
+#: Strides and dilations that are tried; a stride as long as the kernel makes patches.
+_STRIDES, _DILATIONS = (1, 2, 3, 4), (1, 2, 4)
+#: The most ways that are tried for one call.
+_MOST = 24
+
+
+class _Way(NamedTuple):
+    """How a kernel goes along the axes of the longer side, which may be padded."""
+
+    stride: int
+    dilation: int
+    low: tuple[int, ...]
+    """Padding in front, by axis."""
+
+    @property
+    def told(self) -> str:
+        """The attributes, as they are told."""
+        return f"stride = {self.stride}" + f", dilation = {self.dilation}" * (self.dilation > 1)
+
+    def parts(
+        self, long: Array, short: Sequence[int], kernel: Sequence[int]
+    ) -> Iterator[tuple[Array, tuple[int, ...]]]:
+        """Yield for each place of the kernel the elements of the longer side that it meets, as a view.
+
+        Args:
+            long: (..., *axes), padded as `padded` does.
+            short: the lengths of the axes of the shorter side.
+            kernel: those of the kernel.
+        """
+        for place in np.ndindex(*kernel):
+            begins = [at * self.dilation for at in place]
+            ends = [
+                begin + (length - 1) * self.stride + 1 for begin, length in zip(begins, short, strict=True)
+            ]
+            cut = (slice(begin, end, self.stride) for begin, end in zip(begins, ends, strict=True))
+            yield long[(..., *cut)], place
+
+    def reach(self, short: Sequence[int], kernel: Sequence[int]) -> list[int]:
+        """Return how long the axes of the longer side are with all that the kernel meets."""
+        return [
+            (length - 1) * self.stride + self.dilation * (size - 1) + 1
+            for length, size in zip(short, kernel, strict=True)
+        ]
+
+    def padded(self, long: Array, short: Sequence[int], kernel: Sequence[int]) -> Array:
+        """Return the longer side with padding, and without what no place of the kernel meets."""
+        reach, axes = self.reach(short, kernel), long.shape[long.ndim - len(short) :]
+        high = [max(need - low - own, 0) for need, low, own in zip(reach, self.low, axes, strict=True)]
+        around = [(0, 0)] * (long.ndim - len(short)) + list(zip(self.low, high, strict=True))
+        return np.pad(long, around)[(..., *(slice(0, need) for need in reach))]
+
+
+def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> list[_Way]:
+    """Return the ways in which a kernel may go along axes of these lengths, plain ones first."""
+    found: list[_Way] = []
+    for dilation, stride in product(_DILATIONS, dict.fromkeys((*_STRIDES, *kernel[:1]))):
+        if dilation > 1 and max(kernel) == 1:
+            continue
+        lows = []
+        for own, other, size in zip(long, short, kernel, strict=True):
+            total = (other - 1) * stride + dilation * (size - 1) + 1 - own
+            same = {total // 2, *range(-(-total // 2), (total + stride - 1) // 2 + 1)}
+            lows.append(
+                sorted(
+                    low for low in same if 0 <= low <= dilation * (size - 1) and total - low < size * dilation
+                )
+            )
+        found += [_Way(stride, dilation, low) for low in product(*lows)]
+    return found[:_MOST]
+
+
+def _grouped(channels: Array, groups: int) -> Array:
+    """Return (batch, channel, *axes) as (batch, group, channel of it, *axes)."""
+    return channels.reshape(len(channels), groups, -1, *channels.shape[2:])
+
+
+def _multiplied(matrix: Array, columns: Array) -> Array:
+    """Return (group, out, in) times (batch, group, in, *axes)."""
+    flat = columns.reshape(*columns.shape[:3], -1)
+    return np.matmul(matrix, flat).reshape(len(columns), *matrix.shape[:2], *columns.shape[3:])
+
+
+def _of(call: CallOperands, slot: int) -> tuple[Array, Array, Array | float] | None:
+    """Return the input, the kernel and the bias of a call in float64; None if these are not what it read."""
+    out, tensors = call.outputs[slot], call.tensors
+    if slot or len(tensors) < 2 or out.ndim < 3 or any(each.ndim != out.ndim for each in tensors[:2]):
+        return None
+    bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
+    if bias is not None and bias.size != out.shape[1]:
+        return None
+    added = 0.0 if bias is None else wide(bias).reshape(-1, *[1] * (out.ndim - 2))
+    return wide(tensors[0]), wide(tensors[1]), added
+
+
+def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Yield (batch, channel, *axes); the kernel is (out, in of a group, *kernel)."""
+    known = _of(call, slot)
+    out = call.outputs[slot]
+    if known is None:
+        return
+    x, w, added = known
+    groups, rest = divmod(x.shape[1], max(w.shape[1], 1))
+    if rest or not groups or len(w) != out.shape[1] or len(w) % groups or out.size * w[0].size > DIRECT:
+        return
+    axes, kernel = out.shape[2:], w.shape[2:]
+    weights = w.reshape(groups, len(w) // groups, *w.shape[1:])
+    for way in _ways(x.shape[2:], axes, kernel):
+        long = _grouped(way.padded(x, axes, kernel), groups)
+        value, size = np.zeros((2, len(out), groups, len(w) // groups, *axes))
+        for part, place in way.parts(long, axes, kernel):
+            matrix = weights[(..., *place)]
+            value += _multiplied(matrix, part)
+            size += _multiplied(np.abs(matrix), np.abs(part))
+        error = sum_error(w[0].size + 1, unit) * size.reshape(out.shape) + 2 * unit * np.abs(added)
+        yield Expectation(value.reshape(out.shape) + added, error, way.told)
+
+
+def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Yield it, where each element of the input adds the kernel, which is (in, out of a group, *kernel)."""
+    known = _of(call, slot)
+    out = call.outputs[slot]
+    if known is None:
+        return
+    x, w, added = known
+    groups, rest = divmod(out.shape[1], max(w.shape[1], 1))
+    if rest or not groups or len(w) != x.shape[1] or len(w) % groups or x.size * w[0].size > DIRECT:
+        return
+    axes, kernel = x.shape[2:], w.shape[2:]
+    weights = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
+    columns = _grouped(x, groups)
+    for way in _ways(out.shape[2:], axes, kernel):
+        reach = [
+            max(pair) for pair in zip(way.reach(axes, kernel), np.add(out.shape[2:], way.low), strict=True)
+        ]
+        value, size = np.zeros((2, len(out), groups, w.shape[1], *reach))
+        for part, place in way.parts(value, axes, kernel):
+            part += _multiplied(weights[(..., *place)], columns)  # noqa: PLW2901  (a view)
+        for part, place in way.parts(size, axes, kernel):
+            part += _multiplied(np.abs(weights[(..., *place)]), np.abs(columns))  # noqa: PLW2901
+        cut = (..., *(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True)))
+        error = sum_error(w[:, 0].size // groups + 1, unit) * size[cut].reshape(out.shape)
+        yield Expectation(value[cut].reshape(out.shape) + added, error + 2 * unit * np.abs(added), way.told)
+
+
+def kernel_gradient(
+    x: Array, gradient: Array, shape: tuple[int, ...], unit: float, *, is_transposed: bool
+) -> Iterator[Expectation]:
+    """Yield what one call adds to the gradient of its kernel.
+
+    Args:
+        x: what it read, (batch, channel, *axes).
+        gradient: that of what it wrote, (batch, channel, *axes).
+        shape: of the kernel.
+        unit: the roundoff of its arithmetic.
+        is_transposed: whether it is a transposed convolution.
+    """
+    if x.ndim != gradient.ndim or x.ndim != len(shape) or x.ndim < 3 or len(x) != len(gradient):
+        return
+    long, short = (gradient, x) if is_transposed else (x, gradient)
+    groups, rest = divmod(long.shape[1], max(shape[1], 1))
+    if rest or not groups or short.shape[1] != shape[0] or shape[0] % groups:
+        return
+    if short.size * math.prod(shape[1:]) > DIRECT:
+        return
+    axes, kernel = short.shape[2:], shape[2:]
+    columns = _grouped(wide(short), groups).reshape(len(short), groups, shape[0] // groups, -1)
+    addends = len(short) * math.prod(axes)
+    for way in _ways(long.shape[2:], axes, kernel):
+        padded = _grouped(way.padded(wide(long), axes, kernel), groups)
+        value, size = np.zeros((2, groups, shape[0] // groups, *shape[1:]))
+        for part, place in way.parts(padded, axes, kernel):
+            flat = part.reshape(*part.shape[:3], -1).swapaxes(2, 3)
+            value[(..., *place)] = np.matmul(columns, flat).sum(0)
+            size[(..., *place)] = np.matmul(np.abs(columns), np.abs(flat)).sum(0)
+        yield Expectation(value.reshape(shape), sum_error(addends + 1, unit) * size.reshape(shape), way.told)

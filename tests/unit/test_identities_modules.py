@@ -1,0 +1,75 @@
+"""What modules of PyTorch compute holds by its definition, forward and backward."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ingest.identities.backward import parameter_gradients
+from ingest.identities.check import check
+from ingest.identities.operators import plain_name
+from tests.unit.test_identities_operators import checked
+
+torch = pytest.importorskip("torch")
+
+
+def convolutions(kind: str) -> Iterator[tuple[torch.nn.Module, tuple[int, ...]]]:
+    """Yield modules with shapes that they may be given, in many ways to go along the axes."""
+    rng = np.random.default_rng(0)
+    for axes in (1, 2, 3):
+        for kernel, stride, dilation, padding, groups in (
+            *((3, 1, 1, 1, 1), (3, 2, 1, 1, 1), (1, 2, 1, 0, 1), (4, 4, 1, 0, 1), (3, 1, 1, 1, 4)),
+            *((3, 1, 2, 2, 2), (5, 2, 1, 2, 1), (4, 2, 1, 1, 1)),
+        ):
+            made = getattr(torch.nn, f"{kind}{axes}d")(
+                4, 8, kernel, stride, padding, groups=groups, dilation=dilation, bias=axes != 2
+            )
+            yield made, (2, 4, *rng.integers(7, 10, axes).tolist())
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_convolutions_and_the_gradients_of_their_kernels_hold(kind: str) -> None:
+    torch.manual_seed(0)
+    for module, shape in convolutions(kind):
+        x = torch.randn(shape)
+        out = module(x)
+        passed = torch.randn(out.shape)
+        out.backward(passed)
+        named = {name: each.detach().numpy() for name, each in module.named_parameters()}
+        name = type(module).__name__
+        result = out.detach().numpy()
+        assert checked(name, [x.numpy()], result, **named).status == "holds", (module, shape)
+        result.flat[result.size // 2] += 1
+        assert checked(name, [x.numpy()], result, **named).status == "fails", (module, shape)
+        for parameter, values in module.named_parameters():
+            made = parameter_gradients(
+                plain_name(name), parameter, x.numpy(), passed.numpy(), tuple(values.shape)
+            )
+            assert values.grad is not None
+            found = check(values.grad.numpy(), ((each, False) for each in made))
+            assert found.status == "holds", (module, shape, parameter)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        torch.nn.GroupNorm(4, 8),
+        torch.nn.GroupNorm(1, 8, eps=1e-3),
+        torch.nn.InstanceNorm2d(8, affine=True),
+        torch.nn.BatchNorm2d(8),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_norms_over_channels_hold(module: torch.nn.Module) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 8, 5, 5) * 3 + 1
+    named = {name: torch.randn_like(each) for name, each in module.named_parameters()}
+    module.load_state_dict(named, strict=False)
+    given = {name: each.numpy() for name, each in named.items()}
+    out = module(x).detach().numpy()
+    assert checked(type(module).__name__, [x.numpy()], out, **given).status == "holds"
+    out[1, 3, 2, 2] += 1
+    found = checked(type(module).__name__, [x.numpy()], out, **given)
+    assert found.status == "fails"
+    assert found.difference is not None
+    assert found.difference.where == "element"
