@@ -60,6 +60,8 @@ class Dataflow:
     """The types of the tensors of A and of B; None if they are not known."""
     is_same_rank: bool = True
     """Whether A and B have the same ranks: what two ranks differ by, a reduction makes equal again."""
+    has_other_ranks: bool = False
+    """Whether these are the tensors of one of several ranks, which may have sent something."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -160,6 +162,12 @@ class Dataflow:
         inner = {key.op_name, *(self.keys[n].op_name for n in range(inputs[0], number))}
         parameters = {n for module in inner for n in self._parameters.get(module, ())}
         return [*inputs, *sorted(n for n in parameters if n in known)]
+
+    def may_receive(self, number: int) -> bool:
+        """Return whether a module with others inside may have read what other ranks sent, too."""
+        key, inputs = self.keys[number], self._inputs.get(self.keys[number].operator)
+        within = self.keys[inputs[0] : number] if inputs and self.has_other_ranks else ()
+        return any(other.op_name.startswith(f"{key.op_name}.") for other in within)
 
     def digest(self, number: int) -> bytes:
         """Return the digest of a tensor of A; b"" if it is not known."""

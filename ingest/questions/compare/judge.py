@@ -441,13 +441,15 @@ class _StepJudge:
             return False
         if tensor.number > self._moved_by and flow.parts[tensor.number] is StepPart.ACTIVATION:
             return False
+        if not self._is_equal_so_far and flow.may_receive(tensor.number):
+            return False
         if reads is not None and (flow.has_parameters or not known.is_apart):
             return all(not self._tensors[number].unequal for number in reads)
         return self._is_equal_so_far and not known.is_apart
 
     @cached_property
     def _moved_by(self) -> float:
-        """The first gradient of a parameter that is not equal: what is called later may read other weights."""
+        """The first gradient of a parameter that is not equal: later calls may read other weights."""
         parts = enumerate(self._flow.parts)
         gradients = (n for n, part in parts if part is StepPart.PARAMETER_GRADIENT)
         return next((n for n in gradients if n not in self._tensors or self._tensors[n].unequal), math.inf)

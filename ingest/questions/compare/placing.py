@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -85,6 +85,12 @@ class AssembledTensor:
             return False
         held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
         return way.same_on_both or held <= {Held.REPLICATED}
+
+    @property
+    def is_of_one_rank(self) -> bool:
+        """Whether one rank alone holds it, on either side."""
+        way = self.decision.way if self.decision else None
+        return way is not None and not (way.a.dimensions or way.b.dimensions)
 
     @property
     def cuts(self) -> frozenset[Held]:
@@ -201,11 +207,13 @@ class Placing:
         answers = answer_each(self._runner, compare_placed, [job for _, job in wanted])
         outcomes = self._outcomes | dict(zip([number for number, _ in wanted], answers, strict=True))
         batches = self._cuts_of_batches(parts)
+        usual = set[float]()
         for number, pair in sorted(self._pairs.items()):
             outcome = outcomes.get(number) or self._unread(pair)
             placed = self._held(pair)
-            if parts[number] is StepPart.GRADIENT:
-                outcome, placed = _rescaled(outcome, placed, batches)
+            if parts[number] is StepPart.GRADIENT or (parts[number].is_gradient and placed.is_of_one_rank):
+                outcome, placed, factor = _rescaled(outcome, placed, batches, usual)
+                usual |= {factor} - {1.0}
             yield pair, outcome, placed
 
     def elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
@@ -419,29 +427,41 @@ class Placing:
 
 
 def _rescaled(
-    outcome: PairComparison, placed: AssembledTensor, batches: frozenset[tuple[int | None, int]]
-) -> tuple[PairComparison, AssembledTensor]:
-    """Return a gradient of activations without the factor that data parallelism gives it.
+    outcome: PairComparison,
+    placed: AssembledTensor,
+    batches: frozenset[tuple[int | None, int]],
+    usual: Collection[float],
+) -> tuple[PairComparison, AssembledTensor, float]:
+    """Return a gradient of activations without the factor that data parallelism gives it, and that factor.
 
     Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients
     that are as many times larger. Gradients of parameters are averaged afterwards, and must not have that.
+
+    Args:
+        outcome: how far both sides are apart.
+        placed: how ranks hold it.
+        batches: along which axis, over how many ranks, batches are cut.
+        usual: the factors of others in the step. What one rank holds of samples of all, as an expert does,
+            has one of these. It may be divided after it was dumped: the parameter of the next step tells.
     """
     way = placed.decision and placed.decision.way
     if not way or outcome.metrics is None:
-        return outcome, placed
+        return outcome, placed, 1.0
     own, other = (
         {cut.size for cut in side.dimensions if (cut.axis, cut.size) in batches} for side in (way.a, way.b)
     )
     if any(cut.held is Held.MEAN and cut.size in own for cut in way.a.dimensions):
         # Parts of a sum that is as many times larger look like a mean.
-        return outcome, replace(placed, odd="")
+        return outcome, replace(placed, odd=""), 1.0
     factors = [of_a / of_b for of_a in own - other or {1} for of_b in other - own or {1} if of_a != of_b]
+    if placed.is_of_one_rank:
+        factors += usual
     factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=_FACTOR)), None)
     if factor is None:
-        return outcome, placed
+        return outcome, placed, 1.0
     metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
     note = f"{factor:g} times B, as each rank averages the loss over its share of the batch"
-    return replace(outcome, metrics=metrics), replace(placed, note=note)
+    return replace(outcome, metrics=metrics), replace(placed, note=note), factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,8 @@ class _Run:
                 self._compare_together(a, b, is_last=is_last)
             else:
                 ((own,), (other,)) = a.values(), b.values()
-                self._compare(own, other, (own.key.rank, other.key.rank), is_last=is_last)
+                ranks = own.key.rank, other.key.rank
+                self._compare(own, other, ranks, is_last=is_last, has_other_ranks=len(last) > 1)
         self.builder.notes_on_ranks = self._numbers.notes
 
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:

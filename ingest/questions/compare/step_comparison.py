@@ -120,6 +120,7 @@ class StepComparison:
         placing: Placing | None = None,
         is_last: bool = False,
         has_other_calls: bool = False,
+        has_other_ranks: bool = False,
     ) -> None:
         """Match the tensors of both.
 
@@ -132,12 +133,14 @@ class StepComparison:
             placing: puts pieces of ranks together, if each tensor is one of all ranks.
             is_last: no step is compared after this one.
             has_other_calls: calls hold other samples on both sides; see `are_cut_into_other_calls`.
+            has_other_ranks: other ranks ran beside this one.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
         self._a, self._b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
+        self._has_other_ranks = has_other_ranks
         self._before = seen.scaled, seen.parts, seen.lacking
         self._placed: Mapping[int, AssembledTensor] = {}
         matching = with_same_calls(match_tensors(a, b, choices.mapping), a, b)
@@ -194,7 +197,9 @@ class StepComparison:
         a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self._a, self._b))
         is_same_rank = self._placing is not None or self._a.key.rank == self._b.key.rank
         dtypes = self._a.dtypes, self._b.dtypes
-        return Dataflow(self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank=is_same_rank)
+        return Dataflow(
+            self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank, self._has_other_ranks
+        )
 
     @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
