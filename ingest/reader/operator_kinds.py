@@ -271,7 +271,9 @@ _GRADIENT = re.compile(
     r"(?:^|[._/])grad(?:ient)?s?(?:[./]|__)|^(?!(?:module|functional|tensor|torch)\.).*(?<![a-z])grad"
 )
 _PARAMETER = re.compile(r"param|weight|bias")
-#: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one.
+#: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one, unless the dump tells what
+#: it is an instance of, such as `ParametrizationList`.
+_INSTANCE = re.compile(r"Module\.\w")
 _CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
 _PARAMETER_OF_CALL = re.compile(r"(?:^|[._])(?:param(?:eter)?s?[._]|(?:weight|bias)$)")
 
@@ -306,7 +308,7 @@ def parts_of(keys: Iterable[TensorKey]) -> list[StepPart]:
         is_gradient = bool(_GRADIENT.search(name))
         is_call = _CALL.match(key.op_type) and not is_gradient
         named = _PARAMETER_OF_CALL.search(key.op_name) if is_call else _PARAMETER.search(name)
-        is_named = named is not None
+        is_named = named is not None and not _INSTANCE.match(key.op_type)
         if key.op_type == "Gradient":
             is_named = key.op_name in parameters or (is_named and not key.op_name.endswith(".output"))
         elif is_input(key.io):

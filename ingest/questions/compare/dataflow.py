@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
@@ -162,6 +163,12 @@ class Dataflow:
         inner = {key.op_name, *(self.keys[n].op_name for n in range(inputs[0], number))}
         parameters = {n for module in inner for n in self._parameters.get(module, ())}
         return [*inputs, *sorted(n for n in parameters if n in known)]
+
+    @cached_property
+    def first_lone_gradient(self) -> float:
+        """The first gradient of a parameter that B does not have; infinite without any."""
+        gradients = (n for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT)
+        return next((n for n in gradients if n not in self.in_b), math.inf)
 
     def may_receive(self, number: int) -> bool:
         """Return whether a module with others inside may have read what other ranks sent, too."""

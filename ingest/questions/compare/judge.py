@@ -439,20 +439,13 @@ class _StepJudge:
             return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart
         if not flow.is_output(tensor.number):
             return False
-        if tensor.number > self._moved_by and flow.parts[tensor.number] is StepPart.ACTIVATION:
-            return False
-        if not self._is_equal_so_far and flow.may_receive(tensor.number):
-            return False
+        is_later_call = flow.keys[tensor.number].occurrence and not flow.parts[tensor.number].is_gradient
+        is_equal = self._is_equal_so_far and tensor.number < flow.first_lone_gradient
+        if not is_equal and (is_later_call or flow.may_receive(tensor.number)):
+            return False  # weights may have moved meanwhile, or may be those of a functional call
         if reads is not None and (flow.has_parameters or not known.is_apart):
             return all(not self._tensors[number].unequal for number in reads)
         return self._is_equal_so_far and not known.is_apart
-
-    @cached_property
-    def _moved_by(self) -> float:
-        """The first gradient of a parameter that is not equal: later calls may read other weights."""
-        parts = enumerate(self._flow.parts)
-        gradients = (n for n, part in parts if part is StepPart.PARAMETER_GRADIENT)
-        return next((n for n in gradients if n not in self._tensors or self._tensors[n].unequal), math.inf)
 
     def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> _CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
