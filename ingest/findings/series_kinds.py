@@ -184,6 +184,8 @@ def _median_and_z(now: Values, past: Values, comparable: npt.NDArray[np.bool_]) 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Steps in which something must have been otherwise, so that it counts as a change.
 _LEAST = 3
+#: The same for the mode of a module, which bytes show.
+_MODE_BEFORE = 2
 #: Steps before that are looked at for such a change.
 _HISTORY = 8
 #: Elements that an input must have: smaller ones may be equal by chance.
@@ -444,16 +446,18 @@ def _has_mode(key: TensorKey) -> bool:
 def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
     """Yield dropout and batch normalisation that act otherwise than in all steps before, in training."""
     trained = [step for step in window.steps if _has_gradients(window, step).all()]
-    if len(trained) <= _LEAST or trained[-1] is not window.now:
+    if len(trained) <= _MODE_BEFORE or trained[-1] is not window.now:
         return
     dropped = _Marked(window)
+    nan_count = window.value("nan_count")
     for (kind, _path), (inputs, outputs) in window.training.modules.items():
         if "drop" in kind.lower() and inputs and outputs:
             calls = list(zip(inputs, outputs, strict=False))
             same = [
                 np.logical_and.reduce([_is_same(window, step, *call) for call in calls]) for step in trained
             ]
-            dropped.mark(outputs[0], _changed(same))
+            # NaN stays NaN whether it is dropped or not.
+            dropped.mark(outputs[0], _changed(same) & ~(nan_count[:, list(inputs)] > 0).any(axis=1))
     now = window.now.number
     yield dropped.hits(
         "mode changed",
@@ -481,7 +485,7 @@ def _is_same(window: StepWindow, step: StepValues, one: int, other: int) -> npt.
 
 def _changed(states: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
     """Return for each rank whether the last state is another one than all before, if these are enough."""
-    if len(states) <= _LEAST:
+    if len(states) <= _MODE_BEFORE:
         return np.zeros_like(states[0])
     before = np.array(states[:-1])
     result: npt.NDArray[np.bool_] = (before == before[0]).all(axis=0) & (states[-1] != before[0])

@@ -197,9 +197,7 @@ class StepComparison:
         a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self._a, self._b))
         is_same_rank = self._placing is not None or self._a.key.rank == self._b.key.rank
         dtypes = self._a.dtypes, self._b.dtypes
-        return Dataflow(
-            self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank, self._has_other_ranks
-        )
+        return Dataflow(self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank, self._has_other_ranks)
 
     @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:

@@ -388,14 +388,15 @@ def _decide(
         begun = expectations.begun(history)
         begun = begun if begun == usual.get(history.universe) else None
         by_expected: dict[Partition | None, list[int]] = {}
-        for tensor in members:
-            if chosen[tensor]:
-                last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
-                if last is None and tensor in seen.gradient_of:
-                    last = _decide_by_gradient(seen, tensor, numbers) or begun
-                if last is not None and tensor in told:
-                    last = tuple(part for block in told[tensor] for part in within(last, block))
-                by_expected.setdefault(last, []).append(tensor)
+        for tensor in filter(chosen.__getitem__, members):
+            last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
+            if last is None and tensor in seen.gradient_of:
+                last = _decide_by_gradient(seen, tensor, numbers) or begun
+            if last is not None:
+                last = tuple(
+                    part for block in told.get(tensor, (history.universe,)) for part in within(last, block)
+                )
+            by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last
 
