@@ -29,7 +29,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _Generation: TypeAlias = tuple[int, str]
 
 #: Those that rules over several steps look at.
-_STATISTICS = ("count", "l2_norm", "mean", "std", "min", "max")
+_STATISTICS = ("count", "l2_norm", "mean", "std", "min", "max", "nan_count")
 #: The history takes no more memory; beyond it, fewer steps are kept.
 MAX_HISTORY_NBYTES = 512 * 1024 * 1024
 
