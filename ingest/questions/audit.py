@@ -269,6 +269,7 @@ class _RankPatterns:
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._stale: dict[str, list[int]] = defaultdict(list)
         self._lost: dict[str, list[int]] = defaultdict(list)
+        self._unknown = Counter[int]()
         self._moved: set[int] = set()
         self._parted: set[str] = set()
 
@@ -289,6 +290,8 @@ class _RankPatterns:
                 self._moved.add(step)
             if found.status == "holds" or found.told == NOT_UPDATED:
                 self._updates[step].append(seen)
+            else:
+                self._unknown[step] += 1
 
     def failures(self, rank: int) -> Iterator[AuditFailure]:
         """Yield a failure for each mistake: of the tensors that have it in the same steps, the first."""
@@ -391,11 +394,16 @@ class _RankPatterns:
         return {name: steps for name, steps in fell.items() if steps}
 
     def _told(self, what: str) -> dict[str, list[int]]:
-        """Return the parameters of whose updates this is told, in steps in which it is of most."""
+        """Return the parameters of whose updates this is told, in steps in which it is of most.
+
+        A state of SGD that is lost shows in each parameter: it adds to the update.
+        """
         found: dict[str, list[int]] = defaultdict(list)
         for step, seen in self._updates.items():
             names = [each.name for each in seen if what in each.told]
-            for name in names if len(names) * 2 > len(seen) and len(names) > 1 else ():
+            is_sum = what == RESET and all("SGD" in each.told for each in seen if what in each.told)
+            is_of_most = len(names) * 2 > len(seen) + self._unknown[step]
+            for name in names if len(names) > 1 and (is_sum or is_of_most) else ():
                 found[name].append(step)
         return found
 
