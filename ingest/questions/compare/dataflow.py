@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -79,8 +79,14 @@ class Dataflow:
         """The tensors of the passes that come first, if no parameter has a gradient of them.
 
         So a stage of a pipeline runs once on memory that nobody wrote, to see the shapes. What it calls must
-        be called again later.
+        be called again later, and gradients be dumped after each later pass: FSDP has them after the last one
+        alone, for all passes, if it is told to reduce them only then.
         """
+        gradients = Counter(
+            self.repeated_name(n) for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT
+        )
+        if max(gradients.values(), default=0) < 2:
+            return frozenset()
         passes: list[list[int]] = [[]]
         for number, part in enumerate(self.parts):
             if part is StepPart.ACTIVATION and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
