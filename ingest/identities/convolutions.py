@@ -6,9 +6,9 @@ Stride, dilation and padding are those that the shapes allow; groups follow from
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from ingest.identities.products import DIRECT
 _STRIDES, _DILATIONS = (1, 2, 3, 4), (1, 2, 4)
 #: The most ways that are tried for one call.
 _MOST = 24
+
+
+def _last(axes: Iterable[slice | int]) -> Any:
+    """Return an index of the last axes."""
+    return (..., *axes)
 
 
 class _Way(NamedTuple):
@@ -51,7 +56,7 @@ class _Way(NamedTuple):
                 begin + (length - 1) * self.stride + 1 for begin, length in zip(begins, short, strict=True)
             ]
             cut = (slice(begin, end, self.stride) for begin, end in zip(begins, ends, strict=True))
-            yield long[(..., *cut)], place
+            yield long[_last(cut)], place
 
     def reach(self, short: Sequence[int], kernel: Sequence[int]) -> list[int]:
         """Return how long the axes of the longer side are with all that the kernel meets."""
@@ -65,7 +70,7 @@ class _Way(NamedTuple):
         reach, axes = self.reach(short, kernel), long.shape[long.ndim - len(short) :]
         high = [max(need - low - own, 0) for need, low, own in zip(reach, self.low, axes, strict=True)]
         around = [(0, 0)] * (long.ndim - len(short)) + list(zip(self.low, high, strict=True))
-        return np.pad(long, around)[(..., *(slice(0, need) for need in reach))]
+        return np.asarray(np.pad(long, around)[_last(slice(0, need) for need in reach)])
 
 
 def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> list[_Way]:
@@ -87,6 +92,12 @@ def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> l
     return found[:_MOST]
 
 
+def _groups(of_long: int, of_short: int, kernel: tuple[int, ...]) -> int:
+    """Return how many groups of channels a kernel has between sides with so many; 0 if it does not fit."""
+    groups, rest = divmod(of_long, max(kernel[1], 1))
+    return 0 if rest or not groups or kernel[0] != of_short or kernel[0] % groups else groups
+
+
 def _grouped(channels: Array, groups: int) -> Array:
     """Return (batch, channel, *axes) as (batch, group, channel of it, *axes)."""
     return channels.reshape(len(channels), groups, -1, *channels.shape[2:])
@@ -95,7 +106,8 @@ def _grouped(channels: Array, groups: int) -> Array:
 def _multiplied(matrix: Array, columns: Array) -> Array:
     """Return (group, out, in) times (batch, group, in, *axes)."""
     flat = columns.reshape(*columns.shape[:3], -1)
-    return np.matmul(matrix, flat).reshape(len(columns), *matrix.shape[:2], *columns.shape[3:])
+    made = np.matmul(matrix, flat)
+    return np.asarray(made.reshape(len(columns), *matrix.shape[:2], *columns.shape[3:]))
 
 
 def _of(call: CallOperands, slot: int) -> tuple[Array, Array, Array | float] | None:
@@ -117,8 +129,8 @@ def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
     if known is None:
         return
     x, w, added = known
-    groups, rest = divmod(x.shape[1], max(w.shape[1], 1))
-    if rest or not groups or len(w) != out.shape[1] or len(w) % groups or out.size * w[0].size > DIRECT:
+    groups = _groups(x.shape[1], out.shape[1], w.shape)
+    if not groups or out.size * w[0].size > DIRECT:
         return
     axes, kernel = out.shape[2:], w.shape[2:]
     weights = w.reshape(groups, len(w) // groups, *w.shape[1:])
@@ -126,7 +138,7 @@ def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
         long = _grouped(way.padded(x, axes, kernel), groups)
         value, size = np.zeros((2, len(out), groups, len(w) // groups, *axes))
         for part, place in way.parts(long, axes, kernel):
-            matrix = weights[(..., *place)]
+            matrix = weights[_last(place)]
             value += _multiplied(matrix, part)
             size += _multiplied(np.abs(matrix), np.abs(part))
         error = sum_error(w[0].size + 1, unit) * size.reshape(out.shape) + 2 * unit * np.abs(added)
@@ -140,8 +152,8 @@ def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterat
     if known is None:
         return
     x, w, added = known
-    groups, rest = divmod(out.shape[1], max(w.shape[1], 1))
-    if rest or not groups or len(w) != x.shape[1] or len(w) % groups or x.size * w[0].size > DIRECT:
+    groups = _groups(out.shape[1], x.shape[1], w.shape)
+    if not groups or x.size * w[0].size > DIRECT:
         return
     axes, kernel = x.shape[2:], w.shape[2:]
     weights = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
@@ -152,10 +164,10 @@ def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterat
         ]
         value, size = np.zeros((2, len(out), groups, w.shape[1], *reach))
         for part, place in way.parts(value, axes, kernel):
-            part += _multiplied(weights[(..., *place)], columns)  # noqa: PLW2901  (a view)
+            part += _multiplied(weights[_last(place)], columns)  # noqa: PLW2901  (a view)
         for part, place in way.parts(size, axes, kernel):
-            part += _multiplied(np.abs(weights[(..., *place)]), np.abs(columns))  # noqa: PLW2901
-        cut = (..., *(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True)))
+            part += _multiplied(np.abs(weights[_last(place)]), np.abs(columns))  # noqa: PLW2901
+        cut = _last(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True))
         error = sum_error(w[:, 0].size // groups + 1, unit) * size[cut].reshape(out.shape)
         yield Expectation(value[cut].reshape(out.shape) + added, error + 2 * unit * np.abs(added), way.told)
 
@@ -175,10 +187,8 @@ def kernel_gradient(
     if x.ndim != gradient.ndim or x.ndim != len(shape) or x.ndim < 3 or len(x) != len(gradient):
         return
     long, short = (gradient, x) if is_transposed else (x, gradient)
-    groups, rest = divmod(long.shape[1], max(shape[1], 1))
-    if rest or not groups or short.shape[1] != shape[0] or shape[0] % groups:
-        return
-    if short.size * math.prod(shape[1:]) > DIRECT:
+    groups = _groups(long.shape[1], short.shape[1], shape)
+    if not groups or short.size * math.prod(shape[1:]) > DIRECT:
         return
     axes, kernel = short.shape[2:], shape[2:]
     columns = _grouped(wide(short), groups).reshape(len(short), groups, shape[0] // groups, -1)
@@ -188,6 +198,6 @@ def kernel_gradient(
         value, size = np.zeros((2, groups, shape[0] // groups, *shape[1:]))
         for part, place in way.parts(padded, axes, kernel):
             flat = part.reshape(*part.shape[:3], -1).swapaxes(2, 3)
-            value[(..., *place)] = np.matmul(columns, flat).sum(0)
-            size[(..., *place)] = np.matmul(np.abs(columns), np.abs(flat)).sum(0)
+            value[_last(place)] = np.matmul(columns, flat).sum(0)
+            size[_last(place)] = np.matmul(np.abs(columns), np.abs(flat)).sum(0)
         yield Expectation(value.reshape(shape), sum_error(addends + 1, unit) * size.reshape(shape), way.told)

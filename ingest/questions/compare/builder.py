@@ -78,6 +78,8 @@ class ComparisonBuilder:
     """How many tensors are within the fixed limits, though rounding does not explain their difference."""
     _unreduced: Sequence[str] = ()
     """Gradients of which ranks of A hold parts in the first such step."""
+    _sent: list[tuple[FirstDifference, bytes, frozenset[bytes]]] = field(default_factory=list)
+    """The first difference of each rank; its digest, if it is an input; those of outputs that differ."""
     _listed: list[ComparedTensor] = field(default_factory=list)
     _dropped: int = 0
     """Tensors that are counted and not listed."""
@@ -139,6 +141,8 @@ class ComparisonBuilder:
             UsageError: no step was compared, or no tensor has a counterpart.
             DamagedStore: no step was compared, because some are damaged.
         """
+        if self.first is not None:
+            self.first = self._sender(self.first)
         left_out = [(side, left) for side, of in (("A", a), ("B", b)) for left in of.left_out]
         left_out += self.left_out
         self._check(a.label, b.label, left_out)
@@ -190,6 +194,7 @@ class ComparisonBuilder:
             return  # it would read elements for nothing
         if first := comparison.first(rows):
             self._take_first(first)
+            self._sent.append((first, *comparison.contents_around(first.tensor, rows)))
 
     def _take_first(self, first: FirstDifference) -> None:
         """Keep the earlier one of two first differences; of those at one place, all ranks."""
@@ -198,6 +203,15 @@ class ComparisonBuilder:
         elif _order(first.tensor)[:2] == _order(self.first.tensor)[:2] and not first.tensor.held:
             ranks = {self.first.tensor.key_a.rank, *self.first.ranks, first.tensor.key_a.rank}
             self.first = replace(self.first, ranks=tuple(sorted(ranks)))
+
+    def _sender(self, first: FirstDifference) -> FirstDifference:
+        """Return the first difference of the rank that sent what is different, if that is known."""
+        known = [each for each in self._sent if each[0].tensor.key_a.step == first.tensor.key_a.step]
+        for _ in known:
+            content = next((content for own, content, _ in known if own.tensor == first.tensor), b"")
+            senders = (own for own, _, given in known if own.tensor != first.tensor and content in given)
+            first = next(senders, first) if content else first
+        return first
 
     def _note_unexplained(self, tensors: Sequence[ComparedTensor]) -> None:
         """Record the first tensor that rounding does not explain, and how many of these are within limits."""

@@ -550,35 +550,33 @@ def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Match
     """
     if not (matching.only_a or matching.only_b):
         return matching
-    sides = (_calls_of(a), _calls_of(b))
-    uneven = [name for name in sides[0] if len(sides[0][name]) != len(sides[1].get(name, []))]
-    called = [name for name in uneven if sides[1].get(name) and is_input(name.io)]
+    of_a, of_b = _calls_of(a), _calls_of(b)
+    uneven = [name for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])]
+    called = [name for name in uneven if is_input(name.io)]
     moved: dict[int, int] = {}
     again: set[int] = set()
     while called:
-        own, other = (side[called[0]] for side in sides)
+        own, other = of_a[called[0]], of_b[called[0]]
         same = _same_contents([a.contents[n] for n in own], [b.contents[n] for n in other])
-        along = {
-            name
-            for name in uneven
-            if len(sides[0][name]) * len(other) == len(sides[1].get(name, [])) * len(own)
-            and len(sides[0][name]) % len(own) == 0
-        }
+        along = [name for name in uneven if _called_along(of_a[name], of_b[name], own, other)]
         for name in along if same else ():
-            each = len(sides[0][name]) // len(own)
-            again.update(sides[0][name])
-            moved |= {
-                sides[0][name][call * each + place]: sides[1][name][with_call * each + place]
-                for call, with_call in same.items()
-                for place in range(each)
-            }
+            again.update(of_a[name])
+            each = len(of_a[name]) // len(own)
+            for call, with_call in same.items():
+                own_part = of_a[name][call * each : (call + 1) * each]
+                moved |= zip(own_part, of_b[name][with_call * each : (with_call + 1) * each], strict=True)
         called = [name for name in called[1:] if name not in along]
     if not moved:
         return matching
-    of_b = set(moved.values())
-    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in of_b]
-    pairs += [TensorPair(own, other, MatchedBy.NAME) for own, other in moved.items()]
+    taken = set(moved.values())
+    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in taken]
+    pairs += [TensorPair(number, moved[number], MatchedBy.NAME) for number in moved]
     return _with_pairs(matching, pairs, a, b)
+
+
+def _called_along(a: Sequence[int], b: Sequence[int], own: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether something is called as often in each of some calls, on both sides."""
+    return len(a) * len(other) == len(b) * len(own) and len(a) % len(own) == 0
 
 
 def _calls_of(tensors: StepTensors) -> dict[TensorKey, list[int]]:

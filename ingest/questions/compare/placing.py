@@ -453,9 +453,9 @@ def _rescaled(
     if any(cut.held is Held.MEAN and cut.size in own for cut in way.a.dimensions):
         # Parts of a sum that is as many times larger look like a mean.
         return outcome, replace(placed, odd=""), 1.0
-    factors = [of_a / of_b for of_a in own - other or {1} for of_b in other - own or {1} if of_a != of_b]
+    factors = {of_a / of_b for of_a in own - other or {1} for of_b in other - own or {1}} - {1.0}
     if placed.is_of_one_rank:
-        factors += usual
+        factors = factors.union(usual)
     factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=_FACTOR)), None)
     if factor is None:
         return outcome, placed, 1.0

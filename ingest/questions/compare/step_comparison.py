@@ -41,7 +41,7 @@ from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
 from ingest.reader.choice import named_ranges
-from ingest.reader.operator_kinds import StepPart
+from ingest.reader.operator_kinds import StepPart, is_input
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import shape_text
 from workers.arrays.digest import DIGEST_BYTES
@@ -250,6 +250,17 @@ class StepComparison:
             return found
         why = f"{found.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"
         return replace(found, tensor=replace(found.tensor, reason=why), ranks=ranks)
+
+    def contents_around(
+        self, first: ComparedTensor, rows: Sequence[ComparedTensor]
+    ) -> tuple[bytes, frozenset[bytes]]:
+        """Return the digest of the first difference if it is an input, and those of outputs that differ."""
+        if self._placing is not None or not first.name_a:
+            return b"", frozenset()
+        differing = (row.number for row in rows if row.name_a and row.verdict is Verdict.DIFFERENT)
+        outputs = frozenset(self._flow.digest(n) for n in differing if self._flow.is_output(n))
+        content = self._flow.digest(first.number) if is_input(first.io) else b""
+        return content, outputs - {b""}
 
     def _is_sure(self, pair: TensorPair) -> bool:
         """Return whether a pair is of the same tensors, if the two sides ran different operators."""

@@ -17,8 +17,9 @@ import numpy as np
 
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, Labels
 from ingest.questions.placement.slot_kinds import SlotKind
+from ingest.reader.mesh import Coordinates
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.unsharded import told_placement
+from ingest.reader.unsharded import Told, told_placement
 from workers.arrays.sharded.placement import Held
 from workers.store.consolidated.blocks import OperatorKey
 from workers.store.tables import record_of
@@ -125,14 +126,19 @@ def told_partitions(
         if row < 0 or seen.kinds[tensor] == SlotKind.OTHER or '"placements"' not in str(records[row]):
             continue
         told = told_placement(record_of(opened.tables, row))
-        cut = [axis for axis, held in told.items() if held != Held.REPLICATED]
-        blocks: dict[tuple[object, ...], list[int]] = {}
-        for place, rank in enumerate(ranks):
-            blocks.setdefault(tuple(coordinates[rank].get(axis) for axis in cut), []).append(place)
         if told:
-            partitions[tensor] = tuple(tuple(places) for places in blocks.values() if len(places) > 1)
+            partitions[tensor] = _same_pieces(told, [coordinates[rank] for rank in ranks])
     opened.forget_tables()
     return partitions
+
+
+def _same_pieces(told: Told, places: Sequence[Coordinates]) -> Partition:
+    """Return the ranks that are at the same place of all axes of the mesh that cut a tensor."""
+    cut = [axis for axis, held in told.items() if held != Held.REPLICATED]
+    blocks: dict[tuple[object, ...], list[int]] = {}
+    for number, place in enumerate(places):
+        blocks.setdefault(tuple(place.get(axis) for axis in cut), []).append(number)
+    return tuple(tuple(numbers) for numbers in blocks.values() if len(numbers) > 1)
 
 
 def within(partition: Partition, ranks: tuple[int, ...]) -> Partition:
@@ -244,10 +250,11 @@ class Expectations:
         return None
 
     def begun(self, history: TensorHistory) -> Partition | None:
-        """Return within which ranks a tensor agreed in the first step, if agreeing meant something there."""
-        if not (history.tells and history.tells[0]):
+        """Return within which ranks a tensor agreed in the first step in which agreeing means something."""
+        first = next((place for place, tells in enumerate(history.tells) if tells), None)
+        if first is None:
             return None
-        partition = partition_of(self._patterns[history.patterns[0]])
+        partition = partition_of(self._patterns[history.patterns[first]])
         return partition if partition and _covers(partition, history.universe) else None
 
     def decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:

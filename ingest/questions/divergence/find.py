@@ -369,13 +369,7 @@ def _decide(
 ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
     """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
     # Tensors that are not chosen show, too, who is a replica of whom.
-    alike: list[tuple[list[int], TensorHistory, Partition | None]] = []
-    for together in seen.alike():
-        history = history_of(seen, together[0])
-        by_told: dict[Partition | None, list[int]] = {}
-        for tensor in together:
-            by_told.setdefault(told.get(tensor), []).append(tensor)
-        alike += [(members, history, pieces) for pieces, members in by_told.items()]
+    alike = list(_alike(seen, told))
     for members, history, _ in alike:
         expectations.learn(history, len(members))
     decided = []
@@ -391,7 +385,9 @@ def _decide(
         for tensor in filter(chosen.__getitem__, members):
             last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
             if last is None and tensor in seen.gradient_of:
-                last = _decide_by_gradient(seen, tensor, numbers) or begun
+                last = _decide_by_gradient(seen, tensor, numbers)
+            if last is None and history.kind is SlotKind.PARAMETER:
+                last = begun
             if last is not None:
                 last = tuple(
                     part for block in told.get(tensor, (history.universe,)) for part in within(last, block)
@@ -399,6 +395,19 @@ def _decide(
             by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, last
+
+
+def _alike(
+    seen: AgreementOfRanks, told: Mapping[int, Partition]
+) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
+    """Yield tensors that behave alike and of which the same is told, what they showed, and what is told."""
+    for together in seen.alike():
+        history = history_of(seen, together[0])
+        by_told: dict[Partition | None, list[int]] = {}
+        for tensor in together:
+            by_told.setdefault(told.get(tensor), []).append(tensor)
+        for pieces, members in by_told.items():
+            yield members, history, pieces
 
 
 def _decide_by_gradient(seen: AgreementOfRanks, tensor: int, numbers: Sequence[int]) -> Partition | None:
