@@ -551,27 +551,33 @@ def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Match
     if not (matching.only_a or matching.only_b):
         return matching
     of_a, of_b = _calls_of(a), _calls_of(b)
-    uneven = [name for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])]
+    uneven = {
+        name: (own, of_b[name]) for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])
+    }
     called = [name for name in uneven if is_input(name.io)]
     moved: dict[int, int] = {}
     again: set[int] = set()
     while called:
-        own, other = of_a[called[0]], of_b[called[0]]
+        own, other = uneven[called[0]]
         same = _same_contents([a.contents[n] for n in own], [b.contents[n] for n in other])
-        along = [name for name in uneven if _called_along(of_a[name], of_b[name], own, other)]
+        along = [name for name in uneven if _called_along(*uneven[name], own, other)]
         for name in along if same else ():
-            again.update(of_a[name])
-            each = len(of_a[name]) // len(own)
-            for call, with_call in same.items():
-                own_part = of_a[name][call * each : (call + 1) * each]
-                moved |= zip(own_part, of_b[name][with_call * each : (with_call + 1) * each], strict=True)
+            again.update(uneven[name][0])
+            moved |= _along(*uneven[name], len(uneven[name][0]) // len(own), same)
         called = [name for name in called[1:] if name not in along]
-    if not moved:
-        return matching
     taken = set(moved.values())
     pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in taken]
     pairs += [TensorPair(number, moved[number], MatchedBy.NAME) for number in moved]
-    return _with_pairs(matching, pairs, a, b)
+    return _with_pairs(matching, pairs, a, b) if moved else matching
+
+
+def _along(a: Sequence[int], b: Sequence[int], each: int, same: Mapping[int, int]) -> dict[int, int]:
+    """Return the counterparts of what is called so often in each of some calls, which `same` pairs."""
+    return {
+        a[call * each + place]: b[other * each + place]
+        for call, other in same.items()
+        for place in range(each)
+    }
 
 
 def _called_along(a: Sequence[int], b: Sequence[int], own: Sequence[int], other: Sequence[int]) -> bool:
