@@ -122,6 +122,8 @@ class ParameterUpdate:
         self.found = self._told(moved, jumps, unit_roundoff(self.after.dtype) * value)
         if self.found.status == "fails" and _lacks_gradient(self.found, self.gradient):
             self.found = IdentityCheck("open", "what has no gradient is updated otherwise")
+        if self.found.status == "fails" and _has_largest(self.found, self.gradient):
+            self.found = IdentityCheck("open", "its largest gradients may be clipped, each by itself")
 
     def _check_by_others(self, rates: Sequence[KnownRates]) -> None:
         own = self.found
@@ -215,3 +217,15 @@ def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:
         return False
     there = np.abs(gradient[tuple(slice(*each) for each in spot.box)])
     return bool(np.median(there) <= _NOISE * np.median(np.abs(gradient)))
+
+
+def _has_largest(found: IdentityCheck, gradient: Array) -> bool:
+    """Return whether a check saw differences where the gradient is larger than anywhere else."""
+    spot = found.difference
+    if spot is None:
+        return False
+    box = tuple(slice(*each) for each in spot.box)
+    others = np.abs(gradient)
+    least = others[box].min()
+    others[box] = 0.0
+    return bool(least > others.max(initial=0.0))
