@@ -571,6 +571,14 @@ def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Match
     return _with_pairs(matching, pairs, a, b) if moved else matching
 
 
+def _called_unevenly(a: StepTensors, b: StepTensors) -> dict[TensorKey, tuple[list[int], list[int]]]:
+    """Return what both sides called, and not as often."""
+    of_a, of_b = _calls_of(a), _calls_of(b)
+    return {
+        name: (own, of_b[name]) for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])
+    }
+
+
 def _along(a: Sequence[int], b: Sequence[int], each: int, same: Mapping[int, int]) -> dict[int, int]:
     """Return the counterparts of what is called so often in each of some calls, which `same` pairs."""
     return {
