@@ -550,25 +550,35 @@ def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Match
     """
     if not (matching.only_a or matching.only_b):
         return matching
-    of_a, of_b = _calls_of(a), _calls_of(b)
-    uneven = {
-        name: (own, of_b[name]) for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])
-    }
+    moved, again = _moved_calls(_called_unevenly(a, b), a.contents, b.contents)
+    taken = set(moved.values())
+    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in taken]
+    pairs += [TensorPair(number, moved[number], MatchedBy.NAME) for number in moved]
+    return _with_pairs(matching, pairs, a, b) if moved else matching
+
+
+def _moved_calls(
+    uneven: Mapping[TensorKey, tuple[list[int], list[int]]], a: Sequence[bytes], b: Sequence[bytes]
+) -> tuple[dict[int, int], set[int]]:
+    """Return the counterparts of what was called with the same bytes, and all of A that was called along.
+
+    Args:
+        uneven: what was called, not as often on both sides.
+        a: the digests of A.
+        b: those of B.
+    """
     called = [name for name in uneven if is_input(name.io)]
     moved: dict[int, int] = {}
     again: set[int] = set()
     while called:
         own, other = uneven[called[0]]
-        same = _same_contents([a.contents[n] for n in own], [b.contents[n] for n in other])
+        same = _same_contents([a[n] for n in own], [b[n] for n in other])
         along = [name for name in uneven if _called_along(*uneven[name], own, other)]
         for name in along if same else ():
             again.update(uneven[name][0])
             moved |= _along(*uneven[name], len(uneven[name][0]) // len(own), same)
         called = [name for name in called[1:] if name not in along]
-    taken = set(moved.values())
-    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in taken]
-    pairs += [TensorPair(number, moved[number], MatchedBy.NAME) for number in moved]
-    return _with_pairs(matching, pairs, a, b) if moved else matching
+    return moved, again
 
 
 def _called_unevenly(a: StepTensors, b: StepTensors) -> dict[TensorKey, tuple[list[int], list[int]]]:
