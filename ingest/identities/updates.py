@@ -120,10 +120,8 @@ class ParameterUpdate:
         if self.found.status == "fails":  # momentum goes on from another change
             known.change = known.lost = None
         self.found = self._told(moved, jumps, unit_roundoff(self.after.dtype) * value)
-        if self.found.status == "fails" and _lacks_gradient(self.found, self.gradient):
-            self.found = IdentityCheck("open", "what has no gradient is updated otherwise")
-        if self.found.status == "fails" and _has_largest(self.found, self.gradient):
-            self.found = IdentityCheck("open", "its largest gradients may be clipped, each by itself")
+        if self.found.status == "fails" and (reason := _other_gradient(self.found, self.gradient)):
+            self.found = IdentityCheck("open", reason)
 
     def _check_by_others(self, rates: Sequence[KnownRates]) -> None:
         own = self.found
@@ -210,22 +208,16 @@ def _is_clear(found: IdentityCheck, told: Sequence[str], least: int, before: str
     return is_large and is_usual and len(rates) > least
 
 
-def _lacks_gradient(found: IdentityCheck, gradient: Array) -> bool:
-    """Return whether the gradient is zero, or rounding noise, wherever a check saw a difference."""
+def _other_gradient(found: IdentityCheck, gradient: Array) -> str:
+    """Return why something else than the gradient may have been read where a check saw a difference; else ""."""
     spot = found.difference
     if spot is None:
-        return False
-    there = np.abs(gradient[tuple(slice(*each) for each in spot.box)])
-    return bool(np.median(there) <= _NOISE * np.median(np.abs(gradient)))
-
-
-def _has_largest(found: IdentityCheck, gradient: Array) -> bool:
-    """Return whether a check saw differences where the gradient is larger than anywhere else."""
-    spot = found.difference
-    if spot is None:
-        return False
+        return ""
     box = tuple(slice(*each) for each in spot.box)
     others = np.abs(gradient)
-    least = others[box].min()
+    there, usual = others[box].copy(), np.median(others)
+    if np.median(there) <= _NOISE * usual:
+        return "what has no gradient is updated otherwise"
     others[box] = 0.0
-    return bool(least > others.max(initial=0.0))
+    is_largest = there.min() > others.max(initial=0.0)
+    return "its largest gradients may be clipped, each by itself" if is_largest else ""

@@ -400,11 +400,11 @@ class _RankPatterns:
         """
         found: dict[str, list[int]] = defaultdict(list)
         for step, seen in self._updates.items():
-            names = [each.name for each in seen if what in each.told]
-            is_sum = what == RESET and all("SGD" in each.told for each in seen if what in each.told)
-            is_of_most = len(names) * 2 > len(seen) + self._unknown[step]
-            for name in names if len(names) > 1 and (is_sum or is_of_most) else ():
-                found[name].append(step)
+            marked = [each for each in seen if what in each.told]
+            is_sum = what == RESET and all("SGD" in each.told for each in marked)
+            least = 1 if is_sum else max(1, (len(seen) + self._unknown[step]) // 2)
+            for each in marked if len(marked) > least else ():
+                found[each.name].append(step)
         return found
 
 

@@ -273,8 +273,8 @@ _GRADIENT = re.compile(
 _PARAMETER = re.compile(r"param|weight|bias")
 #: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one, unless the dump tells what
 #: it is an instance of, such as `ParametrizationList`.
-_INSTANCE = re.compile(r"Module\.\w")
 _CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
+_INSTANCE = re.compile(r"Module\.\w")
 _PARAMETER_OF_CALL = re.compile(r"(?:^|[._])(?:param(?:eter)?s?[._]|(?:weight|bias)$)")
 
 
@@ -298,17 +298,21 @@ class StepPart(Enum):
         return self in (StepPart.PARAMETER, StepPart.PARAMETER_GRADIENT)
 
 
+def _name_tells(key: TensorKey, *, is_gradient: bool) -> bool:
+    """Return whether a name is that of a parameter."""
+    if is_gradient or not _CALL.match(key.op_type):
+        return _PARAMETER.search(key.name.lower()) is not None
+    return not _INSTANCE.match(key.op_type) and _PARAMETER_OF_CALL.search(key.op_name) is not None
+
+
 def parts_of(keys: Iterable[TensorKey]) -> list[StepPart]:
     """Return what each tensor of a step is, by the types that dumps give, or else by names."""
     keys = list(keys)
     parameters = {key.op_name for key in keys if is_parameter(key.op_type)}
 
     def part(key: TensorKey) -> StepPart:
-        name = key.name.lower()
-        is_gradient = bool(_GRADIENT.search(name))
-        is_call = _CALL.match(key.op_type) and not is_gradient
-        named = _PARAMETER_OF_CALL.search(key.op_name) if is_call else _PARAMETER.search(name)
-        is_named = named is not None and not _INSTANCE.match(key.op_type)
+        is_gradient = bool(_GRADIENT.search(key.name.lower()))
+        is_named = _name_tells(key, is_gradient=is_gradient)
         if key.op_type == "Gradient":
             is_named = key.op_name in parameters or (is_named and not key.op_name.endswith(".output"))
         elif is_input(key.io):

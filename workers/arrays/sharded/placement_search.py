@@ -549,6 +549,9 @@ def search(
     is_number = math.prod(b.shapes[0]) == 1
     if scored and scored[0].error <= (_POOR_NUMBER if is_number else _POOR):
         return Search(tuple(scored))
+    if len(b.shapes) > 1 and not b.identical:
+        scored += [sides.score(*pair) for pair in _unusual_pairs(a, b)]
+        return Search(tuple(sorted(scored, key=lambda way: (way.error, not way.same_on_both))))
     return sides.in_blocks(scored, by_content=by_content)
 
 
@@ -660,10 +663,6 @@ class _Sides:
 
     def in_blocks(self, scored: list[ScoredWay], *, by_content: bool) -> Search:
         """Add ways in which ranks hold several blocks; first the usual ones, then what the values show."""
-        if len(self.b.shapes) > 1 and not self.b.identical:
-            scored += [self.score(*pair) for pair in _unusual_pairs(self.a, self.b)]
-            scored.sort(key=lambda way: (way.error, not way.same_on_both))
-            return Search(tuple(scored))
         whole = Placement((), Piece(0, self.b.shapes[0]))
         scored += [self.score(way, whole) for way in _usual_blocks(self.a, self.b.shapes[0])]
         order = None
