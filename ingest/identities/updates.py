@@ -209,7 +209,7 @@ def _is_clear(found: IdentityCheck, told: Sequence[str], least: int, before: str
 
 
 def _other_gradient(found: IdentityCheck, gradient: Array) -> str:
-    """Return why something else than the gradient may have been read where a check saw a difference; else ""."""
+    """Return why another gradient may have been read where a check saw a difference; "" if none was."""
     spot = found.difference
     if spot is None:
         return ""
