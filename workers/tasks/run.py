@@ -43,12 +43,6 @@ def pack_plan(plan: StepPlan) -> bytes:
     return _pack(_by_columns(plan))
 
 
-def unpack_plan(packed: bytes) -> StepPlan:
-    """Return the plan that `pack_plan` packed, its jobs without entries: they are done."""
-    plan: StepPlan = _unpack(packed)
-    return plan
-
-
 def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
     """Return the argument of `run_publish`."""
     return pickle.dumps((packed_plan, receipts), protocol=5)
@@ -111,7 +105,8 @@ def _convert_isolated(job: ShardJob) -> Receipt:
 def run_publish(packed: bytes) -> CommitSummary:
     """Run `workers.tasks.publish.publish`."""
     packed_plan, receipts = pickle.loads(packed)  # noqa: S301 (see `_unpack`)
-    return publish(unpack_plan(packed_plan), receipts)
+    plan: StepPlan = _unpack(packed_plan)
+    return publish(plan, receipts)
 
 
 def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
