@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import distcp, npy, npz, overflow, pt, safetensors, tensor_proto
+from workers.dump.formats import distcp, npy, overflow, pt, safetensors, tensor_proto
 from workers.dump.formats.header import (
     Container,
     FileParts,
@@ -267,6 +267,6 @@ def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHea
 _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] = {
     Container.NPY: npy.read_headers,
     Container.SAFETENSORS: safetensors.read_headers,
-    Container.NPZ: npz.read_headers,
+    Container.NPZ: npy.read_archive_headers,
     Container.TENSOR_PROTO: tensor_proto.read_headers,
 }

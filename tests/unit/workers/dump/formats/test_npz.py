@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.arrays.arrangements import elements_of, inflate
-from workers.dump.formats import npz
+from workers.dump.formats import npy
 from workers.dump.formats.header import HoldsNoTensor, TensorHeader
-from workers.dump.formats.npz import read_headers
+from workers.dump.formats.npy import read_archive_headers
 from workers.errors import UnreadableTensor
 
 ARRAYS: dict[str, Any] = {
@@ -31,7 +31,7 @@ def file_of(save: Any, **arrays: Any) -> bytes:
 
 
 def read(file: bytes) -> list[TensorHeader]:
-    headers = read_headers(lambda offset, nbytes: file[offset : offset + nbytes], len(file))
+    headers = read_archive_headers(lambda offset, nbytes: file[offset : offset + nbytes], len(file))
     parts = [part for part in headers if part.view is None]
     whole = b"".join(part.lead + file[part.offset : part.offset + part.nbytes] + part.tail for part in parts)
     assert whole == file
@@ -76,7 +76,7 @@ def test_same_bytes_are_not_decompressed_for_each_of_many_names() -> None:
     entries = b"".join(file[begin:end].replace(b"a.npy", b"%c.npy" % name) for name in range(65, 91))
     record = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 26, 26, len(entries), begin, 0)
     with (
-        patch.object(npz, "inflate", wraps=inflate) as counted,
+        patch.object(npy, "inflate", wraps=inflate) as counted,
         pytest.raises(UnreadableTensor, match="views that would take"),
     ):
         read(file[:begin] + entries + record)
