@@ -287,7 +287,7 @@ def _following(tool: str, whole: Any, asked: Mapping[str, Any]) -> Iterator[tupl
     for following in _NEXT.get(tool, ()):
         parameters = TOOLS[following].parameters
         needed = {each.name for each in parameters if each.is_required}
-        found = {name: value for name, value in place.items() if name in {each.name for each in parameters}}
+        found = {each.name: place[each.name] for each in parameters if each.name in place}
         arguments = {name: value for name, value in asked.items() if name in ("run", "with")}
         arguments |= {} if following in _OF_RUN else found
         if needed <= arguments.keys():

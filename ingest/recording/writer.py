@@ -43,14 +43,10 @@ class ByteQueue(Generic[Item]):
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self._items: deque[Item] = deque()
-        self._held = 0
+        self.held_nbytes = 0
+        """The bytes that were reserved and not given back."""
         self._waiting = 0
         self._changed = threading.Condition()
-
-    @property
-    def held_nbytes(self) -> int:
-        """The bytes that were reserved and not given back."""
-        return self._held
 
     def reserve(self, nbytes: int, *, wait: bool) -> bool:
         """Reserve room, and return whether there is.
@@ -60,22 +56,22 @@ class ByteQueue(Generic[Item]):
             wait: whether to wait for it.
         """
         with self._changed:
-            while self._held and self._held + nbytes > self.limit_nbytes:
+            while self.held_nbytes and self.held_nbytes + nbytes > self.limit_nbytes:
                 if not wait:
                     return False
                 self._waiting += 1
                 self._changed.notify_all()
                 self._changed.wait()
                 self._waiting -= 1
-            self._held += nbytes
+            self.held_nbytes += nbytes
             return True
 
     def reserve_margin(self, nbytes: int) -> bool:
         """Reserve room beyond the limit, for something small, and return whether there is."""
         with self._changed:
-            if self._held + nbytes > self.limit_nbytes + _MARGIN_NBYTES:
+            if self.held_nbytes + nbytes > self.limit_nbytes + _MARGIN_NBYTES:
                 return False
-            self._held += nbytes
+            self.held_nbytes += nbytes
             return True
 
     def put(self, item: Item) -> None:
@@ -92,14 +88,14 @@ class ByteQueue(Generic[Item]):
         """
         with self._changed:
             while not self._items:
-                if (self._waiting and self._held) or not self._changed.wait(timeout_s):
+                if (self._waiting and self.held_nbytes) or not self._changed.wait(timeout_s):
                     return None
             return self._items.popleft()
 
     def release(self, nbytes: int) -> None:
         """Give room back."""
         with self._changed:
-            self._held -= nbytes
+            self.held_nbytes -= nbytes
             self._changed.notify_all()
 
 

@@ -224,10 +224,9 @@ class Watcher:
             state.is_postponed = False
             state.record_listing(listing, now=now, reached=reached, at_most_s=at_most_s)
         self._scanned_at = now
-        if len(present) < len(self.table):
-            for state in self.table:
-                if state.key not in present:
-                    state.lose_files()
+        for state in self.table:
+            if state.key not in present:
+                state.lose_files()
 
     def _compare(self, state: StepState, stored: Committed, policy: StepPolicy) -> bool:
         listing = state.listing
