@@ -724,14 +724,24 @@ class _StepJudge:
     def _is_frozen(self, number: int, gradient: int) -> bool:
         """Return whether a parameter has no gradient, and did not move since the step before, if any.
 
-        Where it had one in another step, nothing it was used in was called in this one.
+        Where it had one in another step, nothing it was used in was called in this one. What has none while
+        others of its module do is a buffer, which its calls move.
         """
         flow, before = self._flow, self._known.before
         if gradient >= 0:
             return False
         is_kept = before is None or before.has_same(flow, number)
         was_there = gradient_name(flow.repeated_name(number)) in self._known.gradients
-        return was_there or (is_kept and not self._tensors[number].unequal)
+        is_buffer = module_of(flow.keys[number]) in self._trained_modules
+        return was_there or is_buffer or (is_kept and not self._tensors[number].unequal)
+
+    @cached_property
+    def _trained_modules(self) -> frozenset[str]:
+        """The modules of which parameters have gradients in this step."""
+        parts = enumerate(self._flow.parts)
+        return frozenset(
+            module_of(self._flow.keys[n]) for n, part in parts if part is StepPart.PARAMETER_GRADIENT
+        )
 
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
