@@ -11,7 +11,7 @@ import linecache
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
@@ -395,6 +395,8 @@ class StepHooks:
         self._handles: list[Any] = []
         self._compiled_calls = CompiledCalls(self.before, self.after)
         self._backward_ends = False
+        self._graded: set[int] = set()
+        """The parameters whose gradient a backward pass of the step has left."""
         self._awaits_parameters = "parameters" in self._of
 
     def attach(self) -> None:
@@ -510,7 +512,19 @@ class StepHooks:
         self._backward_ends = False
         for name, parameter in self._model.named_parameters():
             if parameter.grad is not None:
+                self._graded.add(id(parameter))
                 self._parameter("Gradient", name, parameter.grad)
+
+    def take_gradients(self, updated: Iterable[TorchTensor]) -> None:
+        """Record the gradients of parameters that are about to be updated, and that no backward pass left.
+
+        Code that combines gradients of several losses sets them by hand.
+        """
+        if "gradients" in self._of:
+            wanted = {id(parameter) for parameter in updated} - self._graded
+            for name, parameter in self._model.named_parameters():
+                if id(parameter) in wanted and parameter.grad is not None:
+                    self._parameter("Gradient", name, parameter.grad)
 
     def _parameter(self, op_type: str, name: str, tensor: TorchTensor) -> None:
         plain = self.names.plain(name)

@@ -431,9 +431,11 @@ class Recorder:
             after = self._model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True)
             for handle in (begin, before, after):
                 self._watching.callback(handle.remove)
+        own = {id(parameter) for parameter in self._model.parameters()}
+        optimizers = import_module("torch.optim.optimizer")
+        hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
+        self._watching.callback(hook.remove)
         if self._choice.advance == "optimizer":
-            own = {id(parameter) for parameter in self._model.parameters()}
-            optimizers = import_module("torch.optim.optimizer")
             hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
             self._watching.callback(hook.remove)
 
@@ -464,6 +466,10 @@ class Recorder:
     ) -> None:
         if self._hooks is not None:
             self._hooks.after(module, args, kwargs, output)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (as torch calls it)
+        if self._hooks is not None:
+            self._hooks.take_gradients(each for group in optimizer.param_groups for each in group["params"])
 
     def _after_optimizer(self, own: set[int]) -> Callable[..., None]:
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001  (as torch calls it)

@@ -311,6 +311,20 @@ def test_after_a_backward_pass_that_failed_the_next_one_has_gradients_of_paramet
     assert "Gradient.first.fc.weight" in recordings.names(recorder.directory, 0)
 
 
+def test_gradients_that_are_set_by_hand_are_those_that_the_optimizer_reads(
+    net: Any, torch: Any, tmp_path: Path
+) -> None:
+    """As where several losses pull into different directions, and their gradients are projected."""
+    parameters = dict(net.named_parameters())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with ingest.record(net, tmp_path, of="gradients", advance="optimizer", what="tensors") as recorder:
+        gradients = torch.autograd.grad(net(torch.ones(1, 8)).sum(), list(parameters.values()))
+        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
+            parameter.grad = 2 * gradient
+        optimizer.step()
+    assert {f"Gradient.{name}" for name in parameters} <= {*recordings.names(recorder.directory, 0)}
+
+
 def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:
     def appear(step: int) -> None:
         (tmp_path / "recorded" / "rank_0" / "step_1").mkdir(exist_ok=step == 1)
