@@ -257,6 +257,11 @@ class Expectations:
         partition = partition_of(self._patterns[history.patterns[first]])
         return partition if partition and _covers(partition, history.universe) else None
 
+    def begun_equal(self, history: TensorHistory) -> Partition | None:
+        """Return that all ranks must agree on a tensor if they did in the first step, by chance or not."""
+        whole = (history.universe,)
+        return whole if partition_of(self._patterns[history.patterns[0]]) == whole else None
+
     def decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:
         """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
 

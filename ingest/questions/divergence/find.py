@@ -377,7 +377,7 @@ def _decide(
         expected = expectations.decide(history, pieces)
         expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
         decided.append((members, history, expected))
-    usual = _usual_of_parameters(seen, decided)
+    usual, shared = _usual_of_parameters(seen, decided), _sharing_all(seen, decided)
     for members, history, expected in decided:
         begun = expectations.begun(history)
         begun = begun if begun == usual.get(history.universe) else None
@@ -386,6 +386,7 @@ def _decide(
             last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
             if last is None and tensor in seen.gradient_of:
                 last = _decide_by_gradient(seen, tensor, numbers)
+                last = last or (expectations.begun_equal(history) if history.universe in shared else None)
             if last is None and history.kind is SlotKind.PARAMETER:
                 last = begun
             if last is not None:
@@ -431,6 +432,20 @@ def _usual_of_parameters(
         for universe, (partition, count) in most.items()
         if partition is not None and 2 * count > counts[universe].total()
     }
+
+
+def _sharing_all(
+    seen: AgreementOfRanks, decided: Iterable[tuple[list[int], TensorHistory, Partition | None]]
+) -> set[tuple[int, ...]]:
+    """Return the ranks that hold the same of all parameters with a gradient that can show it from the start.
+
+    What begins with ones or zeros shows nothing: pieces of a bias begin so, too, but not those of its weight.
+    """
+    shown: dict[tuple[int, ...], set[Partition | None]] = {}
+    for members, history, expected in decided:
+        if history.tells[0] and any(tensor in seen.gradient_of for tensor in members):
+            shown.setdefault(history.universe, set()).add(expected)
+    return {universe for universe, partitions in shown.items() if partitions == {(universe,)}}
 
 
 def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:
