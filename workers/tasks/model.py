@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
-from numcodecs import LZ4
 
 from workers.arrays.arrangements import StridedView
 from workers.arrays.marginals import MarginalScope
@@ -26,7 +25,12 @@ if TYPE_CHECKING:
     from workers.store.sketches import StepMarginals
 
 
-_LZ4 = LZ4()
+def _lz4() -> Any:
+    """Return the codec of what is packed. Its import is deferred: registering the plugin packs nothing."""
+    from numcodecs import LZ4
+
+    return LZ4()
+
 
 LeadAndTail: TypeAlias = tuple[str, str]
 """The bytes of a file before and behind the payload of its only tensor, as latin-1 text."""
@@ -66,11 +70,11 @@ class Envelopes:
         contents, leads = zip(*by_row.values(), strict=True)
         tails = tuple(len(content) - lead for content, lead in zip(contents, leads, strict=True))
         joined = b"".join(contents)
-        return cls(tuple(by_row), leads, tails, bytes(_LZ4.encode(joined)) if joined else b"")
+        return cls(tuple(by_row), leads, tails, bytes(_lz4().encode(joined)) if joined else b"")
 
     def texts(self) -> Iterator[tuple[int, LeadAndTail]]:
         """Yield each row, with what stands before and behind its payload."""
-        joined = memoryview(_LZ4.decode(self.packed) if self.packed else b"")
+        joined = memoryview(_lz4().decode(self.packed) if self.packed else b"")
         end = 0
         for row, lead_n, tail_n in zip(self.rows, self.lead_nbytes, self.tail_nbytes, strict=True):
             begin, middle = end, end + lead_n
