@@ -347,7 +347,10 @@ class _RankPatterns:
         is_to_the_end = steps and steps == [step for step in self._gradients if step >= steps[0]]
         if len(steps) < 2 or not is_to_the_end or not self._moved.issuperset(step - 1 for step in steps):
             return {}
-        return {each.name: steps for each in self._gradients[steps[0]] if each.told == ADDED}
+        # What no update reads is cleared by no `zero_grad` of the optimizer either.
+        still = {name.replace("Parameter.", "Gradient.", 1) for name in self._unchanged()}
+        added = [each.name for each in self._gradients[steps[0]] if each.told == ADDED]
+        return {name: steps for name in added if name not in still}
 
     def _alone(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)

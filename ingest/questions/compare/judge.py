@@ -682,13 +682,8 @@ class _StepJudge:
         over the samples of all ranks is the same however they are spread.
         """
         activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        different = [
-            n
-            for n in activations
-            if self._differences[n] > self._coarsest
-            and n not in unread
-            and not self._is_cancelled_number(self._tensors[n])
-        ]
+        read = (n for n in activations if self._differences[n] > self._coarsest and n not in unread)
+        different = [n for n in read if not self._is_cancelled_number(self._tensors[n])]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
         return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
@@ -725,7 +720,7 @@ class _StepJudge:
         """Return whether a parameter has no gradient, and did not move since the step before, if any.
 
         Where it had one in another step, nothing it was used in was called in this one. What has none while
-        others of its module do is a buffer, which its calls move.
+        others of its module do is a buffer, which its calls move: as far as elements go whatever their order.
         """
         flow, before = self._flow, self._known.before
         if gradient >= 0:
@@ -733,7 +728,22 @@ class _StepJudge:
         is_kept = before is None or before.has_same(flow, number)
         was_there = gradient_name(flow.repeated_name(number)) in self._known.gradients
         is_buffer = module_of(flow.keys[number]) in self._trained_modules
-        return was_there or is_buffer or (is_kept and not self._tensors[number].unequal)
+        is_still = is_kept and not self._tensors[number].unequal
+        return was_there or is_still or (is_buffer and self._reads_same_elements)
+
+    @cached_property
+    def _reads_same_elements(self) -> bool:
+        """Whether the calls of what is called first read the same elements on both sides, in any order."""
+        parts, name_of = self._flow.parts, self._flow.repeated_name
+        read = [
+            n for n, tensor in self._tensors.items() if tensor.unequal and parts[n] is StepPart.ACTIVATION
+        ]
+        pairs = [self._elements(n) for n in read if name_of(n) == name_of(read[0])]
+        if any(pair is None for pair in pairs):
+            return False
+        flat = [[np.asarray(pair[side], np.float64).ravel() for pair in pairs if pair] for side in (0, 1)]
+        a, b = (np.sort(np.concatenate(side)) if side else np.zeros(0) for side in flat)
+        return a.shape == b.shape and np.allclose(a, b, rtol=self._coarsest, atol=0.0)
 
     @cached_property
     def _trained_modules(self) -> frozenset[str]:
