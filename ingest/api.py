@@ -19,7 +19,10 @@ from ingest.page.views.incidents import report
 from ingest.page.watchers import watchers
 from ingest.questions.audit import AuditAnswer, audit
 from ingest.questions.audit_budget import audit_budget
-from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
+from ingest.questions.compare.mapping import load_mapping
+from ingest.questions.compare.result import Comparison
+from ingest.questions.compare.run import compare
+from ingest.questions.compare.thresholds import load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.dump_cost import DumpCost, dump_cost
 from ingest.questions.find import find
@@ -32,6 +35,7 @@ from ingest.questions.next_dump import NextDump, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.outliers import OutliersAnswer, outliers
 from ingest.questions.placement.layout_answer import RunLayout
+from ingest.questions.placement.layout_map import load_layout_map
 from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles

@@ -30,7 +30,8 @@ from bench.measure import Measure, in_turns, seconds
 from bench.setting import PROFILE, Setting, ingest, workers
 from bench.stages import as_a_command
 from ingest.api import open_store
-from ingest.questions.compare import Comparison, compare
+from ingest.questions.compare.result import Comparison
+from ingest.questions.compare.run import compare
 from workers.arrays.compiled import kernels
 
 Array: TypeAlias = npt.NDArray[Any]

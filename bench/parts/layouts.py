@@ -21,7 +21,8 @@ from bench.parts.comparing import numpy_metrics
 from bench.parts.memory import peak_memory
 from bench.setting import Setting, ingest, workers
 from ingest.api import open_store
-from ingest.questions.compare import Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from workers.arrays.compiled import kernels
 from workers.model import MIB
 from workers.store.backends.wrappers import ObservedObjects

@@ -23,7 +23,7 @@ from ingest.cli.printing import check_writable, print_json, say, write_file
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingest.questions.compare import Comparison
+    from ingest.questions.compare.result import Comparison
 
 
 @takes_tensor_options
@@ -157,7 +157,10 @@ def compare_command(
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_report import growth_between, print_comparison, print_growth, say_summary
     from ingest.dispatch.runners import start_workers
-    from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
+    from ingest.questions.compare.mapping import load_mapping
+    from ingest.questions.compare.run import compare
+    from ingest.questions.compare.thresholds import load_thresholds
+    from ingest.questions.placement.layout_map import load_layout_map
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     if a.rstrip("/") == b.rstrip("/"):

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 import ingest
 from ingest.cli.printing import Style, print_json, print_line, print_table, say
 from ingest.cli.question import print_answer
-from ingest.questions.compare import ComparedTensor, Comparison, Verdict
-from ingest.questions.compare.result import GOOD, UNMATCHED, FirstDifference
+from ingest.questions.compare.result import (
+    GOOD,
+    UNMATCHED,
+    ComparedTensor,
+    Comparison,
+    FirstDifference,
+    Verdict,
+)
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.question import Rows
 from ingest.reader.choice import format_ranges

@@ -249,6 +249,8 @@ def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[st
         return placement
     if placement:
         raise UsageError("--placement and --layout-map both say how ranks hold tensors", hint="Give one.")
-    from ingest.questions.compare import load_layout_map  # deferred: numpy and zarr take 0.4 s to import
+    from ingest.questions.placement.layout_map import (
+        load_layout_map,  # deferred: numpy and zarr take 0.4 s to import
+    )
 
     return load_layout_map(layout_map).placement_of

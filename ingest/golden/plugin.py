@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ingest.questions.compare import Comparison
+    from ingest.questions.compare.result import Comparison
 
 #: Of larger tensors, a golden recording has the statistics without the elements.
 _MAX_NBYTES = 64 * 1024

@@ -21,7 +21,7 @@ from ingest.page.sheet import window
 from ingest.page.watchers import Watched
 from ingest.questions import QUESTIONS
 from ingest.questions.choosing import statistic_named
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 from ingest.questions.growth import error_growth
 from ingest.questions.matrix import (
     MOST_CELLS,

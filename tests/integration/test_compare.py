@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from ingest.questions.compare import Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.ceph import S3Bucket

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.questions.compare import Comparison, Verdict, compare
+from ingest.questions.compare.result import Comparison, Verdict
+from ingest.questions.compare.run import compare
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT
 from tests.torch_parallel import NETS, run_ranks

@@ -29,8 +29,8 @@ from ingest.page.library import Moment
 from ingest.page.rendering import command
 from ingest.page.views.tensor import series_over_steps
 from ingest.questions.choosing import statistic_named
-from ingest.questions.compare import Comparison, compare
-from ingest.questions.compare.result import GOOD, ComparedTensor, Verdict
+from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict
+from ingest.questions.compare.run import compare
 from ingest.questions.growth import ErrorGrowth, error_growth
 from ingest.questions.heatmap import heatmap
 from ingest.questions.matrix import KNOWN, Matrix

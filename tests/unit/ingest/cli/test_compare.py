@@ -8,7 +8,7 @@ import pytest
 
 from bench.steps import commit_tables, make_tables
 from ingest.cli.compare_report import print_comparison, say_summary
-from ingest.questions.compare import (
+from ingest.questions.compare.result import (
     ComparedInput,
     ComparedStep,
     ComparedTensor,

@@ -16,8 +16,7 @@ from bench.steps import commit_run
 from ingest.page.asking import ASKED, Arguments
 from ingest.page.library import Library, Moment
 from ingest.page.views import SCREENS, compare
-from ingest.questions.compare import ComparedStep, Comparison
-from ingest.questions.compare.result import GuessedName, OperatorGap, Programs, Why
+from ingest.questions.compare.result import ComparedStep, Comparison, GuessedName, OperatorGap, Programs, Why
 from ingest.reader.dump_store import open_store
 from ingest.wiring.consolidation import consolidate
 from tests.made_runs import Values

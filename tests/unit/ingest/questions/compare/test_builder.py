@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Verdict, builder, compare
+from ingest.questions.compare import builder
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.asked_dumps import asked_dump, store_of
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name

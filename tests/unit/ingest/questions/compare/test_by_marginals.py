@@ -6,7 +6,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Comparison, Verdict, compare, placing
+from ingest.questions.compare import placing
+from ingest.questions.compare.result import Comparison, Verdict
+from ingest.questions.compare.run import compare
 from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
 from workers.model import StepKey

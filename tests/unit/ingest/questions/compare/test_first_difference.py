@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import FirstDifference, compare
 from ingest.questions.compare.html import to_html
+from ingest.questions.compare.result import FirstDifference
+from ingest.questions.compare.run import compare
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import ADD, TIME

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import compare
 from ingest.questions.compare.html import to_html
+from ingest.questions.compare.run import compare
 from ingest.reader.text import MAX_NBYTES
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.compare import (
-    Comparison,
-    LayoutMap,
-    ThresholdRule,
-    Thresholds,
-    Verdict,
-    builder,
-    compare,
-)
+from ingest.questions.compare import builder
 from ingest.questions.compare.html import to_html
+from ingest.questions.compare.result import Comparison, Verdict
+from ingest.questions.compare.run import compare
+from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
+from ingest.questions.placement.layout_map import LayoutMap
 from tests.damages import flip, only
 from tests.dumps import unpack
 from tests.npy_files import MadeDump, tensor_name

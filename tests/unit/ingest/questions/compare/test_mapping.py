@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import Verdict, compare, load_mapping
-from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.mapping import NameMapping, load_mapping
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.dumps import DumpLibrary
 from workers.errors import UsageError
 

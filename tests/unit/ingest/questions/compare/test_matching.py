@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ingest.questions.compare import load_mapping
-from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.mapping import NameMapping, load_mapping
 from ingest.questions.compare.matching import MatchedBy, Matching, match_tensors, without_numbers
 from ingest.questions.compare.step_tensors import StepTensors
 from workers.arrays.statistics import FIELDS

@@ -1,6 +1,6 @@
 """The answer as a table."""
 
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 
 
 def test_it_is_a_table_of_pandas(nan_log: str) -> None:

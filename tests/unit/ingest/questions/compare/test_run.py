@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.compare import Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
@@ -121,7 +122,7 @@ def test_a_step_that_is_complete_on_one_side_alone_is_a_difference_and_not_missi
 
 _PEAK = """
 import sys
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 from workers.arrays.compiled import kernels
 
 def peak():

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, UsageError

@@ -9,7 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Thresholds, Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
+from ingest.questions.compare.thresholds import Thresholds
 from tests.dumps import DumpLibrary, unpack
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly

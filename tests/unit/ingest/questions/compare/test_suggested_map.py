@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.questions.compare import load_mapping
+from ingest.questions.compare.mapping import load_mapping
 from ingest.questions.compare.matching import MatchedBy, TensorPair, guessed_names, mapping_text
 from ingest.questions.compare.result import GuessedName
 from ingest.questions.compare.step_tensors import StepTensors

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 from ingest.reader.tensor_filter import FilterFields
 from workers.errors import UsageError
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare import Verdict, compare
+from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.run import compare
 from tests.made_runs import MadeRun, Values
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import Comparison, Verdict, compare, load_mapping
 from ingest.questions.compare.html import to_html
+from ingest.questions.compare.mapping import load_mapping
 from ingest.questions.compare.matching import mapping_text
+from ingest.questions.compare.result import Comparison, Verdict
+from ingest.questions.compare.run import compare
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import load_mapping
-from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.mapping import NameMapping, load_mapping
 from workers.errors import UsageError
 
 

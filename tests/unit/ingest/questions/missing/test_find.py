@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 from ingest.questions.missing import MissingItem, MissingItems, why_never_dumped
 from ingest.reader.catalog import Damage, DamagedStepWarning
 from tests.asked_dumps import asked_dump, store_of

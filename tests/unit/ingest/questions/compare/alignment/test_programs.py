@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.questions.compare import compare
+from ingest.questions.compare.run import compare
 from tests.dumps import DumpLibrary, unpack
 from tests.pipeline import ingest_directly
 
