@@ -93,7 +93,7 @@ def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _groups(of_long: int, of_short: int, kernel: tuple[int, ...]) -> int:
-    """Return how many groups of channels a kernel has between sides with so many; 0 if it does not fit."""
+    """Return the number of groups that the channels of both sides are in; 0 if the kernel does not fit."""
     groups, rest = divmod(of_long, max(kernel[1], 1))
     return 0 if rest or not groups or kernel[0] != of_short or kernel[0] % groups else groups
 
@@ -110,66 +110,72 @@ def _multiplied(matrix: Array, columns: Array) -> Array:
     return np.asarray(made.reshape(len(columns), *matrix.shape[:2], *columns.shape[3:]))
 
 
-def _of(call: CallOperands, slot: int) -> tuple[Array, Array, Array | float] | None:
-    """Return the input, the kernel and the bias of a call in float64; None if these are not what it read."""
+class _ConvolutionOperands(NamedTuple):
+    """What a convolution read, in float64."""
+
+    columns: Array
+    """(batch, group, channel of it, *axes)"""
+    weights: Array
+    """(group, first channel of it, second channel, *kernel)"""
+    bias: Array | float
+    """(channel, *ones)"""
+
+
+def _operands(call: CallOperands, slot: int, *, is_transposed: bool) -> _ConvolutionOperands | None:
+    """Return what a call read; None if that is something else, or too large."""
     out, tensors = call.outputs[slot], call.tensors
     if slot or len(tensors) < 2 or out.ndim < 3 or any(each.ndim != out.ndim for each in tensors[:2]):
         return None
     bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
     if bias is not None and bias.size != out.shape[1]:
         return None
+    x, w = wide(tensors[0]), wide(tensors[1])
+    long, short = (out, x) if is_transposed else (x, out)
+    groups = _groups(long.shape[1], short.shape[1], w.shape)
+    if not groups or short.size * w[0].size > DIRECT:
+        return None
     added = 0.0 if bias is None else wide(bias).reshape(-1, *[1] * (out.ndim - 2))
-    return wide(tensors[0]), wide(tensors[1]), added
+    return _ConvolutionOperands(_grouped(x, groups), w.reshape(groups, len(w) // groups, *w.shape[1:]), added)
 
 
 def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
     """Yield (batch, channel, *axes); the kernel is (out, in of a group, *kernel)."""
-    known = _of(call, slot)
-    out = call.outputs[slot]
+    known, out = _operands(call, slot, is_transposed=False), call.outputs[slot]
     if known is None:
         return
-    x, w, added = known
-    groups = _groups(x.shape[1], out.shape[1], w.shape)
-    if not groups or out.size * w[0].size > DIRECT:
-        return
-    axes, kernel = out.shape[2:], w.shape[2:]
-    weights = w.reshape(groups, len(w) // groups, *w.shape[1:])
-    for way in _ways(x.shape[2:], axes, kernel):
-        long = _grouped(way.padded(x, axes, kernel), groups)
-        value, size = np.zeros((2, len(out), groups, len(w) // groups, *axes))
-        for part, place in way.parts(long, axes, kernel):
-            matrix = weights[_last(place)]
-            value += _multiplied(matrix, part)
-            size += _multiplied(np.abs(matrix), np.abs(part))
-        error = sum_error(w[0].size + 1, unit) * size.reshape(out.shape) + 2 * unit * np.abs(added)
-        yield Expectation(value.reshape(out.shape) + added, error, way.told)
+    axes, kernel = out.shape[2:], known.weights.shape[3:]
+    addends = known.weights[0, 0].size + 1
+    for way in _ways(known.columns.shape[3:], axes, kernel):
+        long = way.padded(known.columns, axes, kernel)
+        value, size = (
+            sum(
+                (_multiplied(w[_last(place)], part) for part, place in way.parts(x, axes, kernel)),
+                np.zeros(()),
+            )
+            for x, w in ((long, known.weights), (np.abs(long), np.abs(known.weights)))
+        )
+        error = sum_error(addends, unit) * size.reshape(out.shape) + 2 * unit * np.abs(known.bias)
+        yield Expectation(value.reshape(out.shape) + known.bias, error, way.told)
 
 
 def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
     """Yield it, where each element of the input adds the kernel, which is (in, out of a group, *kernel)."""
-    known = _of(call, slot)
-    out = call.outputs[slot]
+    known, out = _operands(call, slot, is_transposed=True), call.outputs[slot]
     if known is None:
         return
-    x, w, added = known
-    groups = _groups(out.shape[1], x.shape[1], w.shape)
-    if not groups or x.size * w[0].size > DIRECT:
-        return
-    axes, kernel = x.shape[2:], w.shape[2:]
-    weights = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
-    columns = _grouped(x, groups)
+    axes, kernel = known.columns.shape[3:], known.weights.shape[3:]
+    addends = known.weights[0, :, 0].size + 1
+    sides = [(each[0], each[1].swapaxes(1, 2)) for each in (known, (np.abs(known[0]), np.abs(known[1])))]
     for way in _ways(out.shape[2:], axes, kernel):
-        reach = [
-            max(pair) for pair in zip(way.reach(axes, kernel), np.add(out.shape[2:], way.low), strict=True)
-        ]
-        value, size = np.zeros((2, len(out), groups, w.shape[1], *reach))
-        for part, place in way.parts(value, axes, kernel):
-            part += _multiplied(weights[_last(place)], columns)  # noqa: PLW2901  (a view)
-        for part, place in way.parts(size, axes, kernel):
-            part += _multiplied(np.abs(weights[_last(place)]), np.abs(columns))  # noqa: PLW2901
+        reach = np.maximum(way.reach(axes, kernel), np.add(out.shape[2:], way.low))
+        sums = np.zeros((2, len(out), *sides[0][1].shape[:2], *reach))
+        for total, (columns, weights) in zip(sums, sides, strict=True):
+            for part, place in way.parts(total, axes, kernel):
+                part += _multiplied(weights[_last(place)], columns)  # noqa: PLW2901  (a view)
         cut = _last(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True))
-        error = sum_error(w[:, 0].size // groups + 1, unit) * size[cut].reshape(out.shape)
-        yield Expectation(value[cut].reshape(out.shape) + added, error + 2 * unit * np.abs(added), way.told)
+        value, size = (total[cut].reshape(out.shape) for total in sums)
+        error = sum_error(addends, unit) * size + 2 * unit * np.abs(known.bias)
+        yield Expectation(value + known.bias, error, way.told)
 
 
 def kernel_gradient(
@@ -192,12 +198,12 @@ def kernel_gradient(
         return
     axes, kernel = short.shape[2:], shape[2:]
     columns = _grouped(wide(short), groups).reshape(len(short), groups, shape[0] // groups, -1)
+    sizes, channels = np.abs(columns), _grouped(wide(long), groups)
     addends = len(short) * math.prod(axes)
     for way in _ways(long.shape[2:], axes, kernel):
-        padded = _grouped(way.padded(wide(long), axes, kernel), groups)
         value, size = np.zeros((2, groups, shape[0] // groups, *shape[1:]))
-        for part, place in way.parts(padded, axes, kernel):
+        for part, place in way.parts(way.padded(channels, axes, kernel), axes, kernel):
             flat = part.reshape(*part.shape[:3], -1).swapaxes(2, 3)
             value[_last(place)] = np.matmul(columns, flat).sum(0)
-            size[_last(place)] = np.matmul(np.abs(columns), np.abs(flat)).sum(0)
+            size[_last(place)] = np.matmul(sizes, np.abs(flat)).sum(0)
         yield Expectation(value.reshape(shape), sum_error(addends + 1, unit) * size.reshape(shape), way.told)

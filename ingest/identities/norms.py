@@ -15,6 +15,13 @@ EPS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-3)
 _ROOT_OF_LARGEST = math.sqrt(np.finfo(np.float32).max)
 
 
+def _read_by(call: CallOperands) -> tuple[Array, Array | None, Array | None]:
+    """Return what a norm reads: its input, the weight and the bias."""
+    floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
+    weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
+    return floats[0], weight, call.named.get("bias", floats[2] if len(floats) > 2 else None)
+
+
 def norm_of_rows(*, centred: bool) -> Definition:
     """Return the definition of layer norm, or of RMS norm: along the last axes, with the eps that holds."""
 
@@ -25,13 +32,11 @@ def norm_of_rows(*, centred: bool) -> Definition:
             or call.tensors[0].size != call.outputs[0].size
         ):
             return
-        floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
-        weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
-        bias = call.named.get("bias", floats[2] if len(floats) > 2 else None)
+        x, weight, bias = _read_by(call)
         length = call.outputs[0].shape[-1] if weight is None else weight.size
-        if not length or floats[0].size % length:
+        if not length or x.size % length:
             return
-        rows = NormalisedRows(wide(floats[0]).reshape(-1, length), unit, centred=centred)
+        rows = NormalisedRows(wide(x).reshape(-1, length), unit, centred=centred)
         out = call.outputs[slot]
         if slot:
             yield from rows.moments(out)
@@ -78,9 +83,7 @@ def _of_channels(
     rows: NormalisedRows, call: CallOperands, out: Array, told: str, *, by_channel: bool = False
 ) -> Iterator[Expectation]:
     """Yield rows of (batch, channel, *axes), or of (channel, batch, *axes), scaled and shifted by channel."""
-    floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
-    weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
-    bias = call.named.get("bias", floats[2] if len(floats) > 2 else None)
+    _, weight, bias = _read_by(call)
     if any(each is not None and each.size != out.shape[1] for each in (weight, bias)):
         return
     form = (-1, *[1] * (out.ndim - 2))

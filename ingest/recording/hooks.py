@@ -520,11 +520,10 @@ class StepHooks:
 
         Code that combines gradients of several losses sets them by hand.
         """
-        if "gradients" in self._of:
-            wanted = {id(parameter) for parameter in updated} - self._graded
-            for name, parameter in self._model.named_parameters():
-                if id(parameter) in wanted and parameter.grad is not None:
-                    self._parameter("Gradient", name, parameter.grad)
+        wanted = {id(parameter) for parameter in updated} - self._graded
+        for name, parameter in self._model.named_parameters():
+            if id(parameter) in wanted and parameter.grad is not None:
+                self._parameter("Gradient", name, parameter.grad)
 
     def _parameter(self, op_type: str, name: str, tensor: TorchTensor) -> None:
         plain = self.names.plain(name)

@@ -431,11 +431,12 @@ class Recorder:
             after = self._model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True)
             for handle in (begin, before, after):
                 self._watching.callback(handle.remove)
-        own = {id(parameter) for parameter in self._model.parameters()}
         optimizers = import_module("torch.optim.optimizer")
-        hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
-        self._watching.callback(hook.remove)
+        if "gradients" in self._choice.of:
+            hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
+            self._watching.callback(hook.remove)
         if self._choice.advance == "optimizer":
+            own = {id(parameter) for parameter in self._model.parameters()}
             hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
             self._watching.callback(hook.remove)
 

@@ -75,6 +75,11 @@ class Dataflow:
         return parts_of(self.keys)
 
     @cached_property
+    def parameter_gradients(self) -> list[int]:
+        """The gradients of parameters."""
+        return [n for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT]
+
+    @cached_property
     def idle(self) -> frozenset[int]:
         """The tensors of the passes that come first, if no parameter has a gradient of them.
 
@@ -82,9 +87,7 @@ class Dataflow:
         be called again later, and gradients be dumped after each later pass: FSDP has them after the last one
         alone, for all passes, if it is told to reduce them only then.
         """
-        gradients = Counter(
-            self.repeated_name(n) for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT
-        )
+        gradients = Counter(map(self.repeated_name, self.parameter_gradients))
         if max(gradients.values(), default=0) < 2:
             return frozenset()
         passes: list[list[int]] = [[]]
@@ -173,8 +176,7 @@ class Dataflow:
     @cached_property
     def first_lone_gradient(self) -> float:
         """The first gradient of a parameter that B does not have; infinite without any."""
-        gradients = (n for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT)
-        return next((n for n in gradients if n not in self.in_b), math.inf)
+        return next((n for n in self.parameter_gradients if n not in self.in_b), math.inf)
 
     def may_receive(self, number: int) -> bool:
         """Return whether a module with others inside may have read what other ranks sent, too."""

@@ -221,8 +221,7 @@ class Judge:
         scale = first.norm_ratio if first else 1.0
         self._known.before = _Step(flow, judgements, elements, scale, rounding_of_zero)
         self._known.is_apart |= is_apart
-        of_parameters = (n for n, part in enumerate(flow.parts) if part is StepPart.PARAMETER_GRADIENT)
-        self._known.gradients.update(map(flow.repeated_name, of_parameters))
+        self._known.gradients.update(map(flow.repeated_name, flow.parameter_gradients))
         return judgements
 
 
@@ -617,9 +616,7 @@ class _StepJudge:
         of_parameters = self._largest_of_gradients()
         is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
         # What is executed last may be the next batch. Where there are gradients, they tell what was read.
-        gradients = (
-            self._differences[n] for n in self._tensors if self._flow.parts[n] is StepPart.PARAMETER_GRADIENT
-        )
+        gradients = (self._differences[n] for n in self._flow.parameter_gradients if n in self._differences)
         of_gradients = min(of_parameters, max(filter(math.isfinite, gradients), default=0.0))
         for number, tensor in reversed(self._tensors.items()):
             # What cannot be compared at all is not any closer for that.
@@ -664,7 +661,7 @@ class _StepJudge:
     @cached_property
     def _most_of_gradients(self) -> float:
         """How far gradients of parameters may be apart, by the types that they were computed in."""
-        gradients = (n for n in self._tensors if self._flow.parts[n] is StepPart.PARAMETER_GRADIENT)
+        gradients = filter(self._tensors.__contains__, self._flow.parameter_gradients)
         dtypes = {dtype for n in gradients for dtype in self._dtypes(self._tensors[n])}
         return max(*map(default_limit, dtypes), DRIFT * self._at_start, 0.0)
 
@@ -748,10 +745,7 @@ class _StepJudge:
     @cached_property
     def _trained_modules(self) -> frozenset[str]:
         """The modules of which parameters have gradients in this step."""
-        parts = enumerate(self._flow.parts)
-        return frozenset(
-            module_of(self._flow.keys[n]) for n, part in parts if part is StepPart.PARAMETER_GRADIENT
-        )
+        return frozenset(module_of(self._flow.keys[n]) for n in self._flow.parameter_gradients)
 
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:

@@ -526,7 +526,7 @@ def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> M
     sides: list[defaultdict[TensorKey, list[int]]] = []
     for tensors in (a, b):
         sides.append(defaultdict(list))
-        for number, part in enumerate(parts_of(tensors.keys)):
+        for number, part in enumerate(tensors.parts):
             if part is StepPart.PARAMETER_GRADIENT:
                 sides[-1][tensors.keys[number]._replace(occurrence=0, copy=0)].append(number)
     added = [
@@ -606,7 +606,7 @@ def _called_along(a: Sequence[int], b: Sequence[int], own: Sequence[int], other:
 def _calls_of(tensors: StepTensors) -> dict[TensorKey, list[int]]:
     """Return the numbers of what was dumped in each call, by name; parameters and gradients left out."""
     calls: dict[TensorKey, list[int]] = {}
-    for number, part in enumerate(parts_of(tensors.keys)):
+    for number, part in enumerate(tensors.parts):
         if part is StepPart.ACTIVATION and not tensors.keys[number].op_type.startswith(NUMBERED):
             calls.setdefault(tensors.keys[number]._replace(occurrence=0, copy=0), []).append(number)
     return calls

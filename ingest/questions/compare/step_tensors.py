@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.context.ge_graph import ModelOutput
+from ingest.reader.operator_kinds import StepPart, parts_of
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.marginals import Marginal
 from workers.arrays.statistics import FIELDS
@@ -76,6 +77,11 @@ class StepTensors:
     def names(self) -> list[str]:
         """The names of the tensors."""
         return [key.name for key in self.keys]
+
+    @cached_property
+    def parts(self) -> list[StepPart]:
+        """What the tensors are in training."""
+        return parts_of(self.keys)
 
     @cached_property
     def contents(self) -> list[bytes]:

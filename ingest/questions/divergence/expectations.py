@@ -22,7 +22,7 @@ from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.unsharded import Told, told_placement
 from workers.arrays.sharded.placement import Held
 from workers.store.consolidated.blocks import OperatorKey
-from workers.store.tables import record_of
+from workers.store.tables import parse_record
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Blocks of ranks, given by their places. The ranks of a block must agree with one another."""
@@ -107,29 +107,34 @@ def told_partitions(
 ) -> dict[int, Partition]:
     """Return by tensor the ranks that hold the same piece of it, where the dump tells of a DTensor.
 
-    Pieces that begin with the same bytes, such as ones or zeros, are no replicas.
+    Other pieces are not replicas, even if they begin with the same bytes, such as ones or zeros. The first
+    step is read again only if the first rank has a DTensor in it.
 
     Args:
         statistics: reads the first step.
         seen: the tensors.
         ranks: all ranks, in order.
     """
-    coordinates = statistics.snapshot.store.coordinates(ranks)
-    step = statistics.snapshot.steps[0]
-    block = statistics.block(step)
-    opened = statistics.snapshot.step(block.ranks[0], step)
-    if opened is None or not all(coordinates.values()):
+    snapshot = statistics.snapshot
+    coordinates = snapshot.store.coordinates(ranks)
+    if not all(coordinates.values()):
         return {}
+    rank, opened = min(snapshot.of_step(snapshot.steps[0]).items())
     records = opened.tables.label("record")
-    partitions: dict[int, Partition] = {}
-    for tensor, row in enumerate(block.row[0].tolist()):
-        if row < 0 or seen.kinds[tensor] == SlotKind.OTHER or '"placements"' not in str(records[row]):
-            continue
-        told = told_placement(record_of(opened.tables, row))
-        if told:
-            partitions[tensor] = _same_pieces(told, [coordinates[rank] for rank in ranks])
+    told = {
+        row: told_placement(parse_record(records[row]))
+        for row in np.flatnonzero(np.char.find(records.astype(str), '"placements"') >= 0).tolist()
+    }
     opened.forget_tables()
-    return partitions
+    if not told:
+        return {}
+    block = statistics.block(snapshot.steps[0])
+    places = [coordinates[each] for each in ranks]
+    return {
+        tensor: _same_pieces(told[row], places)
+        for tensor, row in enumerate(block.row[block.ranks.index(rank)].tolist())
+        if told.get(row) and seen.kinds[tensor] != SlotKind.OTHER
+    }
 
 
 def _same_pieces(told: Told, places: Sequence[Coordinates]) -> Partition:

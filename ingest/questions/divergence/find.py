@@ -378,7 +378,7 @@ def _decide(
         expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
         decided.append((members, history, expected))
     usual, shared = _usual_of_parameters(seen, decided), _sharing_all(seen, decided)
-    for members, history, expected in decided:
+    for (members, history, expected), (_, _, pieces) in zip(decided, alike, strict=True):
         begun = expectations.begun(history)
         begun = begun if begun == usual.get(history.universe) else None
         by_expected: dict[Partition | None, list[int]] = {}
@@ -389,13 +389,16 @@ def _decide(
                 last = last or (expectations.begun_equal(history) if history.universe in shared else None)
             if last is None and history.kind is SlotKind.PARAMETER:
                 last = begun
-            if last is not None:
-                last = tuple(
-                    part for block in told.get(tensor, (history.universe,)) for part in within(last, block)
-                )
             by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
-            yield tensors, history, last
+            yield tensors, history, _of_same_pieces(last, pieces)
+
+
+def _of_same_pieces(expected: Partition | None, pieces: Partition | None) -> Partition | None:
+    """Return the blocks of a partition without ranks that hold other pieces, as far as these are told."""
+    if expected is None or pieces is None:
+        return expected
+    return tuple(part for block in pieces for part in within(expected, block))
 
 
 def _alike(
