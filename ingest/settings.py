@@ -21,7 +21,13 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from ingest.disk import parse_threshold
-from ingest.environment import CONFIG_VARIABLE, ENV_PREFIX, RECORD_VARIABLE, TOKEN_VARIABLE
+from ingest.environment import (
+    CONFIG_VARIABLE,
+    ENV_PREFIX,
+    RECORD_VARIABLE,
+    TOKEN_VARIABLE,
+    TRIGGER_TOKEN_VARIABLE,
+)
 from workers.errors import UsageError
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
 from workers.host.resources import CpuLimits, parse_cpus
@@ -348,7 +354,7 @@ def _read_environment() -> dict[str, Any]:
 
 def _unknown_variables() -> tuple[str, ...]:
     known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
-    known |= {CONFIG_VARIABLE, TOKEN_VARIABLE, RECORD_VARIABLE}
+    known |= {CONFIG_VARIABLE, TOKEN_VARIABLE, TRIGGER_TOKEN_VARIABLE, RECORD_VARIABLE}
     return tuple(sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known))
 
 

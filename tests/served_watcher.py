@@ -30,7 +30,7 @@ def served_watcher(dump: Path, store: Path, **options: Any) -> Iterator[tuple[st
     service = make_service(dump, store, observers=[metrics.observe], **options)
     live.attach(service)
     metrics.observe(Pressure().judge(DiskSpace(100, 1000, 5, 10)))
-    stop = serve(registry, f"127.0.0.1:{port}", {PATH: live.page})
+    stop = serve(registry, f"127.0.0.1:{port}", {PATH: live.page}, trigger=live.trigger)
     try:
         yield f"http://127.0.0.1:{port}", service
     finally:

@@ -183,7 +183,14 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     live, readiness, scrapes = LiveSteps(), Readiness(), Scrapes()
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
-        serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason, scrapes)
+        serve(
+            registry,
+            settings.metrics,
+            {PATH: live.page},
+            lambda: readiness.reason,
+            scrapes,
+            trigger=live.trigger,
+        )
     tell_ready()
     tree = _wait_for_dump(dump, stop, settings, readiness)
     if tree is None:

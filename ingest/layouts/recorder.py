@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -34,26 +33,15 @@ from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM, Container
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.events import Event
 from workers.model import SourceFile
 
 DIRECTORY = "recorded"
-#: Beside it: triggers of black boxes, and who owns their rings. Nothing there is part of a step.
-BLACK_BOX = "black-box"
 STATISTICS_FILE = "recorded-statistics.jsonl"
 STEP_FILE = "recorded-step.json"
 STACK_FILE = "stack.json"
 #: Numbers are written in full.
 _DIGITS = 17
 _MAX_NUMBER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class RingFound(Event):
-    """The ring of a process that died was taken in, or could not be."""
-
-    told: str
-    """Which, and what became of its steps."""
 
 
 class RecordedPlacement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

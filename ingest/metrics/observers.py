@@ -20,7 +20,7 @@ from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import NO_NEWS, ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.findings.stored import SeriesRead
 from ingest.layouts.base import Listing, ProblemKind
-from ingest.layouts.recorder import RingFound
+from ingest.layouts.black_box import BlackBoxes, RingFound, RingState
 from ingest.metrics.server import OTHER, CommitsBehind, Declare, ProcessMetrics, RankLabels, Stragglers
 from ingest.steps.events import (
     AnomalousCommitRead,
@@ -377,6 +377,34 @@ _OF_WATCHED_RANKS = {
     "pending_files": "Files of those steps.",
     "pending_bytes": "Bytes of those files.",
 }
+_OF_BOXES: dict[str, tuple[str, Callable[[RingState], float], Callable[[Iterable[float]], float]]] = {
+    "box_steps": (
+        "Steps whose elements the black box of a rank would save now.",
+        lambda ring: len(ring.steps),
+        min,
+    ),
+    "box_ring_bytes": ("Memory or disk that its ring takes.", lambda ring: ring.nbytes, sum),
+    "box_saved_bytes": (
+        "Bytes of elements that its incidents have taken.",
+        lambda ring: ring.saved_nbytes,
+        sum,
+    ),
+    "box_left_out_tensors": (
+        "Tensors that lack elements, or were not recorded, because ring or queue were full.",
+        lambda ring: ring.left_out,
+        sum,
+    ),
+    "box_overhead_ratio": (
+        "What the recorder has cost, relative to the steps without it.",
+        lambda ring: ring.overhead,
+        max,
+    ),
+    "box_told_timestamp_seconds": (
+        "Unix time of these figures; a process that lives tells them each second.",
+        lambda ring: ring.at,
+        min,
+    ),
+}
 _OF_DISK = {
     "disk_free_bytes": "Bytes that may still be written to the file system of the dump.",
     "disk_size_bytes": "Bytes of the file system of the dump.",
@@ -388,7 +416,7 @@ _OF_DISK = {
 class WatcherMetrics:
     """Everything about the ranks that one watcher looks after.
 
-    At most fifteen series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    At most 21 series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
     and `StoreMetrics`, and about a hundred.
     """
 
@@ -418,6 +446,7 @@ class WatcherMetrics:
             RankMetrics(registry, clock),
             FindingMetrics(registry, clock, rules),
             DiskMetrics(registry),
+            BoxMetrics(registry),
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
@@ -627,6 +656,31 @@ class RankMetrics:
     ) -> None:
         for label, value in self._labels.combine(values, together).items():
             self._gauges[name].labels(rank=label).set(value)
+
+
+class BoxMetrics:
+    """The black boxes in the processes of the job; six series for each label of a rank that has one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register everything; ranks have series as long as their process lives."""
+        self._labels = RankLabels()
+        declare = Declare(registry, _PREFIX)
+        self._gauges = {
+            declare.gauge(name, text, "rank"): (value, together)
+            for name, (text, value, together) in _OF_BOXES.items()
+        }
+        self._incidents = declare.gauge("box_incidents", "Incidents of black boxes in this run.")
+
+    def observe(self, event: Event) -> None:
+        """Show what the boxes of a dump say."""
+        if not isinstance(event, BlackBoxes):
+            return
+        self._incidents.set(len(event.incidents))
+        for gauge, (value, together) in self._gauges.items():
+            gauge.clear()
+            values = {ring.rank: value(ring) for ring in event.rings}
+            for label, one in self._labels.combine(values, together).items():
+                gauge.labels(rank=label).set(one)
 
 
 class DiskMetrics:

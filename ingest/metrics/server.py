@@ -5,7 +5,9 @@ Here is also what watchers and consolidators tell Prometheus alike, and how metr
 
 from __future__ import annotations
 
+import hmac
 import math
+import os
 import threading
 import time
 from bisect import bisect_right
@@ -14,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,6 +31,7 @@ from prometheus_client import (
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.submitter import StepCommitted
+from ingest.environment import TRIGGER_TOKEN_VARIABLE
 from ingest.layouts.base import Listing
 from ingest.steps.watcher import DumpState
 from workers.errors import UsageError
@@ -323,6 +327,8 @@ def serve(
     pages: Mapping[str, Callable[[], bytes]] | None = None,
     unready: Callable[[], str] = str,
     scrapes: Scrapes | None = None,
+    *,
+    trigger: Callable[[str], None] | None = None,
 ) -> Callable[[], None]:
     """Serve `/metrics`, with memory and processor time; return a function that stops it.
 
@@ -335,6 +341,8 @@ def serve(
         unready: returns why the process is not ready, "" if it is: the answer of `/ready`, with status 503 or
             200. Called in a thread of the server, too.
         scrapes: where scrapes are recorded.
+        trigger: told why, if somebody posts to `/trigger?why=...` and sends the token of the environment;
+            called in a thread of the server. None if this process triggers nothing.
 
     Raises:
         UsageError: the address is in use, or does not belong to this host.
@@ -347,7 +355,8 @@ def serve(
         metrics = make_wsgi_app(registry)
         if scrapes is not None:
             metrics = _recorded(metrics, scrapes)
-        server.set_app(_with_pages(metrics, pages or {}, unready))
+        application = _with_pages(metrics, pages or {}, unready)
+        server.set_app(application if trigger is None else _with_trigger(application, trigger))
     except (OSError, OverflowError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise UsageError(
@@ -386,6 +395,29 @@ def _with_pages(
         if path in ("", "/", *paths):
             return metrics(environ, start_response)
         return _line(start_response, "404 Not Found", f"served here: {', '.join(paths)}")
+
+    return serve_request
+
+
+def _with_trigger(application: WSGIApplication, trigger: Callable[[str], None]) -> WSGIApplication:
+    """Return an application that takes `POST /trigger` from whoever has the token: incidents are few."""
+    token = os.environ.get(TRIGGER_TOKEN_VARIABLE, "")
+
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/trigger":
+            return application(environ, start_response)
+        given = environ.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
+        if environ["REQUEST_METHOD"] != "POST":
+            return _line(start_response, "405 Method Not Allowed", "POST /trigger?why=...")
+        if not token or not hmac.compare_digest(given.encode(), token.encode()):
+            hint = f"send `Authorization: Bearer` with the {TRIGGER_TOKEN_VARIABLE} of this process"
+            return _line(start_response, "401 Unauthorized", hint if token else "no token is set: " + hint)
+        why = " ".join(parse_qs(environ.get("QUERY_STRING", "")).get("why", ["a request to /trigger"]))
+        try:
+            trigger(why)
+        except UsageError as exc:
+            return _line(start_response, "409 Conflict", exc.message)
+        return _line(start_response, "202 Accepted", "all ranks save what they hold")
 
     return serve_request
 

@@ -1,8 +1,7 @@
 """The black box: statistics of all steps are written, elements of the last ones only if something happens.
 
-Beside the steps of a dump stands `black-box/`: the triggers that all ranks share, and for each rank
-`owner.json`, which its process locks as long as it lives. Who finds it unlocked takes in what the process
-left behind, see `adopt`.
+Beside the steps of a dump stands `black-box/` (`ingest.layouts.black_box`). Who finds its `owner.json`
+unlocked takes in what the process left behind, see `adopt`.
 
 Its ring has the elements of the last steps, in host memory or in files that outlive the process.
 
@@ -14,20 +13,19 @@ into them as into any memory, and after a kill the kernel still has them (`black
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import math
 import mmap
 import os
 import shutil
-import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -35,8 +33,9 @@ import numpy.typing as npt
 import xxhash
 from msgspec import structs
 
+from ingest.layouts import black_box
+from ingest.layouts.black_box import RingState, Trigger, write_whole
 from ingest.layouts.recorder import (
-    BLACK_BOX,
     DIRECTORY,
     STATISTICS_FILE,
     STEP_FILE,
@@ -44,7 +43,7 @@ from ingest.layouts.recorder import (
     RecordedTensor,
 )
 from ingest.recording.snapshots import TensorSnapshot
-from ingest.recording.triggers import SavedSteps, Suspicions, Trigger, Triggers, write_trigger
+from ingest.recording.triggers import SavedSteps, Suspicions, Triggers, write_trigger
 from ingest.recording.writer import (
     MAX_FILE_NBYTES,
     Queued,
@@ -255,11 +254,11 @@ def chunk_of(directory: Path, number: int, step: int) -> Bytes | None:
     return content[_HEADER_NBYTES:] if is_held else None
 
 
-_OWNER_FILE = "owner.json"
 _STACK_FILE = "stack.json"
 #: Steps in the ring beyond those that an incident saves: other ranks learn of it that much later.
 SLACK = 2
-#: How often triggers are looked for while nothing is recorded, as in a job that hangs.
+#: How often triggers are looked for while nothing is recorded, as in a job that hangs, and how often at most
+#: others are told what the ring holds.
 _IDLE_S = 1.0
 #: Of a file system: what saving leaves free, so that checkpoints still find room.
 _FREE_SHARE = 0.05
@@ -334,7 +333,7 @@ class BlackBoxWriter(Writer):
         """The steps that were saved, by what triggered it."""
         self.saved_nbytes = 0
         self._choice, self._rank, self._fail = choice, rank, fail
-        self._home = directory.parent.parent / BLACK_BOX / directory.name
+        self._home = directory.parent.parent / black_box.DIRECTORY / directory.name
         self._reach = (choice.steps - 1) * every, choice.after * every
         self._suspicions = Suspicions()
         self._step = -1
@@ -344,6 +343,9 @@ class BlackBoxWriter(Writer):
         self._stacks = b"{}"
         self._in_part = -1
         """The step that was saved while it ran."""
+        self._end: StepEnd | None = None
+        self._all_left_out = 0
+        self._told_at = -math.inf
 
     def start(self) -> None:
         """Take in what a process before this one has left, claim the ring, and begin to write.
@@ -355,7 +357,7 @@ class BlackBoxWriter(Writer):
         ring = None
         if self._choice.ring is not None:
             name = xxhash.xxh3_64_hexdigest(os.fsencode(self._home.resolve()))
-            ring = self._choice.ring / f"{BLACK_BOX}-{name}"
+            ring = self._choice.ring / f"{black_box.DIRECTORY}-{name}"
             shutil.rmtree(ring, ignore_errors=True)
             ring.mkdir(parents=True)
         self._home.mkdir(parents=True, exist_ok=True)
@@ -462,9 +464,9 @@ class BlackBoxWriter(Writer):
         held, files = self.ring.finish(end.step), self._files
         self._step, self._files = max(end.step, self._step), None
         held.stacks = self._stacks = end.stacks()
-        held.mark = structs.replace(
-            end.mark, tensors=len(held.rows), left_out=end.mark.left_out + self._left_out
-        )
+        left_out = end.mark.left_out + self._left_out
+        held.mark = structs.replace(end.mark, tensors=len(held.rows), left_out=left_out)
+        self._end, self._all_left_out = end, self._all_left_out + left_out
         try:
             self._flush_index()
             if why := self._suspicions.end(is_whole=not end.mark.not_looked_at):
@@ -488,6 +490,28 @@ class BlackBoxWriter(Writer):
                     self._save(step, incident)
             if is_urgent and incident.has(self._step) and self._step != self._in_part:
                 self._save_in_part(incident)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write down what the ring holds, for people who watch."""
+        if self._end is None or time.monotonic() < self._told_at + _IDLE_S:
+            return
+        self._told_at = time.monotonic()
+        state = RingState(
+            rank=self._rank,
+            host=socket.gethostname(),
+            at=round(time.time(), 3),
+            steps=tuple(step for step in self.ring.steps if step >= self._end.step - self._reach[0]),
+            nbytes=self.ring.nbytes,
+            keep_nbytes=self._choice.keep_nbytes,
+            saved_nbytes=self.saved_nbytes,
+            budget_nbytes=self._choice.budget_nbytes,
+            left_out=self._all_left_out,
+            overhead=round(self._end.overhead, 4),
+            problems=self._end.problems,
+        )
+        with contextlib.suppress(OSError):  # who watches sees that what was told last is old
+            write_whole(self._home / black_box.STATE_FILE, msgspec.json.encode(state))
 
     def _save(self, step: int, incident: SavedSteps) -> None:
         if (held := self.ring.take(step)) is None:
@@ -567,7 +591,7 @@ def _locked(home: Path) -> BinaryIO:
     Raises:
         OSError: it is locked, or cannot be written.
     """
-    file = (home / _OWNER_FILE).open("a+b")
+    file = (home / black_box.OWNER_FILE).open("a+b")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -581,7 +605,7 @@ def _locked(home: Path) -> BinaryIO:
 def _give_up(home: Path, ring: Path | None) -> None:
     if ring is not None:
         shutil.rmtree(ring, ignore_errors=True)
-    (home / _OWNER_FILE).unlink(missing_ok=True)
+    _remove_told(home)
     _own.pop(home.resolve()).close()
     with contextlib.suppress(OSError):  # where other ranks, or triggers, are
         home.rmdir()
@@ -598,7 +622,7 @@ def adopt(root: Path) -> list[str]:
         root: a dump; one without black boxes is left alone.
     """
     found = []
-    for home in sorted((root / BLACK_BOX).glob("rank_*")):
+    for home in sorted((root / black_box.DIRECTORY).glob("rank_*")):
         try:
             found.append(adopt_ring(home))
         except OSError as exc:
@@ -613,9 +637,9 @@ def adopt_ring(home: Path, *, is_next: bool = False) -> str:
         home: where its owner is named.
         is_next: whether the caller is the next process of this rank, so that the one before cannot live.
     """
-    if home.resolve() in _own or not (home / _OWNER_FILE).exists():
+    if home.resolve() in _own or not (home / black_box.OWNER_FILE).exists():
         return ""
-    with (home / _OWNER_FILE).open("r+b") as file:
+    with (home / black_box.OWNER_FILE).open("r+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -630,8 +654,14 @@ def adopt_ring(home: Path, *, is_next: bool = False) -> str:
         told = _adopt_of(home, owner)
         if owner.ring:
             shutil.rmtree(owner.ring, ignore_errors=True)
-        (home / _OWNER_FILE).unlink()
+        _remove_told(home)
     return told
+
+
+def _remove_told(home: Path) -> None:
+    """Remove what a process that has ended said of itself; the owner last, because it says who takes in."""
+    for name in (black_box.STATE_FILE, black_box.OWNER_FILE):
+        (home / name).unlink(missing_ok=True)
 
 
 def _adopt_of(home: Path, owner: RingOwner) -> str:
@@ -719,56 +749,3 @@ def _snapshot_of(line: RingLine, ring: Path, step: int) -> TensorSnapshot:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def save_on_sigterm(save: Callable[[], bool]) -> Callable[[], None]:
-    """Save when the process is asked to end, and let it end as it would have; return what undoes this.
-
-    A thread does it, because Python runs no handler while the main thread waits for a collective. Does
-    nothing outside of the main thread, or if the program reads signals by a wakeup file itself.
-
-    Args:
-        save: saves, and returns whether it could in time.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
-        return lambda: None
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    others = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    if others != -1:
-        signal.set_wakeup_fd(others)
-        os.close(reading)
-        os.close(writing)
-        return lambda: None
-
-    def handle(number: int, frame: Any) -> None:
-        if callable(before):
-            before(number, frame)
-
-    def restore() -> None:
-        if signal.getsignal(signal.SIGTERM) is handle:
-            signal.signal(signal.SIGTERM, before)
-            signal.set_wakeup_fd(-1)
-
-    def undo() -> None:
-        restore()
-        os.close(writing)
-
-    signal.signal(signal.SIGTERM, handle)
-    # Or workers of a data loader that are asked to end would end the training instead.
-    os.register_at_fork(after_in_child=restore)
-    arguments = (reading, save, before == signal.SIG_DFL)
-    threading.Thread(target=_await_sigterm, args=arguments, name="dump-ingest-sigterm", daemon=True).start()
-    return undo
-
-
-def _await_sigterm(reading: int, save: Callable[[], bool], ends: bool) -> None:  # noqa: FBT001  (arguments of a thread)
-    while numbers := os.read(reading, 64):
-        if signal.SIGTERM in numbers:
-            save()
-            if ends:
-                # As Python would, but it can only from the main thread.
-                ctypes.CDLL(None).signal(signal.SIGTERM, 0)
-                os.kill(os.getpid(), signal.SIGTERM)
-    os.close(reading)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from ingest.layouts.recorder import RecordedPlacement, RecordedStep
-from ingest.recording.black_box import GRACE_S, BlackBox, BlackBoxWriter, save_on_sigterm
+from ingest.recording.black_box import GRACE_S, BlackBox, BlackBoxWriter
 from ingest.recording.hooks import (
     CallLines,
     CompiledCalls,
@@ -40,6 +40,7 @@ from ingest.recording.snapshots import (
     TorchTensor,
     placement_of,
 )
+from ingest.recording.triggers import save_on_sigterm
 from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps
 from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
@@ -59,8 +60,6 @@ class LookBudget:
 
     def __init__(self, share: float, names: Sequence[str]) -> None:
         self.names = names
-        self.spent_s = self.steps_s = 0.0
-        """What looking has cost since the second step, and how long the steps took without it."""
         self._share = share
         self._credit_s = 0.0
         self._cost_s = 0.0
@@ -91,7 +90,6 @@ class LookBudget:
         if self._is_first:  # which also loads and compiles what looks, and is not charged
             self._is_first, self._credit_s = False, allowed_s
             return
-        self.spent_s, self.steps_s = self.spent_s + spent_s, self.steps_s + step_s
         # Not more than pays for a module, or for two steps: a budget is not saved up for a slow step.
         most_s = max(2 * allowed_s, self._cost_s + allowed_s)
         self._credit_s = min(self._credit_s + allowed_s - spent_s, most_s)
@@ -189,6 +187,8 @@ class Recorder:
         self._outputs: dict[str, tuple[TensorName, str, tuple[int, ...]]] = {}
         """By module: the name, element type and shape of its output, as it was seen last."""
         self._spent_s = self._began_s = self._written_s = 0.0
+        self._cost_s = self._steps_s = 0.0
+        """What the recorder has cost since the second step, and how long the steps took without it."""
         self._sequence = count()
         self._was_used = self._has_rows = False
         self._left_out_before = self._problems_before = 0
@@ -491,23 +491,25 @@ class Recorder:
 
     @property
     def overhead(self) -> float:
-        """What the recorder has cost since the second step, as a share of the steps; 0 without `overhead`."""
-        budget = self._budget
-        return budget.spent_s / budget.steps_s if budget is not None and budget.steps_s else 0.0
+        """What the recorder has cost since the second step, as a share of the steps."""
+        return self._cost_s / self._steps_s if self._steps_s else 0.0
 
     def _look(self) -> None:
         """Choose what to look at in the step that begins, by what the one before has cost."""
+        now, written = time.perf_counter(), self._writer.processor_s
+        cost_s = self._spent_s + written - self._written_s
+        step_s = max(now - self._began_s - self._spent_s, 0.0)
+        self._began_s, self._written_s = now, written
+        if len(self.recorded) > 1:  # the first one also loads and compiles what looks
+            self._cost_s, self._steps_s = self._cost_s + cost_s, self._steps_s + step_s
         if self._choice.overhead is None:
             return
-        now, written = time.perf_counter(), self._writer.processor_s
         if self._budget is None:
             self._names = Names(self._model, inside_compiled=self._choice.compiled == "eager")
             names = (name for name in self._names.modules.values() if fnmatchcase(name, self._choice.modules))
             self._budget = LookBudget(self._choice.overhead, list(names))
         else:
-            spent_s = self._spent_s + written - self._written_s
-            self._budget.charge(spent_s, max(now - self._began_s - self._spent_s, 0.0))
-        self._began_s, self._written_s = now, written
+            self._budget.charge(cost_s, step_s)
         self._looked_at = self._budget.choose()
 
     def _say_what_was_left_out(self) -> int:
@@ -590,7 +592,8 @@ class Recorder:
             not_looked_at=self._say_what_was_left_out(),
             overhead=None if self._budget is None else round(self.overhead, 4),
         )
-        self._writer.queue.put(StepEnd(self.step, mark, self._lines.to_json))
+        end = StepEnd(self.step, mark, self._lines.to_json, self.overhead, len(self.problems))
+        self._writer.queue.put(end)
 
     def _add_problem(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:

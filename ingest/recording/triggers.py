@@ -1,4 +1,4 @@
-"""What makes a black box save its ring: what looks wrong in a step, and triggers that all ranks share.
+"""What makes a black box save its ring: what looks wrong in a step, SIGTERM, triggers that all ranks share.
 
 Ranks share triggers by files in one directory, which each looks through after a step, and not by
 a collective: no rank waits for another one, and one that hangs keeps nobody from saving.
@@ -6,15 +6,20 @@ a collective: no rank waits for another one, and one that hangs keeps nobody fro
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import signal
+import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from ingest.layouts.black_box import MAX_WHY, OUTSIDE, Trigger, first_of_each, write_whole
 from workers.arrays.statistics import FIELDS
 from workers.dump.model import TensorName
 
@@ -28,9 +33,6 @@ _SERIES, _ENOUGH = 64, 16
 _DEVIATIONS, _LEAST_DEVIATION = 10, 0.05
 #: What makes the median absolute deviation of normally distributed values their standard deviation.
 _NORMAL = 1.4826
-_MAX_WHY = 200
-#: Names of files by which anybody may trigger: `trigger`, `trigger-now`.
-OUTSIDE = "trigger"
 
 
 class Suspicions:
@@ -98,24 +100,6 @@ class Suspicions:
         return f"{what} is {value:.6g}, the median of {len(series) - 1} steps is {middle:.6g}"
 
 
-class Trigger(msgspec.Struct, frozen=True, order=True):
-    """Why steps are to be saved, and which; one file."""
-
-    step: int
-    rank: int
-    why: str
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.why} (rank {self.rank}, step {self.step})"
-
-    @property
-    def file_name(self) -> str:
-        """The name of its file."""
-        return f"step_{self.step:09d}.rank_{self.rank}.json"
-
-
 class SavedSteps(NamedTuple):
     """The steps that one incident saves: triggers may follow the first one in them."""
 
@@ -125,15 +109,6 @@ class SavedSteps(NamedTuple):
     def has(self, step: int) -> bool:
         """Return whether a step is to be saved."""
         return self.trigger.first <= step <= self.trigger.last
-
-
-def _first_of_each(triggers: Iterable[Trigger]) -> list[Trigger]:
-    """Return of triggers that concern the same steps the earliest."""
-    firsts: list[Trigger] = []
-    for trigger in sorted(triggers):
-        if not firsts or trigger.step > firsts[-1].last:
-            firsts.append(trigger)
-    return firsts
 
 
 class Triggers:
@@ -155,7 +130,7 @@ class Triggers:
 
     def protects(self, step: int) -> bool:
         """Return whether a step was saved before this process began: statistics must not replace that."""
-        return any(trigger.first <= step <= trigger.last for trigger in _first_of_each(self._earlier))
+        return any(trigger.first <= step <= trigger.last for trigger in first_of_each(self._earlier))
 
     def add(self, step: int, why: str) -> None:
         """Trigger, unless the steps around are to be saved anyway.
@@ -167,7 +142,7 @@ class Triggers:
             return
         # A trigger of step 0 cannot be about earlier ones.
         first = max(step - self._before, 0)
-        trigger = Trigger(step, self._rank, why[:_MAX_WHY], first, step + self._after)
+        trigger = Trigger(step, self._rank, why[:MAX_WHY], first, step + self._after)
         write_trigger(self.directory, trigger)
         self._triggers[trigger.file_name] = trigger
 
@@ -183,7 +158,7 @@ class Triggers:
         for name in self._look():
             path = self.directory / name
             try:
-                why = path.read_bytes()[:_MAX_WHY].decode("utf-8", "replace").strip()
+                why = path.read_bytes()[:MAX_WHY].decode("utf-8", "replace").strip()
                 path.unlink()
             except FileNotFoundError:
                 continue  # another rank was quicker, and tells all
@@ -203,26 +178,77 @@ class Triggers:
     def is_spent(self, step: int) -> bool:
         """Return whether as many incidents as may be were saved, and a step belongs to none of them."""
         incidents = self.incidents()
-        spent = len(incidents) + len(_first_of_each(self._earlier)) >= self._limit
+        spent = len(incidents) + len(first_of_each(self._earlier)) >= self._limit
         return spent and not any(one.has(step) and not one.is_beyond_budget for one in incidents)
 
     def incidents(self) -> list[SavedSteps]:
         """Return the incidents of this process, the earliest first."""
-        earlier = len(_first_of_each(self._earlier))
+        earlier = len(first_of_each(self._earlier))
         new = set(self._triggers.values()).difference(self._earlier)
         return [
             SavedSteps(trigger, number >= self._limit)
-            for number, trigger in enumerate(_first_of_each(new), earlier)
+            for number, trigger in enumerate(first_of_each(new), earlier)
         ]
 
 
 def write_trigger(directory: Path, trigger: Trigger) -> None:
-    """Write the file of a trigger, so that nobody sees half of it.
+    """Write the file of a trigger.
 
     Raises:
         OSError: it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    written = directory / f".{trigger.file_name}"
-    written.write_bytes(msgspec.json.encode(trigger))
-    written.replace(directory / trigger.file_name)
+    write_whole(directory / trigger.file_name, msgspec.json.encode(trigger))
+
+
+def save_on_sigterm(save: Callable[[], bool]) -> Callable[[], None]:
+    """Save when the process is asked to end, and let it end as it would have; return what undoes this.
+
+    A thread does it, because Python runs no handler while the main thread waits for a collective. Does
+    nothing outside of the main thread, or if the program reads signals by a wakeup file itself.
+
+    Args:
+        save: saves, and returns whether it could in time.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
+        return lambda: None
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    others = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if others != -1:
+        signal.set_wakeup_fd(others)
+        os.close(reading)
+        os.close(writing)
+        return lambda: None
+
+    def handle(number: int, frame: Any) -> None:
+        if callable(before):
+            before(number, frame)
+
+    def restore() -> None:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before)
+            signal.set_wakeup_fd(-1)
+
+    def undo() -> None:
+        restore()
+        os.close(writing)
+
+    signal.signal(signal.SIGTERM, handle)
+    # Or workers of a data loader that are asked to end would end the training instead.
+    os.register_at_fork(after_in_child=restore)
+    arguments = (reading, save, before == signal.SIG_DFL)
+    threading.Thread(target=_await_sigterm, args=arguments, name="dump-ingest-sigterm", daemon=True).start()
+    return undo
+
+
+def _await_sigterm(reading: int, save: Callable[[], bool], ends: bool) -> None:  # noqa: FBT001  (arguments of a thread)
+    while numbers := os.read(reading, 64):
+        if signal.SIGTERM in numbers:
+            save()
+            if ends:
+                # As Python would, but it can only from the main thread.
+                ctypes.CDLL(None).signal(signal.SIGTERM, 0)
+                os.kill(os.getpid(), signal.SIGTERM)
+    os.close(reading)

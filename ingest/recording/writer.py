@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from ingest.layouts.black_box import write_whole
 from ingest.layouts.recorder import (
     STACK_FILE,
     STATISTICS_FILE,
@@ -204,9 +205,7 @@ def line_of(
 
 def write_mark(directory: Path, mark: RecordedStep) -> None:
     """Write the last file of a step, whole or not at all."""
-    written = directory / f".{STEP_FILE}"
-    written.write_bytes(msgspec.json.encode(mark))
-    written.replace(directory / STEP_FILE)
+    write_whole(directory / STEP_FILE, msgspec.json.encode(mark))
 
 
 def _write_safetensors(path: Path, tensors: list[tuple[str, TensorSnapshot]]) -> None:
@@ -255,6 +254,10 @@ class StepEnd:
     mark: RecordedStep
     """Without the number of tensors, which the writer knows."""
     stacks: Callable[[], bytes]
+    overhead: float
+    """What the recorder has cost so far, as a share of the steps."""
+    problems: int
+    """How many different things could not be done so far."""
 
 
 @dataclass(frozen=True, slots=True)

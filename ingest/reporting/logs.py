@@ -23,7 +23,7 @@ from ingest.dispatch.window import WorkerReplaced
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted
 from ingest.findings.incidents import incidents
 from ingest.layouts.base import ProblemKind
-from ingest.layouts.recorder import RingFound
+from ingest.layouts.black_box import BlackBoxes, RingFound, Trigger
 from ingest.reader.catalog import Catalog
 from ingest.reader.text import counted
 from ingest.reporting.log_output import Reminders
@@ -121,6 +121,7 @@ class ServiceLog:
         self._under_pressure = False
         self._skew = Reminders(clock)
         self._rings = Reminders(clock)
+        self._triggers: set[Trigger] = set()
 
     def observe(self, event: Event) -> None:
         """Log an event, if it is worth a line."""
@@ -133,7 +134,7 @@ class ServiceLog:
                 self._log_kept(event)
             case DiskSeen():
                 self._log_disk(event)
-            case DumpState() | RingFound():
+            case DumpState() | RingFound() | BlackBoxes():
                 self._log_dump(event)
             case (
                 CommitKept()
@@ -234,8 +235,14 @@ class ServiceLog:
         if disk.full_in_s is not None and self._filling.is_due("filling"):
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_dump(self, event: DumpState | RingFound) -> None:
+    def _log_dump(self, event: DumpState | RingFound | BlackBoxes) -> None:
         """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
+        if isinstance(event, BlackBoxes):
+            for one in event.incidents:
+                if one not in self._triggers:
+                    self._triggers.add(one)
+                    self._log.warning("black_box", triggered=str(one), saves=f"{one.first}-{one.last}")
+            return
         if isinstance(event, RingFound):
             if self._rings.is_due(event.told):
                 self._log.warning("black_box", found=event.told)

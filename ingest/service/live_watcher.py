@@ -6,13 +6,14 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from ingest.layouts.black_box import BlackBoxes
 from ingest.steps.decide import StepRow
 from ingest.steps.state import Phase
 from workers.errors import DumpIngestError, UsageError
@@ -41,6 +42,7 @@ def process_address(url: str) -> str:
 
 class _Page(msgspec.Struct):
     steps: list[StepRow]
+    boxes: BlackBoxes = BlackBoxes()
 
 
 #: Where the page is, next to `/metrics`.
@@ -59,10 +61,14 @@ def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
         UsageError: the URL is not one of a web server.
         DumpIngestError: nobody answers there, or no watcher does.
     """
+    return _fetch(url, timeout_s).steps
+
+
+def _fetch(url: str, timeout_s: float) -> _Page:
     page = fetch_page(url, PATH, timeout_s)
     try:
         # What a later version has added is left out.
-        return msgspec.json.decode(page, type=_Page).steps
+        return msgspec.json.decode(page, type=_Page)
     except msgspec.MsgspecError as exc:
         address = f"{process_address(url)}{PATH}"
         raise DumpIngestError(f"{address} is not served by a watcher", hint=FROM_HINT) from exc
@@ -175,6 +181,8 @@ class LiveWatcher:
     """The steps that are not settled: each has a phase, and why it is in it."""
     settled: int = 0
     """How many steps are."""
+    boxes: BlackBoxes = field(default_factory=BlackBoxes)
+    """The black boxes in the processes of the job."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the watcher as JSON has it."""
@@ -189,8 +197,9 @@ def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:
         timeout_s: how long to wait for each of its two answers, in seconds.
     """
     try:
-        rows = fetch_steps(url, timeout_s)
-        return parse_watcher(url, fetch_page(url, "/metrics", timeout_s).decode(), rows)
+        page = _fetch(url, timeout_s)
+        watcher = parse_watcher(url, fetch_page(url, "/metrics", timeout_s).decode(), page.steps)
+        return replace(watcher, boxes=page.boxes)
     except DumpIngestError as exc:
         return LiveWatcher(url, exc.message)
     except UnicodeDecodeError as exc:

@@ -18,6 +18,7 @@ from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.dump_retention.policy import ReadBackFailed, SourceDeleted, SourceJudge
 from ingest.layouts.base import Dump, Problem, ProblemKind
+from ingest.layouts.black_box import BlackBoxes, trigger_from_outside
 from ingest.reader.catalog import Damage
 from ingest.reader.verifying import damage_in_listing
 from ingest.service.offering import ServiceOptions
@@ -36,6 +37,7 @@ from workers.errors import (
     PoisonedFile,
     StoreError,
     UnreadableFile,
+    UsageError,
 )
 from workers.events import Event
 from workers.model import StepKey
@@ -337,8 +339,20 @@ class LiveSteps:
 
     def page(self) -> bytes:
         """Return the page as JSON."""
-        page = {"at": self._wall_clock(), "steps": [asdict(row) for row in self.rows()]}
+        boxes = BlackBoxes() if self._service is None else self._service.boxes
+        rows = [asdict(row) for row in self.rows()]
+        page = {"at": self._wall_clock(), "steps": rows, "boxes": asdict(boxes)}
         return json.dumps(page, allow_nan=False).encode()
+
+    def trigger(self, why: str) -> None:
+        """Have the black boxes in the job save what they hold.
+
+        Raises:
+            UsageError: the dump has none, or this process may not write into it.
+        """
+        if self._service is None:
+            raise UsageError("the watcher has found no dump yet")
+        trigger_from_outside(self._service.watcher.dump.root, why)
 
 
 @dataclass(slots=True)

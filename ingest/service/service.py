@@ -18,8 +18,9 @@ from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
 from ingest.dispatch.window import TaskMonitor
 from ingest.dump_retention.policy import NO_NEWS, SourceDeleted, SourceJudge
+from ingest.layouts import black_box
 from ingest.layouts.base import Dump
-from ingest.layouts.recorder import BLACK_BOX, RingFound
+from ingest.layouts.black_box import BlackBoxes, RingFound, read_boxes
 from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.offering import (
     Dependencies,
@@ -232,6 +233,8 @@ class Service:
         self.workers: ProcessWorkers | None = None
         #: Drops tensors of steps that were committed long ago; None if all stay.
         self.ring: StoreRing | None = _ring(objects, options)
+        self.boxes = BlackBoxes()
+        """The black boxes in the processes of the job, as the last scan found them."""
         self._next_recheck = clock() + _RECHECK_S
         #: When there was something to do for workers.
         self._worked_at = 0.0
@@ -279,20 +282,23 @@ class Service:
             self.disk = self.options.pressure.judge(space)
             self.observers.notify(self.disk)
 
-    def _adopt_rings(self) -> None:
-        """Take in what black boxes of processes that died have left in the dump."""
+    def _look_at_boxes(self) -> None:
+        """Take in what black boxes of processes that died have left, and read what the others hold."""
         root = self.watcher.dump.root
-        if (root / BLACK_BOX).is_dir() and not self.options.dry_run:
+        if (root / black_box.DIRECTORY).is_dir() and not self.options.dry_run:
             from ingest.recording.black_box import adopt  # deferred: takes 0.1 s, and few dumps need it
 
             for told in adopt(root):
                 self.observers.notify(RingFound(told))
+        if (boxes := read_boxes(root)) != self.boxes:
+            self.boxes = boxes
+            self.observers.notify(boxes)
 
     def scan(self) -> None:
         """Scan the dump, measure its disk, and compare the result with the store."""
         started = self.clock()
         self.measure_disk()
-        self._adopt_rings()
+        self._look_at_boxes()
         try:
             first_files = _FIRST_FILES if self.dump_state is None else 0
             dump_state = self.watcher.scan(self.committed, self.current_policy, first_files=first_files)

@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from markupsafe import Markup
 
 from ingest.findings.incident import Incident, IncidentKind
 from ingest.findings.stored import read_series
+from ingest.layouts.black_box import RingState
 from ingest.page import rendering
 from ingest.page.asking import (
     AnswerLine,
@@ -233,7 +236,13 @@ def _live(watched: Watched) -> dict[str, Any] | None:
         "phases": Counter(row.phase for row in steps).most_common(),
         "steps": sorted(steps, key=attrgetter("step", "rank"))[:_WAITING],
         "left_out": max(len(steps) - _WAITING, 0),
+        "rings": [_ring_row(ring) for watcher in watchers for ring in watcher.boxes.rings],
+        "incidents": sorted({one for watcher in watchers for one in watcher.boxes.incidents}, reverse=True),
     }
+
+
+def _ring_row(ring: RingState) -> dict[str, Any]:
+    return {**asdict(ring), "since": datetime.fromtimestamp(ring.at, UTC).isoformat(timespec="seconds")}
 
 
 def _fullest(watchers: Sequence[LiveWatcher]) -> DumpDisk | None:

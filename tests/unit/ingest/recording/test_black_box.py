@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.layouts.black_box import OUTSIDE
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
-from ingest.recording.triggers import OUTSIDE, Triggers
+from ingest.recording.triggers import Triggers
 from tests import recordings
 from tests.pipeline import ingest_directly
 
