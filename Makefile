@@ -77,11 +77,12 @@ mutants: setup ## Break central modules on purpose, and count which breaks their
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
 
-incidents: setup ## Train with a black box: a planted NaN, kills, a store that hangs (needs make torch); KILLS=40 STEPS=300 HANG=300 SEED=1
+incidents: setup ## Train with a black box: a planted NaN, kills, a disk that hangs, one that is full (needs make torch); KILLS=40 STEPS=300 HANG=300 SEED=1
 	@$(BIN)/python -m tests.incidents nan --steps $(or $(STEPS),300) --seed $(or $(SEED),0)
 	@$(BIN)/python -m tests.incidents nan --steps $(or $(STEPS),300) --seed $(or $(SEED),0) --ranks 4
 	@$(BIN)/python -m tests.incidents kills --count $(or $(KILLS),40) --seed $(or $(SEED),0)
 	@$(BIN)/python -m tests.incidents hang --seconds $(or $(HANG),300)
+	@$(BIN)/python -m tests.incidents full
 
 pictures: setup ## Take the pictures of the page for the documentation again; ALL=DIRECTORY takes every view in every look
 	@$(BIN)/python -m tests.pictures $(ALL)

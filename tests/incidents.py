@@ -3,10 +3,12 @@
     python -m tests.incidents nan --ranks 4 --steps 300 --seed 1
     python -m tests.incidents kills --count 40
     python -m tests.incidents hang --seconds 300
+    python -m tests.incidents full
 
 `nan` plants a NaN in a random step of a random rank of gloo. `kills` ends processes with SIGKILL at random
-moments, also while they save. `hang` freezes the file system of the dump under a training (Linux, root).
-Prints what was expected beside what was found, and exits with 1 if anything differs. Needs PyTorch.
+moments, also while they save. `hang` freezes the file system of the dump under a training, and `full` fills
+it (Linux, root). Prints what was expected beside what was found, and exits with 1 if anything differs. Needs
+PyTorch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -39,7 +41,6 @@ from workers.host.resources import status_nbytes
 from workers.model import MIB
 
 BEFORE, AFTER = 8, 2
-_KEEP_NBYTES = 1024 * MIB
 _RANK = "import sys; from tests.incidents import train; train(*sys.argv[1:])"
 
 
@@ -76,9 +77,9 @@ def train(*arguments: str) -> None:
 
     Args:
         arguments: a directory for all ranks, and the dump; rank, ranks and steps; `rank:step` of a NaN, or
-            nothing; where the ring is, or nothing for memory; the width and the layers of the model.
+            nothing; where the ring is, or nothing for memory, and its MiB; width and layers of the model.
     """
-    directory, dump, rank, ranks, steps, planted, ring, width, layers = arguments
+    directory, dump, rank, ranks, steps, planted, ring, keep, width, layers = arguments
     torch = import_torch()
     distributed, at = torch.distributed, tuple(map(int, planted.split(":"))) if planted else None
     model, place, step = transformer(int(width), int(layers), 256)
@@ -96,7 +97,7 @@ def train(*arguments: str) -> None:
     place.register_forward_hook(plant)
     before_nbytes = status_nbytes("VmRSS")
     box = ingest.record(
-        called, dump, black_box=BEFORE, after=AFTER, keep=_KEEP_NBYTES, ring=ring or None, incidents=2
+        called, dump, black_box=BEFORE, after=AFTER, keep=int(keep) * MIB, ring=ring or None, incidents=2
     )
     with box:
         for now in range(int(steps)):  # noqa: B007  (the hook reads it)
@@ -139,7 +140,7 @@ def nan(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     chance, ranks, steps = random.Random(options.seed), options.ranks, options.steps
     at, rank = chance.randrange(BEFORE, steps - AFTER), chance.randrange(ranks)
     dump, store = directory / "dump", directory / "run.zarr"
-    model = options.width, options.layers
+    model = options.keep, options.width, options.layers
     processes = [
         _start(directory, dump, own, ranks, steps, f"{rank}:{at}", "", *model) for own in range(ranks)
     ]
@@ -179,8 +180,7 @@ def nan(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     ratio = written / promised
     yield Check("bytes on disk / of elements", "0.98 to 1.02", f"{ratio:.4f}", 0.98 <= ratio <= 1.02)
     grown = max(one["grown"] for one in told)
-    bound = _KEEP_NBYTES + 1088 * MIB
-    yield Check("MiB that a process grew by", f"at most {bound >> 20}", grown >> 20, grown <= bound)
+    yield _within_memory(grown, options)
     yield Check("problems that recorders told", [], [text for one in told for text in one["problems"]])
 
 
@@ -193,7 +193,8 @@ def kills(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
         below.mkdir()
         ring = "" if number % 4 == 0 else str(below / "ring")
         planted = f"0:{chance.randrange(3, 9)}" if number % 2 else ""
-        process = _start(below, below / "dump", 0, 1, 10_000, planted, ring, options.width, options.layers)
+        model = options.keep, options.width, options.layers
+        process = _start(below, below / "dump", 0, 1, 10_000, planted, ring, *model)
         recorded = below / "dump" / "recorded" / "rank_0"
         first = chance.randrange(9)
         while not (recorded / f"step_{first}").exists() and process.poll() is None:
@@ -250,29 +251,90 @@ def _after_kill(below: Path, *, ring: bool) -> dict[str, Any]:
     }
 
 
-def hang(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
-    """Freeze the file system of the dump while a process trains."""
-    with _file_system(directory, 4096 * MIB) as (mounted, frozen):
-        model = options.width, options.layers
+class Disturbed(NamedTuple):
+    """A training with a black box before, while and after something was wrong with the disk of its dump."""
+
+    before: list[float]
+    """How long each step took, in seconds."""
+    during: list[float]
+    steps: int
+    """How many ended, that were seen."""
+    told: dict[str, Any]
+    marks: dict[tuple[int, int], RecordedStep]
+    whole: bool
+    """Whether the store has each of these steps, and nothing in it is damaged."""
+
+
+def _disturbed(
+    directory: Path,
+    options: argparse.Namespace,
+    seconds: float,
+    nbytes: int,
+    wrong: Callable[[Path, Callable[[], Any]], AbstractContextManager[Any]],
+) -> Disturbed:
+    """Train 30 s, then for a while in the context that `wrong` makes of a file system, then 30 s."""
+    with _file_system(directory, nbytes) as (mounted, frozen):
+        model = options.keep, options.width, options.layers
         process = _start(directory, mounted / "dump", 0, 1, 1_000_000, "", "", *model)
         phases = [_train_for(process, 30)]
-        with frozen():
-            phases.append(_train_for(process, options.seconds))
+        with wrong(mounted, frozen):
+            phases.append(_train_for(process, seconds))
         phases.append(_train_for(process, 30))
         (directory / "end").touch()
         told = _told(process)
         _take(mounted / "dump", directory / "run.zarr")
-        steps = len(_marks(mounted / "dump"))
-    ended = [end for phase in phases for end in phase]
-    before, during, _ = ([b - a for a, b in itertools.pairwise(phase)] for phase in phases)
-    slower = median(during) / median(before)
-    yield Check("step while it hung / before, median", "at most 1.05", f"{slower:.3f}", slower <= 1.05)
-    yield Check("longest step while it hung, s", "at most 2", f"{max(during):.2f}", max(during) <= 2)
-    yield Check("steps in the dump", f"at least {len(ended)}", steps, steps >= len(ended))
-    grown, bound = told["grown"], _KEEP_NBYTES + 1088 * MIB
-    yield Check("MiB that it grew by", f"at most {bound >> 20}", grown >> 20, grown <= bound)
-    yield Check("tensors that were left out are counted", "some", told["left_out"], told["left_out"] > 0)
-    print(f"{len(during)} steps while it hung; told: {told}")
+        marks = _marks(mounted / "dump")
+    store = ingest.open_store(directory / "run.zarr")
+    whole = {(one.rank, one.step) for one in store.select() if one.status == "complete"} >= marks.keys()
+    before, during = ([b - a for a, b in itertools.pairwise(phase)] for phase in phases[:2])
+    steps = sum(map(len, phases))
+    return Disturbed(before, during, steps, told, marks, whole and not list(store.verify()))
+
+
+def hang(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
+    """Freeze the file system of the dump while a process trains."""
+    seen = _disturbed(directory, options, options.seconds, 4096 * MIB, lambda _, frozen: frozen())
+    yield from _unnoticed(seen, options)
+    yield Check("steps in the dump", f"at least {seen.steps}", len(seen.marks), len(seen.marks) >= seen.steps)
+    left_out = seen.told["left_out"]
+    yield Check("tensors that were left out are counted", "some", left_out, left_out > 0)
+
+
+def full(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
+    """Fill the disk of the dump while a process trains, and make room again."""
+
+    @contextmanager
+    def filled(mounted: Path, _: Any) -> Iterator[None]:
+        filler = mounted / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(1024)):
+                pass
+        yield
+        filler.unlink()
+
+    seen = _disturbed(directory, options, 30, 512 * MIB, filled)
+    yield from _unnoticed(seen, options)
+    lost = seen.steps - len(seen.marks)
+    yield Check("steps that were lost", "some", lost, lost > 0)
+    said = [text for mark in seen.marks.values() for text in mark.problems]
+    for who, texts in (("the recorder", seen.told["problems"]), ("a later step", said)):
+        numbers = {int(text.split()[0]) for text in texts if "No space left" in text}
+        yield Check(f"how many, by what {who} says", lost, max(numbers, default=0))
+
+
+def _unnoticed(seen: Disturbed, options: argparse.Namespace) -> Iterator[Check]:
+    slower = median(seen.during) / median(seen.before)
+    yield Check("step meanwhile / before, median", "at most 1.05", f"{slower:.3f}", slower <= 1.05)
+    yield Check("longest step, s", "at most 2", f"{max(seen.during):.2f}", max(seen.during) <= 2)
+    yield _within_memory(seen.told["grown"], options)
+    yield Check("the store has all finished steps, undamaged", "yes", "yes" if seen.whole else "no")
+    print(f"{len(seen.during)} steps meanwhile; told: {seen.told}")
+
+
+def _within_memory(grown: int, options: argparse.Namespace) -> Check:
+    """Compare what a process grew by with the ring, the queue and its margin."""
+    bound = options.keep + 1088
+    return Check("MiB that a process grew by", f"at most {bound}", grown >> 20, grown <= bound * MIB)
 
 
 def _train_for(process: subprocess.Popen[str], seconds: float) -> list[float]:
@@ -309,23 +371,27 @@ def _file_system(directory: Path, nbytes: int) -> Iterator[tuple[Path, Callable[
         subprocess.run(["umount", "--lazy", mounted], check=True)
 
 
+CAMPAIGNS = {"nan": nan, "kills": kills, "hang": hang, "full": full}
+
+
 def main() -> None:
     """Run the campaign that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.incidents", description=__doc__.splitlines()[0])
-    parser.add_argument("campaign", choices=["nan", "kills", "hang"])
+    parser.add_argument("campaign", choices=list(CAMPAIGNS))
     for name, default in {
         "ranks": 2,
         "steps": 300,
         "seed": 0,
         "count": 40,
         "seconds": 300,
+        "keep": 1024,
         "width": 256,
         "layers": 2,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dump-ingest-incidents-") as directory:
-        checks = list({"nan": nan, "kills": kills, "hang": hang}[options.campaign](Path(directory), options))
+        checks = list(CAMPAIGNS[options.campaign](Path(directory), options))
     wrong = 0
     for check in checks:
         holds = check.expected == check.found if check.holds is None else check.holds

