@@ -7,8 +7,10 @@ were recorded, so that errors do not add up over layers.
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, permutations
+from itertools import chain, islice, permutations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,9 +29,12 @@ from ingest.identities.operators import (
     softmax,
 )
 from ingest.identities.products import matrix_product
-from ingest.reader.operator_kinds import holders, is_container, is_output
+from ingest.reader.operator_kinds import CallKey, holders, is_container, is_output
 from ingest.reader.step_flow import BY_GRAPH, FlowCall, FlowOperand, StepFlow
 
+GRADIENT = "Gradient"
+#: The end of the name of a gradient of what a module gave, which may be a tuple.
+OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 #: How many calls without a recorded gradient are gone through for one tensor.
 _MOST = 64
 #: Elements that tell which variant of a function it is.
@@ -46,6 +51,42 @@ class Passed(NamedTuple):
 
     value: Array
     error: Array
+
+
+def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
+    """Return the gradients of what calls of modules gave, by the call and the number of the output.
+
+    A backward pass goes through the calls of a module from the last to the first. Between two passes, calls
+    or gradients of parameters are recorded; the passes come in the order of their calls.
+    """
+    calls: dict[str, list[tuple[CallKey, int]]] = defaultdict(list)
+    passes: dict[str, dict[int, list[FlowOperand]]] = defaultdict(lambda: defaultdict(list))
+    number = 0
+    for key, call in flow.calls.items():
+        if key.op_type == GRADIENT and OF_ACTIVATION.search(key.op_name):
+            passes[key.op_name][number] += call.outputs[:1]
+        elif key.op_type == GRADIENT:
+            number += 1
+        elif is_container(key.op_type) and not key.graph:
+            number += 1
+            for slot, end in enumerate(_ends(call)):
+                calls[f"{key.op_name}.output{end}"].append((key, slot))
+    return dict(chain(*(_paired(calls[name], [*each.values()]) for name, each in passes.items())))
+
+
+def _ends(call: FlowCall) -> list[str]:
+    """Return the ends of the names of the outputs of a call: numbers, if it has several."""
+    return [f".{slot}" for slot in range(len(call.outputs))] if len(call.outputs) > 1 else [""]
+
+
+def _paired(
+    calls: Sequence[tuple[CallKey, int]], passes: Sequence[Sequence[FlowOperand]]
+) -> Iterator[tuple[tuple[CallKey, int], FlowOperand]]:
+    """Yield calls of a module with their gradients, of one pass after another; nothing if one has none."""
+    if len(calls) == sum(map(len, passes)):
+        ordered = iter(calls)
+        for gradients in passes:
+            yield from zip(reversed([*islice(ordered, len(gradients))]), gradients, strict=True)
 
 
 class ActivationGradients:

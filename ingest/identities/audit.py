@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 
-from ingest.identities.activations import ActivationGradients
+from ingest.identities.activations import GRADIENT, OF_ACTIVATION, ActivationGradients, passed_back
 from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
-from ingest.identities.check import IdentityCheck, check
+from ingest.identities.check import IdentityCheck, check, failing, of_guess
 from ingest.identities.collectives import results
+from ingest.identities.containers import RESIDUAL, last_of_chain, parts_of, sums_of
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
-from ingest.identities.difference import DifferenceShape, shape_of_difference
-from ingest.identities.evidence import named_difference
-from ingest.identities.limits import UNWRITTEN, sum_error, unit_roundoff
-from ingest.identities.operators import DEFINITIONS, expectations, plain_name
+from ingest.identities.difference import shape_of_difference, shares_part
+from ingest.identities.limits import UNWRITTEN, unit_roundoff
+from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
 from ingest.identities.optimizer import MARKS, ParameterHistory, recorded_update
+from ingest.identities.shards import ShardCut, ShardPlace, gathered_for, shard_place
 from ingest.identities.updates import ParameterUpdate, judged
 from ingest.reader.operator_kinds import (
     CallKey,
@@ -44,9 +44,6 @@ from workers.arrays.dtypes import from_name
 COPY = "copy"
 #: Names of the parameters that a module of PyTorch computes with, in the order of its function.
 _PARAMETERS = ("weight", "bias")
-_GRADIENT = "Gradient"
-#: The end of the name of a gradient of what a module gave, which may be a tuple.
-_OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
 #: Elements of parameters whose history is kept: 176 bytes for each.
@@ -57,22 +54,18 @@ _SAMPLED_CALL = 1 << 24
 _HELD = 1 << 25
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
-#: What the data tell of gradients and parameters that may be a mistake of the whole step; see `RunPatterns`.
+#: What the data tell of gradients and parameters that may be a mistake of the whole step.
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
 #: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
 #: The graph of what the backward pass computes again, and what proves what is read there.
 RECOMPUTED = "recompute"
-#: Roundoff of the narrowest type in which activations are kept, and into how many parts ranks share one.
-_NARROWEST, _SHARES = 2.0**-2, 16
-#: What is the matter with what fails as a whole.
-OTHERWISE, WRONG_GROUP = "operator computes something else", "wrong group"
+#: Roundoff of the narrowest type in which activations are kept.
+_NARROWEST = 2.0**-2
 #: What proves that of a module which calls those in it one after another.
 SEQUENTIAL = "sequential"
-#: What proves the output of a module that adds up its input and what the modules in it gave.
-RESIDUAL = "sum of its parts"
-#: Parts of which such sums are looked for, addends of one, and elements that choose between sums.
-_PARTS, _ADDENDS, _SAMPLED = 6, 3, 64
+#: Parts of which such sums are looked for.
+_PARTS = 6
 REDUCED = ("mean over ranks", "sum over ranks")
 
 
@@ -100,6 +93,13 @@ class RankHistory:
     zero: frozenset[str] = frozenset()
     """Gradients that were dumped again after they were zero: which one was read is not known."""
     before: StepAudit | None = None
+    elsewhere: float = 0.0
+    """The sum of the squares of the gradients of shards that other ranks hold."""
+
+    def norm(self) -> float:
+        """Return the norm of all gradients."""
+        own = sum(np.sum(wide(each) ** 2) for each in self.gradients.values())
+        return float(np.sqrt(own + self.elsewhere))
 
     def forget(self) -> None:
         """Start over, because the next step does not follow the last one."""
@@ -118,12 +118,14 @@ class StepAudit:
         calls = self._flow.calls.items()
         self._parameters, self._gradients = (
             {key.op_name: call.outputs[0] for key, call in calls if key.op_type == kind and call.outputs}
-            for kind in ("Parameter", _GRADIENT)
+            for kind in ("Parameter", GRADIENT)
         )
         self._recomputing = {key.op_name for key in self._flow.calls if key.graph == RECOMPUTED}
         self._seen: set[object] = set()
         self._peers: Mapping[int, StepAudit] = {}
         self._arrays: dict[object, Array] = {}
+        self._cuts: dict[str, ShardCut] = {}
+        self._squares: dict[str, float] = {}
         self._held = 0
         self._added_to: dict[int, list[FlowOperand]] = defaultdict(list)
         """By the row of an addend, the outputs of modules that are sums with it."""
@@ -147,7 +149,7 @@ class StepAudit:
                 yield self._input(call, operand, before)
             if is_parameter(key.op_type):
                 continue
-            if key.op_type == _GRADIENT:
+            if key.op_type == GRADIENT:
                 yield from self._gradient(call, history)
             elif is_collective(key.op_type):
                 yield from self._collective(call, peers)
@@ -214,11 +216,11 @@ class StepAudit:
         if not difference:
             return _OPEN
         is_mixed = any(
-            _shares_part(peer.inputs_of(call.key._replace(graph="")), should, actual)
+            shares_part(peer.inputs_of(call.key._replace(graph="")), should, actual)
             for peer in self._peers.values()
             if peer is not self
         )
-        return _failing(difference, WRONG_GROUP if is_mixed else "")
+        return failing(difference, "wrong group" if is_mixed else "")
 
     def forward_inputs(self, key: CallKey) -> list[FlowOperand]:
         """Return what a module that the backward pass calls again read before: its first input, by call."""
@@ -271,14 +273,12 @@ class StepAudit:
             if not reason:
                 operands = operands or self._operands(call)
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
-                if name != plain_name(call.op_type):
-                    found = _of_guess(found)
-                if found.status == "fails" and writes_in_place(call.op_type):
-                    found = IdentityCheck("open", "written in place")
-                elif found.status == "fails" and not all(map(_is_written, operands.numbers)):
-                    found = IdentityCheck("open", "read NaN, or memory that was not written yet")
-                elif found.status != "holds" and self._is_stale(call, slot, history):
-                    found = IdentityCheck("open", STALE)
+                if name != plain_name(call.op_type) or name in PARTS:
+                    found = of_guess(found)
+                doubt = self._doubt(call, operands, history) if found.status == "fails" else ""
+                if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
+                    doubt = STALE
+                found = IdentityCheck("open", doubt) if doubt else found
                 reason = f"{name}: {found.told}" if found.status == "open" else name
             if found.status == "open" and self._is_copy(call, output):
                 reason, found = COPY, _HOLDS
@@ -287,6 +287,16 @@ class StepAudit:
                 found = self._passed_on(call, output) if is_chain else self._summed(call, output)
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
+
+    def _doubt(self, call: FlowCall, operands: CallOperands, history: RankHistory) -> str:
+        """Return why a call may have read something else than was recorded; "" if nothing tells so."""
+        if writes_in_place(call.op_type):
+            return "written in place"
+        if self._is_moved_by_hand(call, history):
+            return "parameters without gradients that move within steps"
+        return (
+            "" if all(map(_is_written, operands.numbers)) else "read NaN, or memory that was not written yet"
+        )
 
     def _as_written(self, operand: FlowOperand) -> IdentityCheck:
         """Hold an input against the output that the graph feeds into it, if other inputs have its bytes."""
@@ -308,7 +318,7 @@ class StepAudit:
         if not (self._is_readable(should) and self._is_readable(actual)):
             return _OPEN
         difference = shape_of_difference(self._read(should), self._read(actual))
-        return _failing(difference) if difference else _OPEN
+        return failing(difference) if difference else _OPEN
 
     def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
         """Return whether an output follows from the last parameters, and a replica's from the new ones."""
@@ -316,12 +326,15 @@ class StepAudit:
         last = {
             self._parameters[name].row: known.before
             for name in names
-            if name in self._parameters and (known := history.parameters.get(name)) is not None
+            if name in self._parameters
+            and self.shard_place(name) is None
+            and (known := history.parameters.get(name)) is not None
         }
         replicas = [
             peer
             for peer in self._peers.values()
-            if peer is not self and all(map(peer.holds_parameter, names, map(self.parameter_content, names)))
+            if peer is not self
+            and [*map(peer.parameter_content, names)] == [*map(self.parameter_content, names)]
         ]
         if not last or not replicas or not is_container(call.op_type):
             return False
@@ -335,6 +348,15 @@ class StepAudit:
 
         follows = any(self._follows(call, slot, reader(rows)) for rows in (*([row] for row in last), last))
         return follows and any(peer.follows(call.key, slot) for peer in replicas)
+
+    def _is_moved_by_hand(self, call: FlowCall, history: RankHistory) -> bool:
+        """Return whether its module has parameters that change without gradients, as averages do."""
+        names = {f"{call.key.op_name}.{each}" for each in _PARAMETERS} & self._parameters.keys()
+        before = history.before
+        return any(
+            before is None or before.parameter_content(name) != self.parameter_content(name)
+            for name in (names - self._gradients.keys() if self._gradients else ())
+        )
 
     def is_proved(self, row: int, peers: Mapping[int, StepAudit]) -> bool | None:
         """Return whether an output or gradient follows from this step; None if that cannot be asked.
@@ -352,13 +374,9 @@ class StepAudit:
             if not all(self._is_readable(each) and _is_written(self._read(each)) for each in read):
                 return None
             known = RankHistory()
-            made = self._gradient(call, known) if key.op_type == _GRADIENT else self._outputs(call, known)
+            made = self._gradient(call, known) if key.op_type == GRADIENT else self._outputs(call, known)
             return any(each.row == row and each.outcome.status == "holds" for each in made)
         return None
-
-    def holds_parameter(self, name: str, content: object) -> bool:
-        """Return whether a parameter has these values here, too."""
-        return self.parameter_content(name) == content
 
     def follows(self, key: CallKey, slot: int) -> bool:
         """Return whether an output of a call follows from what it read."""
@@ -389,36 +407,15 @@ class StepAudit:
 
         Which sum it is, the data tell.
         """
-        parts = self._parts_of(call, output)
+        parts = [each for each in parts_of(self._flow, call, output) if self._is_readable(each)]
         if not 2 <= len(parts) <= _PARTS:
             return _OPEN
         actual, chosen = self._read(output), list[Sequence[int]]()
-        found = _of_guess(check(actual, _sums_of([wide(self._read(each)) for each in parts], actual, chosen)))
+        found = of_guess(check(actual, sums_of([wide(self._read(each)) for each in parts], actual, chosen)))
         for number in chosen[-1] if found.status == "holds" else ():
             row, passing = parts[number].row, self._flow.producer(parts[number].row)
             self._added_to[passing.source if is_input(parts[number].io) and passing else row].append(output)
         return found
-
-    def _parts_of(self, call: FlowCall, output: FlowOperand) -> list[FlowOperand]:
-        """Return what may add up to an output: the input of its module, and what modules in it gave."""
-        given = [*call.inputs, *(each for other in self._calls_in(call) for each in other.outputs)]
-        return [
-            each
-            for each in {each.content: each for each in given}.values()
-            if each.shape == output.shape and each.content != output.content and self._is_readable(each)
-        ]
-
-    def _calls_in(self, call: FlowCall) -> list[FlowCall]:
-        """Return the calls that a module made of the modules in it, in order."""
-        within = [
-            other
-            for other in self._flow.calls.values()
-            if call.key.op_name in holders(other.key.op_name)
-            and (other.key.graph, other.key.occurrence) == (call.key.graph, call.key.occurrence)
-            and is_container(other.op_type)
-        ]
-        names = {other.key.op_name for other in within}
-        return [other for other in within if names.isdisjoint(holders(other.key.op_name))]
 
     def _passed_on(self, call: FlowCall, output: FlowOperand) -> IdentityCheck:
         """Hold what a sequence of modules returned against what the last of them gave.
@@ -426,25 +423,14 @@ class StepAudit:
         Its calls are known by what they read: the first what the sequence read, each other what the one
         before gave.
         """
-        last = self._last_of_chain(call)
+        last = last_of_chain(self._flow, call)
         if last is None or last.shape != output.shape or not self._is_readable(last):
             return _OPEN
         should, actual = self._read(last), self._read(output)
         if should.dtype != actual.dtype:
             return _OPEN
         difference = shape_of_difference(should, actual)
-        return _failing(difference) if difference else _HOLDS
-
-    def _last_of_chain(self, call: FlowCall) -> FlowOperand | None:
-        """Return what the last call in a sequence of modules gave; None if they are not one after another."""
-        calls = self._calls_in(call)
-        if not calls or not all(len(each.outputs) == 1 and each.inputs for each in (call, *calls)):
-            return None
-        passed = [call.inputs[0], *(each.outputs[0] for each in calls)]
-        is_chain = all(
-            given.content == each.inputs[0].content for given, each in zip(passed, calls, strict=False)
-        )
-        return passed[-1] if is_chain else None
+        return failing(difference) if difference else _HOLDS
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -506,12 +492,13 @@ class StepAudit:
 
     def _gradient_of_output(self, module: CallKey) -> FlowOperand | None:
         """Return the gradient of what a call of a module gave; None if it cannot be read."""
-        call = self._flow.calls.get(
-            CallKey(module.net, module.graph, _GRADIENT, f"{module.op_name}.output", module.occurrence)
-        )
-        if call is None or not call.outputs:
-            return None
-        return call.outputs[0] if self._is_readable(call.outputs[0]) else None
+        found = self._passed_back.get((module, 0))
+        is_known = found is not None and found.shape == self._flow.calls[module].outputs[0].shape
+        return found if found is not None and is_known and self._is_readable(found) else None
+
+    @cached_property
+    def _passed_back(self) -> dict[tuple[CallKey, int], FlowOperand]:
+        return passed_back(self._flow)
 
     def _gradient(self, call: FlowCall, history: RankHistory) -> Iterator[CheckedTensor]:
         name = call.key.op_name
@@ -524,12 +511,13 @@ class StepAudit:
                 yield CheckedTensor(output.row, "only statistics, or not numbers", _OPEN)
                 continue
             actual = self._read(output)
-            if _OF_ACTIVATION.search(name):
+            if OF_ACTIVATION.search(name):
                 yield CheckedTensor(output.row, *self._of_activation(call, actual))
                 continue
-            own = self.local_gradient(name, output.shape)
+            cut = self._cut_of(name)
+            own = [*self._shards_of(cut, self.local_gradient(name, cut.shape if cut else output.shape))]
             earlier = history.gradients.get(name)
-            reduced = [*self._of_ranks(name, output.shape)]
+            reduced = [*self._shards_of(cut, self._of_ranks(name, cut, output.shape))]
             made = chain(
                 reduced,
                 own,
@@ -554,19 +542,17 @@ class StepAudit:
 
     def _of_activation(self, call: FlowCall, actual: Array) -> tuple[str, IdentityCheck]:
         """Check the gradient of what a module gave against what its readers passed back."""
-        given = self._given.get((call.key.op_name, call.key.occurrence))
+        given = self._given.get(call.outputs[0].row)
         made = iter(()) if given is None else self._activations.expectations(given, actual)
-        found = _of_guess(check(actual, ((each, False) for each in made)))
+        found = of_guess(check(actual, ((each, False) for each in made)))
         return ("gradient" if found.status != "open" else "gradient of an activation"), found
 
     @cached_property
-    def _given(self) -> dict[tuple[str, int], FlowOperand]:
-        """What modules gave, by the names of their gradients and the number of the call."""
+    def _given(self) -> dict[int, FlowOperand]:
+        """What modules gave, by the row of its gradient."""
         return {
-            (f"{key.op_name}.output" + (f".{slot}" if len(call.outputs) > 1 else ""), key.occurrence): output
-            for key, call in self._flow.calls.items()
-            if is_container(key.op_type)
-            for slot, output in enumerate(call.outputs)
+            gradient.row: self._flow.calls[key].outputs[slot]
+            for (key, slot), gradient in self._passed_back.items()
         }
 
     @cached_property
@@ -591,14 +577,22 @@ class StepAudit:
 
     def _is_replica(self, name: str) -> bool:
         """Return whether all ranks hold the same values of a parameter."""
-        contents = {peer.parameter_content(name) for peer in self._peers.values()}
+        contents = {peer.parameter_content(name) for peer in self._holding(name)}
         return len(contents) == 1 and None not in contents
 
-    def _of_ranks(self, name: str, shape: tuple[int, ...]) -> Iterator[Expectation]:
-        """Yield the mean and the sum over the ranks."""
-        if not 2 <= len(self._peers) <= _RANKS:
+    @staticmethod
+    def _shards_of(cut: ShardCut | None, made: Iterable[Expectation]) -> Iterator[Expectation]:
+        """Yield what this rank holds of gradients of parameters that were gathered."""
+        for each in made:
+            error = np.broadcast_to(np.asarray(each.error), each.value.shape)
+            yield each._replace(value=each.value[cut.own], error=error[cut.own]) if cut else each
+
+    def _of_ranks(self, name: str, cut: ShardCut | None, shape: tuple[int, ...]) -> Iterator[Expectation]:
+        """Yield the mean and the sum over the ranks that compute with the same parameter."""
+        peers = self._holding(name, cut.along if cut else ())
+        if not 2 <= len(peers) <= _RANKS:
             return
-        parts = [peer.local_gradient(name, shape) for peer in self._peers.values()]
+        parts = [peer.local_gradient(name, cut.shape if cut else shape) for peer in peers]
         for each in zip(*parts, strict=False):
             for divisor, told in ((len(parts), "mean over ranks"), (1, "sum over ranks")):
                 yield added(each, 0.0, divisor)._replace(told=told)
@@ -615,7 +609,7 @@ class StepAudit:
     def _updates(self, history: RankHistory, names: Mapping[int, str]) -> Iterator[CheckedTensor]:
         """Check the parameters, with `names` by row, against what the optimizer makes of the last ones."""
         with np.errstate(all="ignore"):
-            norm = float(np.sqrt(sum(np.sum(wide(each) ** 2) for each in history.gradients.values())))
+            norm = history.norm()
         updates = []
         for name, operand in self._parameters.items():
             row, known, gradient = operand.row, history.parameters.get(name), history.gradients.get(name)
@@ -635,13 +629,10 @@ class StepAudit:
 
     def _remember(self, history: RankHistory, number: int | None) -> None:
         history.step, history.before, history.zero = number, self, self._zero_before()
-        peers = [*self._peers.values()]
         # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
-        apart = {
-            name
-            for name in self._gradients
-            if self._is_replica(name) and len({peer.gradient_content(name) for peer in peers}) > 1
-        }
+        replicas = {name: self._holding(name) for name in filter(self._is_replica, self._gradients)}
+        apart = {name: theirs for name, theirs in replicas.items() if _part(name, theirs)}
+        history.elsewhere = self._squares_elsewhere()
         self._peers = {}
         self._arrays.clear()
         self._held = 0
@@ -651,26 +642,44 @@ class StepAudit:
         history.gradients = {
             name: self._read(each)
             for name, each in self._gradients.items()
-            if not _OF_ACTIVATION.search(name) and self._is_readable(each)
+            if not OF_ACTIVATION.search(name) and self._is_readable(each)
         }
-        self._keep(history, apart, peers)
+        self._keep(history, apart)
+
+    def _squares_elsewhere(self) -> float:
+        """Return the sum of the squares of the gradients of the shards that this rank does not hold."""
+        total = 0.0
+        for name, own in self._places.items():
+            others = {
+                place.kept(): peer for peer in self._peers.values() if (place := peer.shard_place(name))
+            }
+            total += sum(peer.squares_of(name) for place, peer in others.items() if place != own.kept())
+        return total
+
+    def squares_of(self, name: str) -> float:
+        """Return the sum of the squares of the gradient of a parameter; 0 if it cannot be read."""
+        if name not in self._squares:
+            known = self.gradient_of(name)
+            with np.errstate(all="ignore"):
+                self._squares[name] = 0.0 if known is None else float(np.sum(known**2))
+        return self._squares[name]
 
     def _zero_before(self) -> frozenset[str]:
         """Return the gradients that were zero before they were dumped again."""
-        calls = [call for key, call in self._flow.calls.items() if key.op_type == _GRADIENT and call.outputs]
+        calls = [call for key, call in self._flow.calls.items() if key.op_type == GRADIENT and call.outputs]
         again = [call for call in calls if call.outputs[0] != self._gradients[call.key.op_name]]
         known = ((call, Tensor(self._step, call.outputs[0].row).statistics) for call in again)
         return frozenset(call.key.op_name for call, own in known if own.min == own.max == 0)
 
-    def _keep(self, history: RankHistory, apart: set[str], peers: Sequence[StepAudit]) -> None:
+    def _keep(self, history: RankHistory, apart: Mapping[str, Sequence[StepAudit]]) -> None:
         """Keep the mean of the gradients that ranks do not share, and the values that updates begin with."""
-        history.unshared |= apart
-        for name in apart & history.gradients.keys():
-            theirs = [peer.gradient_of(name) for peer in peers[:_RANKS]]
+        history.unshared |= apart.keys()
+        for name in apart.keys() & history.gradients.keys():
+            theirs = [peer.gradient_of(name) for peer in apart[name][:_RANKS]]
             known = [each for each in theirs if each is not None]
-            history.gradients[name] = np.mean(known, axis=0)
-            if len(known) < len(peers):
-                del history.gradients[name]
+            del history.gradients[name]
+            if len(known) == len(apart[name]) and len({each.shape for each in known}) == 1:
+                history.gradients[name] = np.mean(known, axis=0)
         for name, operand in self._parameters.items():
             if name not in history.gradients:
                 history.parameters.pop(name, None)
@@ -685,15 +694,61 @@ class StepAudit:
         """Read what a call read and wrote, with the parameters of its module, as far as they were dumped."""
         read = read or self._read
         named = {each.io.rpartition(".")[2]: read(each) for each in call.inputs if "." in each.io}
+        outputs = [read(each) for each in call.outputs]
         for name in _PARAMETERS if is_container(call.op_type) else ():
             parameter = self._parameters.get(f"{call.key.op_name}.{name}")
             if parameter is not None and self._is_readable(parameter):
-                named[name] = read(parameter)
+                whole = self._gathered(f"{call.key.op_name}.{name}", call)
+                named[name] = read(parameter) if whole is None else _narrowed(whole[0], outputs)
         return CallOperands(
             [*map(read, call.positional), *(named[each] for each in _PARAMETERS if each in named)],
             named,
-            [read(each) for each in call.outputs],
+            outputs,
         )
+
+    def shard_place(self, name: str) -> ShardPlace | None:
+        """Return where the shard of a parameter lies that this rank holds; None if it holds all of it."""
+        return self._places.get(name)
+
+    @cached_property
+    def _places(self) -> dict[str, ShardPlace]:
+        told = ((name, Tensor(self._step, each.row).attributes) for name, each in self._parameters.items())
+        return {name: place for name, known in told if (place := shard_place(known)) is not None}
+
+    def shard(self, name: str) -> Array | None:
+        """Return what this rank holds of a parameter; None if it cannot be read."""
+        known = self._parameters.get(name)
+        return self._read(known) if known is not None and self._is_readable(known) else None
+
+    def _holding(self, name: str, along: Sequence[int] = ()) -> list[StepAudit]:
+        """Return the ranks that have the same of a parameter after it was gathered along some dimensions."""
+        own, peers = self.shard_place(name), [*self._peers.values()]
+        if own is None:
+            return peers
+        places = ((peer, peer.shard_place(name)) for peer in peers)
+        return [peer for peer, place in places if place and place.kept(along) == own.kept(along)]
+
+    def _gathered(self, name: str, call: FlowCall) -> tuple[Array, ShardCut] | None:
+        """Return a parameter as a call has it that gathers the shards; None if it has that of its rank."""
+        own = self.shard_place(name)
+        if own is None or not (call.inputs and call.outputs):
+            return None
+        held = ((peer.shard_place(name), peer.shard(name)) for peer in self._peers.values())
+        shards = {place: value for place, value in held if place and value is not None}
+        shapes = call.inputs[0].shape, call.outputs[0].shape
+        found = gathered_for(self._kind(call), name, own, shards, shapes)
+        if found is not None:
+            self._cuts[name] = found[1]
+        return found
+
+    def _cut_of(self, name: str) -> ShardCut | None:
+        """Return how a parameter is gathered before its module computes; None if it is not."""
+        module = name.rpartition(".")[0]
+        calls = (call for key, call in self._flow.calls.items() if key.op_name == module)
+        if name in self._places and name not in self._cuts:
+            for first in islice(filter(lambda call: is_container(call.op_type), calls), 1):
+                self._gathered(name, first)
+        return self._cuts.get(name)
 
     def _read(self, operand: FlowOperand) -> Array:
         """Read a tensor; those that were read last are kept, because several calls ask for them."""
@@ -706,6 +761,17 @@ class StepAudit:
         while self._held > _HELD and len(self._arrays) > 1:
             self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
         return found
+
+
+def _part(name: str, replicas: Sequence[StepAudit]) -> bool:
+    return len({each.gradient_content(name) for each in replicas}) > 1
+
+
+def _narrowed(whole: Array, outputs: Sequence[Array]) -> Array:
+    """Return a parameter that was gathered in the type of what its module gives, if that is narrower."""
+    given = outputs[0].dtype if outputs else whole.dtype
+    is_narrower = 0 < unit_roundoff(whole.dtype) < unit_roundoff(given)
+    return whole.astype(given) if is_narrower else whole
 
 
 def _of_unshared(found: IdentityCheck) -> IdentityCheck:
@@ -725,54 +791,6 @@ def _of_gradient(found: IdentityCheck) -> IdentityCheck:
         return IdentityCheck("open", "other terms are added")
     of_ranks = found.told in REDUCED
     return IdentityCheck("open", "a summand differs, of which rank is not known") if of_ranks else found
-
-
-def _of_guess(found: IdentityCheck) -> IdentityCheck:
-    """Return a check of what a module is guessed to do, which fails by one element only.
-
-    Rows may be set to zero because they are padding, or were dumped while a reduction was under way.
-    """
-    is_element = found.difference is not None and found.difference.where == "element"
-    return found if found.status != "fails" or is_element else IdentityCheck("open", "holds for most of it")
-
-
-def _failing(difference: DifferenceShape, cause: str = "") -> IdentityCheck:
-    """Return the check of what should be bit for bit the same."""
-    return IdentityCheck("fails", "", np.inf, difference, cause or named_difference(difference) or OTHERWISE)
-
-
-def _shares_part(theirs: Sequence[Array], should: Array, actual: Array) -> bool:
-    """Return whether a part along the last axis that is not what it should be is a part of another input."""
-    other = theirs[0] if theirs else should
-    if other.shape != should.shape or not should.ndim or np.array_equal(other, should):
-        return False
-    counts = [count for count in range(2, _SHARES + 1) if not should.shape[-1] % count]
-    cut = ([np.split(each, count, -1) for each in (actual, should, other)] for count in counts)
-    return any(_is_mixed(*parts) for parts in cut)
-
-
-def _is_mixed(actual: Sequence[Array], should: Sequence[Array], other: Sequence[Array]) -> bool:
-    """Return whether a part that is not what it should be is one of another tensor."""
-    wrong = [part for part, own in zip(actual, should, strict=True) if not np.array_equal(part, own)]
-    return any(np.array_equal(part, one) for part in wrong for one in other)
-
-
-def _sums_of(
-    parts: Sequence[Array], actual: Array, tried: list[Sequence[int]]
-) -> Iterator[tuple[Expectation, bool]]:
-    """Yield the sums of few parts that most elements of a sample are; `tried` gets their numbers."""
-    unit = max(unit_roundoff(actual.dtype), unit_roundoff(np.dtype(np.float32)))
-    step = max(1, actual.size // _SAMPLED)
-    shown = wide(actual).reshape(-1)[::step]
-    for count in range(2, _ADDENDS + 1):
-        for numbers in combinations(range(len(parts)), count):
-            chosen = [parts[number] for number in numbers]
-            sampled = np.array([each.reshape(-1)[::step] for each in chosen])
-            error = sum_error(count, unit) * np.abs(sampled).sum(0)
-            if np.mean(np.abs(sampled.sum(0) - shown) <= 2 * error) * 4 >= 3:
-                tried.append(numbers)
-                size = np.abs(np.array(chosen)).sum(0)
-                yield Expectation(np.sum(chosen, axis=0), sum_error(count, unit) * size, RESIDUAL), False
 
 
 def _is_written(array: Array) -> bool:

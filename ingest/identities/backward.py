@@ -65,6 +65,8 @@ def _as_narrow_as(gradient: Array, x: Array) -> Array:
 def _scales_of_norm(normal: NormalisedRows, columns: Array, error_of_sum: float) -> Iterator[Expectation]:
     for eps in EPS:
         value, error = normal.normalised(eps)
+        if value.shape != columns.shape:  # of another call
+            return
         size = np.abs(columns) * (np.abs(value) * error_of_sum + error)
         yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
 

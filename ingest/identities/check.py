@@ -26,6 +26,8 @@ _VARIED = 16
 _SAMPLE = 256
 #: Places that a fault has. Elements that differ here and there are those for which an approximation is worse.
 _FAULTS = ("element", "row", "rows", "block")
+#: What is the matter with what fails as a whole.
+OTHERWISE = "operator computes something else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +198,17 @@ def _largest(array: Array) -> float:
         return float("inf")
     kind = np.finfo if array.dtype.kind == "f" else ml_dtypes.finfo
     return float(kind(array.dtype).max)
+
+
+def of_guess(found: IdentityCheck) -> IdentityCheck:
+    """Return a check of what a module is guessed to do, which fails by one element only.
+
+    Rows may be set to zero because they are padding, or were dumped while a reduction was under way.
+    """
+    is_element = found.difference is not None and found.difference.where == "element"
+    return found if found.status != "fails" or is_element else IdentityCheck("open", "holds for most of it")
+
+
+def failing(difference: DifferenceShape, cause: str = "") -> IdentityCheck:
+    """Return the check of what should be bit for bit the same."""
+    return IdentityCheck("fails", "", np.inf, difference, cause or named_difference(difference) or OTHERWISE)

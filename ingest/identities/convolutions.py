@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
-from typing import Any, NamedTuple
+from itertools import chain, product
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from ingest.identities.products import DIRECT
 _STRIDES, _DILATIONS = (1, 2, 3, 4), (1, 2, 4)
 #: The most ways that are tried for one call.
 _MOST = 24
+#: What may be around what a convolution reads, but zeros; by the names of `np.pad`.
+_Padding: TypeAlias = Literal["constant", "reflect", "wrap", "edge"]
+_ZEROS: tuple[_Padding, ...] = ("constant",)
+_PADDINGS: tuple[_Padding, ...] = ("reflect", "wrap", "edge")
 
 
 def _last(axes: Iterable[slice | int]) -> Any:
@@ -65,12 +69,14 @@ class _Way(NamedTuple):
             for length, size in zip(short, kernel, strict=True)
         ]
 
-    def padded(self, long: Array, short: Sequence[int], kernel: Sequence[int]) -> Array:
+    def padded(
+        self, long: Array, short: Sequence[int], kernel: Sequence[int], mode: _Padding = "constant"
+    ) -> Array:
         """Return the longer side with padding, and without what no place of the kernel meets."""
         reach, axes = self.reach(short, kernel), long.shape[long.ndim - len(short) :]
         high = [max(need - low - own, 0) for need, low, own in zip(reach, self.low, axes, strict=True)]
         around = [(0, 0)] * (long.ndim - len(short)) + list(zip(self.low, high, strict=True))
-        return np.asarray(np.pad(long, around)[_last(slice(0, need) for need in reach)])
+        return np.asarray(np.pad(long, around, mode)[_last(slice(0, need) for need in reach)])
 
 
 def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> list[_Way]:
@@ -145,8 +151,11 @@ def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
         return
     axes, kernel = out.shape[2:], known.weights.shape[3:]
     addends = known.weights[0, 0].size + 1
-    for way in _ways(known.columns.shape[3:], axes, kernel):
-        long = way.padded(known.columns, axes, kernel)
+    ways = _ways(known.columns.shape[3:], axes, kernel)
+    is_longer = all(2 * one < other for one, other in zip(kernel, known.columns.shape[3:], strict=True))
+    around = [way for way in ways if any(way.low) and is_longer]
+    for way, mode in chain(product(ways, _ZEROS), product(around, _PADDINGS)):
+        long = way.padded(known.columns, axes, kernel, mode)
         value, size = (
             sum(
                 (_multiplied(w[_last(place)], part) for part, place in way.parts(x, axes, kernel)),

@@ -28,6 +28,11 @@ class CallOperands:
         return [each for each in self.inputs if each.dtype.kind != "b"]
 
     @property
+    def operands(self) -> list[Array]:
+        """The inputs that arithmetic is done with: numbers, and masks, whose elements count as 0 and 1."""
+        return [each for each in self.inputs if each.dtype.kind != "b" or each.ndim]
+
+    @property
     def tensors(self) -> list[Array]:
         """Those of them that have axes."""
         return [each for each in self.numbers if each.ndim]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -44,6 +44,8 @@ _FEW = 0.25
 _PART = 0.75
 #: Rows whose order is looked at, along each axis.
 _ROWS = 1 << 16
+#: Into how many parts along its last axis a tensor may be cut that ranks share.
+_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +233,19 @@ def _shift(a: list[bytes], b: list[bytes]) -> int | None:
     if steps and abs(steps) * 2 <= len(a) and cyclic >= len(a) - abs(steps):
         return steps
     return 0 if Counter(a) == Counter(b) else None
+
+
+def shares_part(theirs: Sequence[Array], should: Array, actual: Array) -> bool:
+    """Return whether a part along the last axis that is not what it should be is a part of another input."""
+    other = theirs[0] if theirs else should
+    if other.shape != should.shape or not should.ndim or np.array_equal(other, should):
+        return False
+    counts = [count for count in range(2, _PARTS + 1) if not should.shape[-1] % count]
+    cut = ([np.split(each, count, -1) for each in (actual, should, other)] for count in counts)
+    return any(_is_mixed(*parts) for parts in cut)
+
+
+def _is_mixed(actual: Sequence[Array], should: Sequence[Array], other: Sequence[Array]) -> bool:
+    """Return whether a part that is not what it should be is one of another tensor."""
+    wrong = [part for part, own in zip(actual, should, strict=True) if not np.array_equal(part, own)]
+    return any(np.array_equal(part, one) for part in wrong for one in other)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, permutations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.polynomial.hermite import hermval
@@ -67,7 +67,7 @@ def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Arr
 
     def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
         out = call.outputs[slot]
-        given = call.numbers[:2]
+        given = call.operands[:2]
         operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
         if len(operands) < len(given):
             return
@@ -103,14 +103,17 @@ def _linear(of_a: int, of_b: int) -> Definition:
     """
 
     def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        out, given = call.outputs[slot], call.numbers[:2]
+        out, given = call.outputs[slot], call.operands[:2]
         operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
         if not operands or len(operands) < len(given):
             return
         shown, a = wide(out), operands[0]
         if len(operands) == 1:
-            scalar = _most_show((shown - of_a * a) * of_b, a)
-            if scalar is not None:
+            scalars = (shown - of_a * a) * of_b
+            of_most = _most_show(scalars, a)
+            # Of the element that rounding hides the least: most may hide a small one, such as eps.
+            clearest = scalars.flat[np.argmin(np.abs(a) + np.abs(shown))] if of_most is not None else 0.0
+            for scalar in () if of_most is None else (of_most, float(clearest)):
                 value = of_a * a + of_b * scalar
                 error = 4 * unit_roundoff(out.dtype) * np.maximum(np.abs(value), np.abs(shown))
                 yield Expectation(value, error, f"scalar = {scalar:.6g}")
@@ -313,6 +316,21 @@ def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
         )
         if (begins and is_telling) or np.array_equal(piece, out):
             yield Expectation(piece, None, f"{chosen.start}:{chosen.stop} of axis {len(place) - 1}")
+
+
+def _chosen(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Yield the elements that an index or mask chooses, along each axis; without one, `_part`."""
+    indices = [each for each in call.inputs[1:] if each.ndim and each.dtype.kind in "iub"]
+    if not indices:
+        yield from _part(call, slot, unit)
+    for axis in range(call.inputs[0].ndim) if len(indices) == 1 else ():
+        try:
+            place: Any = (*[slice(None)] * axis, indices[0])
+            value = call.inputs[0][place]
+        except IndexError:  # of another axis
+            continue
+        if value.shape == call.outputs[slot].shape:
+            yield Expectation(value, None, f"axis = {axis}")
 
 
 def _is_telling(x: Array, size: int) -> bool:
@@ -591,6 +609,8 @@ def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
     return {name: definition for names, definition in entries.items() for name in names.split()}
 
 
+#: Operators of which the data must show what they take: which part it is, is a guess.
+PARTS = frozenset(["slice", "chunk", "split", "narrow", "select", "stridedslice", "unbind", "getitem"])
 #: By `plain_name`.
 PRODUCTS: dict[str, Definition] = by_name(
     {
@@ -634,7 +654,8 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "reshape view flatten unflatten squeeze unsqueeze contiguous clone detach identity expanddims"
         " expand broadcastto to expandas requiresgrad": _same,
         "transpose permute t swapaxes movedim": _permuted,
-        "getitem slice chunk split narrow select stridedslice unbind": _part,
+        "slice chunk split narrow select stridedslice unbind": _part,
+        "getitem": _chosen,
         "cat concat stack": _joined,
         "repeatinterleave tile repeat": _repeated,
         "cast half float bfloat16 type": _cast,

@@ -44,6 +44,10 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(shards: Path, tmp_pat
     }
     origin = ingest.origin(store)
     assert (origin.op_type, origin.op_name, origin.rank, origin.step) == ("Module.Root", "0", 1, 1)
+    audit = ingest.audit(store)
+    proved = {share.kind: share.tensors for share in audit.coverage if share.is_proved}
+    assert not audit.failures
+    assert proved["linear"] == 2 * 2 * 3
 
 
 def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:

@@ -28,6 +28,16 @@ def convolutions(kind: str) -> Iterator[tuple[Any, tuple[int, ...]]]:
             yield made, (2, 4, *rng.integers(7, 10, axes).tolist())
 
 
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
+def test_what_is_padded_by_other_elements_holds(mode: str) -> None:
+    torch.manual_seed(0)
+    for axes, padding in ((1, "same"), (2, 1), (3, 1)):
+        module = getattr(torch.nn, f"Conv{axes}d")(4, 8, 3, padding=padding, padding_mode=mode)
+        x = torch.randn(2, 4, *[8] * axes)
+        given = [x.numpy(), module.weight.detach().numpy(), module.bias.detach().numpy()]
+        assert checked(f"conv{axes}d", given, module(x).detach().numpy()).status == "holds"
+
+
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 def test_convolutions_and_the_gradients_of_their_kernels_hold(kind: str) -> None:
     torch.manual_seed(0)

@@ -136,6 +136,18 @@ def test_attributes_are_told() -> None:
     assert checked("Functional.gelu", [x], tanh.astype(np.float32)).told == "tanh"
 
 
+def test_masks_indices_and_small_scalars_are_operands() -> None:
+    """A mask counts as 0 and 1, an index chooses, and eps is known from the element that shows it."""
+    x = normal(6, 8)
+    mask = np.arange(6) < 5
+    assert checked("mul", [x, mask[:, None]], x * mask[:, None]).status == "holds"
+    chosen = np.array([0, 1, 2, 3, 5])
+    for made in (chosen, mask):
+        assert checked("getitem", [x, made], x[made]).told == "axis = 0"
+    near = np.float32(1) - np.append(np.linspace(0.2, 0.9, 20), 1.0).astype(np.float32)
+    assert checked("add", [near], near + np.float32(1e-10)).status == "holds"
+
+
 def test_nan_and_overflow_follow_from_what_was_read() -> None:
     x = normal(16, 24, dtype=np.float16)
     x[3, 4] = np.nan

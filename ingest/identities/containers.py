@@ -1,0 +1,71 @@
+"""What modules that hold others give: what the last of these gave, or sums of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from ingest.identities.definition import Array, Expectation, wide
+from ingest.identities.limits import sum_error, unit_roundoff
+from ingest.reader.operator_kinds import holders, is_container
+from ingest.reader.step_flow import FlowCall, FlowOperand, StepFlow
+
+#: What proves the output of a module that adds up its input and what the modules in it gave.
+RESIDUAL = "sum of its parts"
+#: Addends of a sum, and elements that choose between sums.
+_ADDENDS, _SAMPLED = 3, 64
+
+
+def calls_in(flow: StepFlow, call: FlowCall) -> list[FlowCall]:
+    """Return the calls that a module made of the modules in it, in order."""
+    within = [
+        other
+        for other in flow.calls.values()
+        if call.key.op_name in holders(other.key.op_name)
+        and (other.key.graph, other.key.occurrence) == (call.key.graph, call.key.occurrence)
+        and is_container(other.op_type)
+    ]
+    names = {other.key.op_name for other in within}
+    return [other for other in within if names.isdisjoint(holders(other.key.op_name))]
+
+
+def parts_of(flow: StepFlow, call: FlowCall, output: FlowOperand) -> list[FlowOperand]:
+    """Return what may add up to an output: the input of its module, and what modules in it gave."""
+    given = [*call.inputs, *(each for other in calls_in(flow, call) for each in other.outputs)]
+    return [
+        each
+        for each in {each.content: each for each in given}.values()
+        if each.shape == output.shape and each.content != output.content
+    ]
+
+
+def last_of_chain(flow: StepFlow, call: FlowCall) -> FlowOperand | None:
+    """Return what the last call in a sequence of modules gave; None if they are not one after another."""
+    calls = calls_in(flow, call)
+    if not calls or not all(len(each.outputs) == 1 and each.inputs for each in (call, *calls)):
+        return None
+    passed = [call.inputs[0], *(each.outputs[0] for each in calls)]
+    is_chain = all(
+        given.content == each.inputs[0].content for given, each in zip(passed, calls, strict=False)
+    )
+    return passed[-1] if is_chain else None
+
+
+def sums_of(
+    parts: Sequence[Array], actual: Array, tried: list[Sequence[int]]
+) -> Iterator[tuple[Expectation, bool]]:
+    """Yield the sums of few parts that most elements of a sample are; `tried` gets their numbers."""
+    unit = max(unit_roundoff(actual.dtype), unit_roundoff(np.dtype(np.float32)))
+    step = max(1, actual.size // _SAMPLED)
+    shown = wide(actual).reshape(-1)[::step]
+    for count in range(2, _ADDENDS + 1):
+        for numbers in combinations(range(len(parts)), count):
+            chosen = [parts[number] for number in numbers]
+            sampled = np.array([each.reshape(-1)[::step] for each in chosen])
+            error = sum_error(count, unit) * np.abs(sampled).sum(0)
+            if np.mean(np.abs(sampled.sum(0) - shown) <= 2 * error) * 4 >= 3:
+                tried.append(numbers)
+                size = np.abs(np.array(chosen)).sum(0)
+                yield Expectation(np.sum(chosen, axis=0), sum_error(count, unit) * size, RESIDUAL), False
