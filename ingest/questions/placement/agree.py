@@ -60,7 +60,9 @@ class Agreements:
         usual = next(filter(None, map(self.usual, kinds)), None)
         if usual is None or decision.certainty in _SETTLED:
             return decision
-        fitting = sorted((way for way in decision.search.ways if _shown(way) == usual), key=simplicity)
+        # Of ways that the values allow, others of the kind choose; against the values, they show nothing.
+        ways = (decision.way, *decision.also) if decision.way and decision.also else decision.search.ways
+        fitting = sorted((way for way in ways if _shown(way) == usual), key=simplicity)
         if not fitting:
             return decision
         text = f"{decision.explanation}; others of its kind are held so"
