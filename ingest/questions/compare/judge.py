@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
-from ingest.questions.compare.measured import Measured, have_same_rows, without_scale
+from ingest.questions.compare.measured import Measured, have_same_rows, real_numbers, repeats, without_scale
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import (
     RoundingBound,
@@ -280,6 +280,8 @@ class _StepJudge:
             self._known.noisy.add(module_of(self._flow.keys[number]))
         elif part is StepPart.PARAMETER and tensor.metrics is not None:
             self._known.noise = max(self._known.noise, tensor.metrics.max_abs)
+            if self._differences[number] <= self._known.coarsest:  # what was computed with it begins there
+                self._known.healthy = max(self._known.healthy, self._differences[number])
 
     def _is_comparable(self, number: int) -> bool:
         """Return whether it is sure that both sides hold the same as a tensor.
@@ -435,7 +437,9 @@ class _StepJudge:
         if flow.parts[tensor.number] is StepPart.PARAMETER:
             before, name = known.before, flow.repeated_name(tensor.number)
             sources = before and {before.verdict(name), before.verdict(gradient_name(name))}
-            return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart
+            # The norm that all are clipped to may differ by rounding if another gradient does.
+            is_far = not known.moved_apart or self._differences[tensor.number] > rounding(tensor.dtypes, 1)
+            return sources == {Verdict.EQUAL} and gradient_name(name) not in known.moved_apart and is_far
         if not flow.is_output(tensor.number):
             return False
         is_later_call = flow.keys[tensor.number].occurrence and not flow.parts[tensor.number].is_gradient
@@ -582,7 +586,9 @@ class _StepJudge:
         if before is None or {before.verdict(name), before.verdict(gradient)} & _UNTOLD:
             return ""
         pairs = [self._elements(tensor.number), before.read(name), before.read(gradient)]
-        flat = [np.asarray(values, np.float64).ravel() for pair in pairs if pair for values in pair]
+        flat = [real_numbers(values) for pair in pairs if pair for values in pair]
+        smallest = min((values.size for values in flat), default=0)
+        flat = [values[:smallest] if repeats(values, smallest) else values for values in flat]
         if len(flat) != _OF_AN_UPDATE or len({values.size for values in flat}) != 1:
             return ""
         a, b, a_before, b_before, grad_a, grad_b = flat
@@ -636,7 +642,7 @@ class _StepJudge:
                 and max(closest, of_gradients) * _CLOSER < difference
                 and self._may_be_in_flight(number)
                 # Without gradients of parameters, nothing tells that batches are cut in another way.
-                and (math.isinf(of_parameters) or not self._has_effect(number, difference, unread))
+                and (not self._flow.parameter_gradients or not self._has_effect(number, difference, unread))
             ):
                 unread[number] = (
                     f"nothing was computed from it: the {later} tensors that were executed later are at "

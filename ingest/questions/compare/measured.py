@@ -131,3 +131,14 @@ def have_same_rows(
     by = np.random.default_rng(0).standard_normal(length)
     first, second = (side[np.argsort(side @ by)] for side in (first, second))
     return bool(np.linalg.norm(first - second) <= limit * size)
+
+
+def real_numbers(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values in one row; of complex ones, their parts."""
+    row = np.ascontiguousarray(values).reshape(-1)
+    return (row.view(row.real.dtype) if row.dtype.kind == "c" else row).astype(np.float64)
+
+
+def repeats(values: npt.NDArray[Any], size: int) -> bool:
+    """Return whether values are those of replicas, one after another, of which each has a size."""
+    return size > 0 and values.size % size == 0 and bool((values.reshape(-1, size) == values[:size]).all())
