@@ -22,7 +22,7 @@ from ingest.identities.difference import shape_of_difference, shares_part
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
 from ingest.identities.optimizer import MARKS, ParameterHistory, recorded_update
-from ingest.identities.shards import ShardCut, ShardPlace, gathered_for, shard_place
+from ingest.identities.shards import ShardCut, ShardPlace, gathered_for, narrowed, shard_place
 from ingest.identities.updates import ParameterUpdate, judged
 from ingest.reader.operator_kinds import (
     CallKey,
@@ -275,7 +275,7 @@ class StepAudit:
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
                 if name != plain_name(call.op_type) or name in PARTS:
                     found = of_guess(found)
-                doubt = self._doubt(call, operands, history) if found.status == "fails" else ""
+                doubt = self._doubt(call, output, operands, history) if found.status == "fails" else ""
                 if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
                     doubt = STALE
                 found = IdentityCheck("open", doubt) if doubt else found
@@ -288,10 +288,14 @@ class StepAudit:
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
 
-    def _doubt(self, call: FlowCall, operands: CallOperands, history: RankHistory) -> str:
-        """Return why a call may have read something else than was recorded; "" if nothing tells so."""
+    def _doubt(
+        self, call: FlowCall, output: FlowOperand, operands: CallOperands, history: RankHistory
+    ) -> str:
+        """Return why a call may have read or given something else than was dumped; "" if nothing tells so."""
         if writes_in_place(call.op_type):
             return "written in place"
+        if output.io.endswith(".elem"):  # of an `AsyncCollectiveTensor`
+            return "nobody had waited for its collective"
         if self._is_moved_by_hand(call, history):
             return "parameters without gradients that move within steps"
         return (
@@ -699,7 +703,7 @@ class StepAudit:
             parameter = self._parameters.get(f"{call.key.op_name}.{name}")
             if parameter is not None and self._is_readable(parameter):
                 whole = self._gathered(f"{call.key.op_name}.{name}", call)
-                named[name] = read(parameter) if whole is None else _narrowed(whole[0], outputs)
+                named[name] = read(parameter) if whole is None else narrowed(whole[0], outputs)
         return CallOperands(
             [*map(read, call.positional), *(named[each] for each in _PARAMETERS if each in named)],
             named,
@@ -765,13 +769,6 @@ class StepAudit:
 
 def _part(name: str, replicas: Sequence[StepAudit]) -> bool:
     return len({each.gradient_content(name) for each in replicas}) > 1
-
-
-def _narrowed(whole: Array, outputs: Sequence[Array]) -> Array:
-    """Return a parameter that was gathered in the type of what its module gives, if that is narrower."""
-    given = outputs[0].dtype if outputs else whole.dtype
-    is_narrower = 0 < unit_roundoff(whole.dtype) < unit_roundoff(given)
-    return whole.astype(given) if is_narrower else whole
 
 
 def _of_unshared(found: IdentityCheck) -> IdentityCheck:

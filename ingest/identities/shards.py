@@ -12,6 +12,7 @@ import numpy as np
 
 from ingest.identities.backward import CONVOLUTIONS
 from ingest.identities.definition import Array
+from ingest.identities.limits import unit_roundoff
 
 _SHARD = re.compile(r"(?:_Strided)?Shard\((?:dim=)?(?P<axis>\d{1,9})\b.*\)")
 
@@ -164,3 +165,10 @@ def fits(
     if kind == "embedding" or parameter == "bias":
         return shape[-1] == wrote[-1]
     return shape == (wrote[-1], read[-1])
+
+
+def narrowed(whole: Array, outputs: Sequence[Array]) -> Array:
+    """Return a parameter that was gathered in the type of what its module gives, if that is narrower."""
+    given = outputs[0].dtype if outputs else whole.dtype
+    is_narrower = 0 < unit_roundoff(whole.dtype) < unit_roundoff(given)
+    return whole.astype(given) if is_narrower else whole
