@@ -249,8 +249,7 @@ def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[st
         return placement
     if placement:
         raise UsageError("--placement and --layout-map both say how ranks hold tensors", hint="Give one.")
-    from ingest.questions.placement.layout_map import (
-        load_layout_map,  # deferred: numpy and zarr take 0.4 s to import
-    )
+    # deferred: numpy and zarr take 0.4 s to import
+    from ingest.questions.placement.layout_map import load_layout_map
 
     return load_layout_map(layout_map).placement_of

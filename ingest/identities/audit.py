@@ -636,12 +636,13 @@ class StepAudit:
         # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
         replicas = {name: self._holding(name) for name in filter(self._is_replica, self._gradients)}
         apart = {name: theirs for name, theirs in replicas.items() if _part(name, theirs)}
-        history.elsewhere = self._squares_elsewhere()
+        is_kept = sum(math.prod(each.shape) for each in self._parameters.values()) <= _KEPT
+        history.elsewhere = self._squares_elsewhere() if is_kept else 0.0
         self._peers = {}
         self._arrays.clear()
         self._held = 0
         vars(self).pop("_activations", None)  # it holds this, in a cycle
-        if sum(math.prod(each.shape) for each in self._parameters.values()) > _KEPT:
+        if not is_kept:
             return
         history.gradients = {
             name: self._read(each)
@@ -733,14 +734,14 @@ class StepAudit:
         return [peer for peer, place in places if place and place.kept(along) == own.kept(along)]
 
     def _gathered(self, name: str, call: FlowCall) -> tuple[Array, ShardCut] | None:
-        """Return a parameter as a call has it that gathers the shards; None if it has that of its rank."""
-        own = self.shard_place(name)
+        """Return a parameter as a call has it, put together of shards; None if no shards are known to fit."""
+        own, known = self.shard_place(name), self._cuts.get(name)
         if own is None or not (call.inputs and call.outputs):
             return None
         held = ((peer.shard_place(name), peer.shard(name)) for peer in self._peers.values())
         shards = {place: value for place, value in held if place and value is not None}
         shapes = call.inputs[0].shape, call.outputs[0].shape
-        found = gathered_for(self._kind(call), name, own, shards, shapes)
+        found = gathered_for(self._kind(call), name, own, shards, shapes, known=known)
         if found is not None:
             self._cuts[name] = found[1]
         return found

@@ -111,9 +111,11 @@ def _linear(of_a: int, of_b: int) -> Definition:
         if len(operands) == 1:
             scalars = (shown - of_a * a) * of_b
             of_most = _most_show(scalars, a)
+            if of_most is None:
+                return
             # Of the element that rounding hides the least: most may hide a small one, such as eps.
-            clearest = scalars.flat[np.argmin(np.abs(a) + np.abs(shown))] if of_most is not None else 0.0
-            for scalar in () if of_most is None else (of_most, float(clearest)):
+            clearest = scalars.flat[np.argmin(np.abs(a) + np.abs(shown))]
+            for scalar in (of_most, float(clearest)):
                 value = of_a * a + of_b * scalar
                 error = 4 * unit_roundoff(out.dtype) * np.maximum(np.abs(value), np.abs(shown))
                 yield Expectation(value, error, f"scalar = {scalar:.6g}")
@@ -609,8 +611,6 @@ def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
     return {name: definition for names, definition in entries.items() for name in names.split()}
 
 
-#: Operators of which the data must show what they take: which part it is, is a guess.
-PARTS = frozenset(["slice", "chunk", "split", "narrow", "select", "stridedslice", "unbind", "getitem"])
 #: By `plain_name`.
 PRODUCTS: dict[str, Definition] = by_name(
     {
@@ -678,6 +678,8 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "gelugrad": _either(_of_gradient(gelu_slope), _of_gradient(gelu_tanh_slope)),
     }
 )
+#: Operators of which the data must show what they take: which part it is, is a guess.
+PARTS = frozenset(name for name, definition in DEFINITIONS.items() if definition in (_part, _chosen))
 DEFINITIONS["to"] = _either(_same, _cast)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,23 +12,31 @@ import numpy as np
 from ingest.identities.backward import CONVOLUTIONS
 from ingest.identities.definition import Array
 from ingest.identities.limits import unit_roundoff
-
-_SHARD = re.compile(r"(?:_Strided)?Shard\((?:dim=)?(?P<axis>\d{1,9})\b.*\)")
+from ingest.reader.unsharded import shard_of
+from workers.arrays.sharded.placement import Held
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """Where a shard lies: of each dimension of the mesh, the axis that it cuts, and the place on it."""
+    """Where a shard lies: of each dimension of the mesh, how it cuts which axis, and the place on it."""
 
-    axes: tuple[int | None, ...]
-    strided: tuple[bool, ...]
-    """Of each dimension, whether its cut lies within those of later dimensions."""
+    shards: tuple[tuple[Held, int] | None, ...]
+    """By `shard_of`: a strided cut lies within those of later dimensions."""
     place: tuple[int, ...]
 
     @property
     def cuts(self) -> tuple[int, ...]:
         """The dimensions that cut the parameter."""
-        return tuple(number for number, axis in enumerate(self.axes) if axis is not None)
+        return tuple(number for number, shard in enumerate(self.shards) if shard)
+
+    def axis(self, number: int) -> int:
+        """Return which axis a dimension cuts that is one of `cuts`."""
+        shard = self.shards[number]
+        return shard[1] if shard else 0
+
+    def _is_within(self, number: int) -> bool:
+        shard = self.shards[number]
+        return shard is not None and shard[0] is Held.STRIDED
 
     def elsewhere(self, along: Sequence[int]) -> tuple[int, ...]:
         """Return the place on all dimensions but some."""
@@ -41,7 +48,7 @@ class ShardPlace:
 
     def ways(self) -> Iterator[tuple[int, ...]]:
         """Yield which dimensions may be gathered before a module computes, in their order; at last none."""
-        ordered = sorted(self.cuts, key=lambda number: (not self.strided[number], -number))
+        ordered = sorted(self.cuts, key=lambda number: (not self._is_within(number), -number))
         yield from dict.fromkeys(chain([tuple(ordered)], ((number,) for number in ordered), [()]))
 
 
@@ -52,17 +59,8 @@ def shard_place(attributes: Mapping[str, Any]) -> ShardPlace | None:
     placements, place = (known.get(name) for name in ("placements", "mesh_coordinate"))
     if not isinstance(placements, list) or not isinstance(place, list) or len(placements) != len(place):
         return None
-    found = ShardPlace(
-        tuple(_cut_axis(each) for each in placements),
-        tuple(str(each).startswith("_Strided") for each in placements),
-        tuple(place),
-    )
+    found = ShardPlace(tuple(map(shard_of, placements)), tuple(place))
     return found if found.cuts else None
-
-
-def _cut_axis(placement: object) -> int | None:
-    cut = _SHARD.fullmatch(str(placement))
-    return int(cut["axis"]) if cut else None
 
 
 class ShardCut(NamedTuple):
@@ -92,7 +90,7 @@ def gathered(
     held = {shard.place: value for shard, value in shards.items() if shard.elsewhere(along) == there}
     place, spans = own.place, [slice(0, length) for length in held[own.place].shape]
     for number in along:
-        axis = own.axes[number] or 0
+        axis = own.axis(number)
         lines = _lines(held, number)
         if not all(_is_line(line, axis) for line in lines.values()):
             return None
@@ -128,8 +126,10 @@ def gathered_for(
     own: ShardPlace,
     shards: Mapping[ShardPlace, Array],
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    *,
+    known: ShardCut | None = None,
 ) -> tuple[Array, ShardCut] | None:
-    """Put a parameter together as its module needs it; None if that is the shard, or not known.
+    """Put a parameter together as its module needs it, or return the shard alone; None if neither fits.
 
     Args:
         kind: the module, by `plain_name`.
@@ -137,8 +137,10 @@ def gathered_for(
         own: where the shard lies that is asked about.
         shards: those of all ranks.
         shapes: of what the module reads first, and of what it gives.
+        known: what another call of the module needed, which is tried first.
     """
-    made = (gathered(own, shards, along) for along in (own.ways() if own in shards else ()))
+    ways = own.ways() if known is None else dict.fromkeys((known.along, *own.ways()))
+    made = (gathered(own, shards, along) for along in (ways if own in shards else ()))
     fitting = (each for each in made if each and fits(kind, name.rpartition(".")[2], each[1].shape, *shapes))
     return next(fitting, None)
 

@@ -136,16 +136,23 @@ def _replicated(remarks: str) -> Iterator[str]:
             yield match["replicated"]
 
 
+def shard_of(placement: object) -> tuple[Held, int] | None:
+    """Return how a placement of a DTensor, such as `Shard(0)`, cuts which axis; None if it cuts none."""
+    match = _PLACEMENT.fullmatch(str(placement))
+    if match is None:
+        return None
+    return Held.STRIDED if match["held"] == "_StridedShard" else Held.SHARD, int(match["axis"])
+
+
 def _of_dtensor(tensor: Mapping[str, Any]) -> dict[str, str]:
     names, placements = tensor.get("mesh_dim_names"), tensor.get("placements")
     if not isinstance(names, list) or not isinstance(placements, list) or len(names) != len(placements):
         return {}
     told = {}
     for name, text in zip(names, placements, strict=True):
-        match = _PLACEMENT.fullmatch(str(text))
-        if match is not None:
-            shard = Held.STRIDED if match["held"] == "_StridedShard" else Held.SHARD
-            told[str(name)] = f"{shard.value} {match['axis']}"
+        if (shard := shard_of(text)) is not None:
+            held, axis = shard
+            told[str(name)] = f"{held.value} {axis}"
         elif str(text) in _HELD:
             told[str(name)] = _HELD[str(text)]
         else:

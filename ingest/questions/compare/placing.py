@@ -144,11 +144,6 @@ class AssembledTensor:
         return row
 
 
-def _is_replicated(decision: Decision) -> bool:
-    """Return whether ranks hold the same on both sides, as they do with shards of ones, too."""
-    return decision.way is not None and set(decision.way.kinds) == {Held.REPLICATED.value}
-
-
 def _ranks_of_mean(held: Placement) -> int:
     return math.prod(cut.size for cut in held.dimensions if cut.held is Held.MEAN)
 
@@ -382,8 +377,7 @@ class Placing:
         for number, decision in self._decisions.items():
             told = self._a.told(number) if len(self._a.holders[number]) > 1 else {}
             checked = self._decisions[number] = settled_by(told, decision)
-            is_equal = self._a.pieces(number).identical and self._b.pieces(self._pairs[number].b).identical
-            if contradicts(told, checked) and not (is_equal and _is_replicated(checked)):
+            if contradicts(told, checked) and not self._is_same_everywhere(number, checked):
                 self._odd[number] = f"the dump tells {told_text(told)}"
             elif not (checked.way is not None and is_sum(checked.way.a) and self._a.is_awaited(number)):
                 # Else, ranks may hold a sum only because nobody waited for its reduction yet.
@@ -393,6 +387,12 @@ class Placing:
             mapped = self._decisions[number] = self._seen.layout_map.apply(self._a.keys[number].name, agreed)
             if mapped.way is not decision.way:
                 self._outcomes.pop(number, None)  # it was measured in another way
+
+    def _is_same_everywhere(self, number: int, decision: Decision) -> bool:
+        """Return whether all ranks of both sides hold the same bytes, as they do of shards of ones, too."""
+        is_replicated = decision.way is not None and set(decision.way.kinds) == {Held.REPLICATED.value}
+        a, b = self._a.pieces(number), self._b.pieces(self._pairs[number].b)
+        return is_replicated and a.identical and b.identical
 
     def _unread(self, pair: TensorPair) -> PairComparison:
         """Return why a pair was not measured; without a problem if it is open how it is held."""
