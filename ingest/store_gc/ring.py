@@ -65,7 +65,7 @@ class StoreRing:
     incidents: dict[int, str] = field(default_factory=dict)
     """By step: what was not there before."""
     around: set[int] = field(default_factory=set)
-    """The steps that incidents keep, or may keep as soon as the steps beside them are committed."""
+    """The steps that incidents keep, or may keep as soon as pending steps are committed."""
     stop: threading.Event = field(default_factory=threading.Event)
     _held: dict[StepKey, _Held] = field(default_factory=dict)
     _before: dict[int, tuple[int, frozenset[str]]] = field(default_factory=dict)
@@ -183,11 +183,15 @@ class StoreRing:
     def _numbers(self, pending: Collection[int] = ()) -> list[int]:
         return sorted({key.order[0] for key in self._held}.union(pending))
 
+    def _early(self, pending: Collection[int]) -> set[int]:
+        """Return the steps that are not judged yet: what they have may have begun in a pending one before."""
+        numbers = self._numbers(pending)
+        places = [numbers.index(step) for step in pending]
+        return {one for place in places for one in numbers[place + 1 : place + self.steps + 1]}
+
     def _incidents_in(self, pending: Collection[int]) -> Iterator[Event]:
-        numbers, reach = self._numbers(pending), self.steps
+        numbers, reach, early = self._numbers(pending), self.steps, self._early(pending)
         places = {number: place for place, number in enumerate(numbers)}
-        # What a step has may have begun in one before it that is pending: then it is not judged yet.
-        early = {one for step in pending for one in numbers[places[step] + 1 : places[step] + reach + 1]}
         for key, what in self._found():
             number = key.order[0]
             apart = [places[number] - places.get(one, -reach - 1) for one in self.incidents]
@@ -197,13 +201,14 @@ class StoreRing:
 
     def _protect(self, pending: Collection[int]) -> None:
         numbers = self._numbers(pending)
-        kept = {*list(self.incidents)[:INCIDENTS], *pending} - self._settled.keys()
+        open_yet = self._early(pending).union(pending)
+        kept = open_yet.union(list(self.incidents)[:INCIDENTS]) - self._settled.keys()
         self.around = set()
         for place, number in enumerate(numbers):
             if number not in kept:
                 continue
             window = set(numbers[max(place - self.steps, 0) : place + self.steps + 1])
-            if number in pending or place >= len(numbers) - 2 * self.steps:
+            if number in open_yet or place >= len(numbers) - 2 * self.steps:
                 self.around |= window
             else:
                 self._settled[number] = window

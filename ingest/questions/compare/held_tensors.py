@@ -1,8 +1,8 @@
 """One step of all ranks of a side as one: every tensor once, with the ranks that have a piece of it.
 
 Ranks that number their layers or experts from 0 each, as stages of a pipeline may, get the numbers of the
-reference: if A never has numbers that B has, and each rank counts from 0, the values of some tensors show by
-how much a rank is off. Where they do not show it, names stay as they are.
+other side: if a side never has numbers that the other has, and each rank counts from 0, the values of some
+tensors show by how much a rank is off. Where they do not show it, names stay as they are.
 
 How ranks hold a tensor may be known before any element is read: by equal digests, or as marginals propose.
 Marginals refute all plain ways but one with some thousand numbers, of which a step of a rank has all in one
@@ -515,33 +515,44 @@ _FITTING, _TRIED = 3, 12
 
 @dataclass(slots=True)
 class LocalNumbers:
-    """By rank and family, by how much its numbers are less than those of the reference."""
+    """By rank of a side and family, by how much its numbers are less than those of the other side."""
 
+    side: str
+    """What the side is called."""
     shifts: dict[int, dict[Family, int]] = field(default_factory=dict)
     is_known: bool = False
     """Whether they have been looked for: they are the same in all steps."""
 
-    def learn(self, ranks: Mapping[int, StepTensors], b: HeldTensors) -> None:
-        """Find the shifts by the values of one step, once.
+    def learn(
+        self, ranks: Mapping[int, StepTensors], others: HeldTensors, places: Mapping[int, Coordinates]
+    ) -> bool:
+        """Find the shifts by the values of one step, once; return whether there are any.
+
+        Args:
+            ranks: the step on the ranks of this side.
+            others: the same step of the other side.
+            places: of the ranks in the mesh: those of one stage have the same numbers.
 
         Raises:
             StoreError: a store cannot be reached.
             DumpError: a file of a dump changed, or cannot be read.
         """
         if self.is_known or len(ranks) < 2:
-            return
+            return False
         self.is_known = True
-        numbers_b = _numbers(b.keys)
+        numbers = _numbers(others.keys)
         of_ranks = {rank: _numbers(side.keys) for rank, side in ranks.items()}
-        for family in _counted_locally(of_ranks, numbers_b):
-            for rank, side in ranks.items():
-                own = of_ranks[rank].get(family, set())
-                shift = _shift(side, b, family, max(numbers_b[family]) - len(own) + 1) if own else 0
-                if shift:
-                    self.shifts.setdefault(rank, {})[family] = shift
+        for family in _counted_locally(of_ranks, numbers):
+            holding = {rank: side for rank, side in ranks.items() if family in of_ranks[rank]}
+            stages = {rank: places.get(rank, {}).get("pp", rank) for rank in holding}
+            by_stage = _shift_by_stage(holding, stages, others, family)
+            if by_stage.keys() >= {*stages.values()}:  # names of some ranks alone would be two layers in one
+                for rank in filter(lambda rank: by_stage[stages[rank]], holding):
+                    self.shifts.setdefault(rank, {})[family] = by_stage[stages[rank]]
+        return bool(self.shifts)
 
     def apply(self, ranks: Mapping[int, StepTensors]) -> dict[int, StepTensors]:
-        """Return the steps of all ranks with the numbers of the reference in their names."""
+        """Return the steps of all ranks with the numbers of the other side in their names."""
         return {
             rank: replace(side, keys=[renumbered(key, self.shifts[rank]) for key in side.keys])
             if rank in self.shifts
@@ -554,7 +565,7 @@ class LocalNumbers:
         """A sentence for each family that was renumbered."""
         families = sorted({family for shifts in self.shifts.values() for family in shifts})
         return [
-            f"ranks of A number {family}* from 0 each: "
+            f"ranks of {self.side} number {family}* from 0 each: "
             + ", ".join(
                 f"rank {rank} has {family}{shifts[family]} and following"
                 for rank, shifts in self.shifts.items()
@@ -565,7 +576,7 @@ class LocalNumbers:
 
 
 def renumbered(key: TensorKey, shifts: Mapping[Family, int]) -> TensorKey:
-    """Return a key with the numbers of the reference."""
+    """Return a key with the numbers of the other side."""
     parts, end = [], 0
     for match, family in _families(key.op_name):
         parts += [key.op_name[end : match.start()], str(int(match[0]) + shifts.get(family, 0))]
@@ -601,21 +612,35 @@ def _counted_locally(
     return families
 
 
-def _shift(side: StepTensors, b: HeldTensors, family: Family, highest: int) -> int:
-    """Return the only shift with which tensors of a rank are parts of those of B; 0 if there is none."""
-    places = {key: number for number, key in enumerate(b.keys)}
+def _shift_by_stage(
+    ranks: Mapping[int, StepTensors], stages: Mapping[int, object], others: HeldTensors, family: Family
+) -> dict[object, int]:
+    """Return the shifts of stages that any of their ranks shows."""
+    highest = max(_numbers(others.keys)[family])
+    by_stage: dict[object, int] = {}
+    for rank, side in ranks.items():
+        if stages[rank] not in by_stage:
+            own = len(_numbers(side.keys)[family])
+            shift = _shift(side, others, family, highest - own + 1)
+            by_stage |= {} if shift is None else {stages[rank]: shift}
+    return by_stage
+
+
+def _shift(side: StepTensors, others: HeldTensors, family: Family, highest: int) -> int | None:
+    """Return the only shift with which tensors of a rank are parts of the others; None if none is shown."""
+    places = {key: number for number, key in enumerate(others.keys)}
     fitting: list[set[int]] = []
     for number in _telling(side, family):
         key = side.keys[number]
-        others = {shift: places.get(renumbered(key, {family: shift})) for shift in range(highest + 1)}
-        shifts = {
-            shift for shift, other in others.items() if other is not None and _is_part(side, number, b, other)
-        }
-        fitting += [shifts] if shifts else []  # a partial sum, or blocks, fit nowhere and tell nothing
+        named = {shift: places.get(renumbered(key, {family: shift})) for shift in range(highest + 1)}
+        possible = {shift: other for shift, other in named.items() if other is not None}
+        shifts = {shift for shift, other in possible.items() if _is_part(side, number, others, other)}
+        # A partial sum, or blocks, fit nowhere and tell nothing; nor do ones that fit everywhere.
+        fitting += [shifts] if 0 < len(shifts) < len(possible) else []
         if len(fitting) == _FITTING:
             break
     common = set.intersection(*fitting) if fitting else set()
-    return common.pop() if len(common) == 1 else 0
+    return common.pop() if len(common) == 1 else None
 
 
 def _telling(side: StepTensors, family: Family) -> list[int]:
@@ -633,12 +658,16 @@ def _is_parameter(key: TensorKey) -> bool:
     return "grad" not in name and ("param" in name or "weight" in name)
 
 
-def _is_part(side: StepTensors, number: int, b: HeldTensors, other: int) -> bool:
-    if not b.is_dumped(other):
+def _is_part(side: StepTensors, number: int, others: HeldTensors, other: int) -> bool:
+    """Return whether a tensor of a rank is a part of a piece of another, or that of it."""
+    if not others.is_dumped(other):
         return False
+    limit = fit_limit([side.dtypes[number], others.dtype(other)])
     try:
-        own, whole = elements_of([side.operand(number), b.operands(other)[0]])
-        error = part_error(own, side.shapes[number], whole, b.shapes(other)[0])
+        elements = elements_of([side.operand(number), *others.operands(other)])
+        own, *pieces = zip(elements, (side.shapes[number], *others.shapes(other)), strict=True)
+        pairs = (sorted((own, piece), key=lambda one: math.prod(one[1])) for piece in pieces)
+        errors = [part_error(*part, *whole) for part, whole in pairs]
     except (DamagedStore, ValueError):
         return False  # whoever compares them names what is wrong
-    return error <= fit_limit([side.dtypes[number], b.dtype(other)])
+    return min(errors) <= limit

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.held_tensors import (
+    HeldTensors,
     LocalNumbers,
     are_cut_into_other_calls,
     by_batch,
@@ -101,7 +102,8 @@ def compare(
         layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.places`.
         across_layouts: put tensors together from the pieces of all ranks, and compare them whole; False: rank
             by rank; None: put them together if one side has several times as many ranks as the other, or if
-            parameters have other shapes.
+            parameters have other shapes. Then A and B are exchanged if B has more ranks, unless names or
+            layouts were mapped: what is whole on one rank is the reference.
         layout_map: how ranks hold tensors, where that is open, from `load_layout_map`.
         storage_options: what `open_store` takes besides the URL, for stores that are named; no credentials.
         conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
@@ -133,13 +135,17 @@ def compare(
     looked_at = None if conditions or not elements else sides
     if layout_map is not None or _are_cut_differently(looked_at, steps_a, steps_b, wanted=across_layouts):
         _check_whole(sides, choices)
+        if len(steps_a.ranks) < len(steps_b.ranks) and mapping is None and layout_map is None:
+            sides, (steps_a, steps_b) = sides[::-1], (steps_b, steps_a)
         pairing = pair_runs(steps_a, steps_b, include_partial=include_partial)
     else:
         pairing = pair_steps(steps_a, steps_b)
     with ExitStack() as stack:
         run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
         run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
-    return run.builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
+    exchanged = [f"A and B were exchanged: A is {steps_a.label}, which has more ranks"]
+    run.builder.notes_on_ranks = [*exchanged * (sides[0] is not side_a), *run.builder.notes_on_ranks]
+    return run.builder.finish(*sides, pairing, unmatched_matter=not ignore_unmatched)
 
 
 class _Run:
@@ -150,7 +156,7 @@ class _Run:
     ) -> None:
         self._choices, self._runner = choices, runner
         self._places = sides[0].coordinates(), sides[1].coordinates()
-        self._numbers = LocalNumbers()
+        self._numbers = LocalNumbers("A"), LocalNumbers("B")
         self._seen: defaultdict[object, SeenSteps] = defaultdict(
             lambda: SeenSteps(SeenPlacements(layout_map))
         )
@@ -172,19 +178,20 @@ class _Run:
                 ((own,), (other,)) = a.values(), b.values()
                 ranks = own.key.rank, other.key.rank
                 self._compare(own, other, ranks, is_last=is_last, has_other_ranks=len(last) > 1)
-        self.builder.notes_on_ranks = self._numbers.notes
+        self.builder.notes_on_ranks = [*self._numbers[0].notes, *self._numbers[1].notes]
 
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
         """Compare one step of all ranks: those that read one batch at a time."""
-        places, numbers = self._places, self._numbers
-        for batch, own_a, own_b in by_batch((a, b), places):
-            calls_a, calls_b = calls_of(own_a.values()), calls_of(own_b.values())
-            has_other_calls = are_cut_into_other_calls(own_a, own_b)
-            renamed = with_tied_weights(own_b, own_a)
-            held_b = hold_together(renamed, places[1], calls_a, without_activations=has_other_calls)
-            numbers.learn(own_a, held_b)
-            renamed = with_tied_weights(numbers.apply(own_a), own_b)
-            held_a = hold_together(renamed, places[0], calls_b, without_activations=has_other_calls)
+        for batch, *own in by_batch((a, b), self._places):
+            named = [numbers.apply(ranks) for numbers, ranks in zip(self._numbers, own, strict=True)]
+            held = self._hold(named)
+            for side, numbers in enumerate(self._numbers):
+                if numbers.learn(named[side], held[1 - side], self._places[side]):
+                    named[side] = numbers.apply(named[side])
+                    held = self._hold(named)
+                    break
+            held_a, held_b = held
+            has_other_calls = are_cut_into_other_calls(*own)
             placing = Placing(held_a, held_b, self._seen[batch].placements, self._runner)
             self.builder.other_calls += has_other_calls
             self._compare(
@@ -195,6 +202,19 @@ class _Run:
                 is_last=is_last,
                 has_other_calls=has_other_calls,
             )
+
+    def _hold(self, ranks: Sequence[_Loaded]) -> list[HeldTensors]:
+        """Return one step of both sides as the tensors of all ranks of each."""
+        has_other_calls = are_cut_into_other_calls(*ranks)
+        return [
+            hold_together(
+                with_tied_weights(own, others),
+                places,
+                calls_of(others.values()),
+                without_activations=has_other_calls,
+            )
+            for own, others, places in zip(ranks, reversed(ranks), self._places, strict=True)
+        ]
 
     def _compare(self, a: StepTensors, b: StepTensors, group: object, **known: Any) -> None:
         comparison = StepComparison(a, b, self._choices, self._seen[group], self._runner, **known)

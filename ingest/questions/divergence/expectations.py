@@ -137,6 +137,31 @@ def told_partitions(
     }
 
 
+def stage_partitions(seen: AgreementOfRanks, coordinates: Sequence[Coordinates]) -> dict[int, Partition]:
+    """Return by tensor the ranks of each pipeline stage, if no two of other stages ever held the same of it.
+
+    Stages that number their layers from 0 each have other tensors of the same names, of which norms and
+    biases begin with the same constants. What stages share, such as tied embeddings, is left out.
+
+    Args:
+        seen: the tensors.
+        coordinates: of all ranks, in order; empty where they are not known.
+    """
+    stages = np.array([place["pp"].rank if "pp" in place else -1 for place in coordinates])
+    if (stages < 0).any() or len(set(stages.tolist())) < 2:
+        return {}
+    crosses = np.array(
+        [
+            any(len(set(stages[labels == label].tolist())) > 1 for label in set(labels[labels >= 0].tolist()))
+            for labels in seen.patterns.all
+        ]
+    )
+    is_shared = (crosses[seen.content] & seen.tells).any(axis=0)
+    by_stage = (np.flatnonzero(stages == stage).tolist() for stage in sorted(set(stages.tolist())))
+    blocks = tuple(tuple(places) for places in by_stage if len(places) > 1)
+    return dict.fromkeys(np.flatnonzero(~is_shared).tolist(), blocks)
+
+
 def _same_pieces(told: Told, places: Sequence[Coordinates]) -> Partition:
     """Return the ranks that are at the same place of all axes of the mesh that cut a tensor."""
     cut = [axis for axis, held in told.items() if held != Held.REPLICATED]

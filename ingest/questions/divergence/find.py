@@ -25,6 +25,7 @@ from ingest.questions.divergence.expectations import (
     Partition,
     TensorHistory,
     history_of,
+    stage_partitions,
     told_partitions,
     within,
 )
@@ -285,7 +286,11 @@ class _DivergenceSearch:
         never: list[int] = []
         sometimes: list[int] = []
         # Groups that the user gave count before what the dump tells.
-        told = {} if self.how == "given" else told_partitions(self.statistics, seen, self.ranks)
+        told: dict[int, Partition] = {}
+        if self.how != "given":
+            coordinates = self.snapshot.store.coordinates(self.ranks)
+            told = stage_partitions(seen, [coordinates[rank] for rank in self.ranks])
+            told |= told_partitions(self.statistics, seen, self.ranks)
         for members, history, expected in _decide(expectations, seen, chosen, self.steps, told):
             if expected is not None:
                 rows += finder.find(members, history, expected)

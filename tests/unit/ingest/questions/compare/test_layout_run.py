@@ -76,11 +76,25 @@ def test_stages_that_count_their_layers_from_0(tmp_path: Path, tp: int) -> None:
     (ranks,) = simulate(Config(tp, steps=1))
     run = write(tmp_path / "stages", [[*in_stage(ranks, 0, 2), *in_stage(ranks, 2, 3)]])
     one = write(tmp_path / "one", simulate(Config(steps=1)))
-    found = compare(run, one, layout=LAYOUT, keep_equal=True)
-    assert found.is_within
-    assert {certainty for _, certainty in found.layout} == {"certain"}
-    assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
-    assert any("number layers.* from 0 each" in note for note in found.notes)
+    for a, b in ((run, one), (one, run)):  # A is the side with more ranks, however they are given
+        found = compare(a, b, layout=LAYOUT, keep_equal=True)
+        assert found.is_within
+        assert {certainty for _, certainty in found.layout} == {"certain"}
+        assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
+        assert any("ranks of A number layers.* from 0 each" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_stages_against_shards_of_another_number(tmp_path: Path, tp: int) -> None:
+    """Each piece of a stage is a part of one of the other side, or has one as a part, and gets its name."""
+    stages = simulate(Config(2, steps=1))[0]
+    run = write(tmp_path / "stages", [[*in_stage(stages, 0, 2), *in_stage(stages, 2, 3)]])
+    other = write(tmp_path / "other", simulate(Config(tp, steps=1)))
+    for a, b in ((run, other), (other, run)):
+        found = compare(a, b, layout=LAYOUT, across_layouts=True)
+        assert any("number layers.* from 0 each" in note for note in found.notes)
+        assert found.is_within
+        assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
 
 
 def in_stage(ranks: list[Dump], first: int, last: int) -> list[Dump]:
