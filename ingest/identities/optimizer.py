@@ -52,6 +52,8 @@ LEFT_OUT = 0.02
 _ODD, _REFITS = 32.0, 4
 #: How many times what rounding may do the residue of a fit may be that tells how well it is known.
 _NEAR = 4.0
+#: Eigenvalues of this share of the largest are zero.
+_SINGULAR = 1e-15
 _WORKING = 2.0**-24
 #: A share of the sizes of elements that is well above all rounding.
 _VISIBLE = 2.0**-8
@@ -443,7 +445,17 @@ class ParameterHistory:
         return before + np.sum(made, axis=0), error
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
+        """Yield what optimizers make of a gradient, the one that the parameter was said to have first."""
+        kinds = (self._adam, self._sgd, self._adam_of_other_eps, self._others)
+        begins = (("Adam,",), ("SGD",), ("Adam,",), ("NAdam", "RMSprop", "Lion", "Adafactor", "Muon"))
+        order = sorted(range(len(kinds)), key=lambda n: not self.family.startswith(begins[n]))
+        for kind in order:
+            yield from kinds[kind](gradient, change)
+
+    def _adam(self, _: Array, change: Array) -> Iterator[_Model]:
         yield from self.moments.models(self.value, change, _ADAM_EPS)
+
+    def _sgd(self, gradient: Array, change: Array) -> Iterator[_Model]:
         size, value = np.abs(gradient), self.value
         reset = RESET if self.told.startswith(MOMENTUM) and self._shows_momentum(change) else ""
         yield _Model("SGD" + reset, [gradient], size)
@@ -461,14 +473,18 @@ class ParameterHistory:
             before, unseen = self.lost
             yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
             yield _Model(MOMENTUM, [gradient, before, unseen, value], size, 3, lost=2)
-        yield from self.moments.models(value, change)  # with a large eps, Adam is SGD with momentum
+
+    def _adam_of_other_eps(self, gradient: Array, change: Array) -> Iterator[_Model]:
+        yield from self.moments.models(self.value, change)  # with a large one, Adam is SGD with momentum
         for eps in (0.0, None) if self.clipped.count else ():
-            yield from self.clipped.models(value, change, eps, CLIPPED)
+            yield from self.clipped.models(self.value, change, eps, CLIPPED)
         if self.moments.count > 2 and RESET not in self.told:
             yield from self._reset(gradient, change)
+
+    def _others(self, gradient: Array, change: Array) -> Iterator[_Model]:
         if self.moments.count > 1:
-            yield from self.moments.nadam(value, gradient)
-        yield from self.others.models(value, gradient, change, self.change)
+            yield from self.moments.nadam(self.value, gradient)
+        yield from self.others.models(self.value, gradient, change, self.change)
 
     def _reset(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what the last optimizer makes of a gradient alone: that of most is as with Adam."""
@@ -524,8 +540,8 @@ def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, A
     Returns:
         The coefficients, the inverse of the products of the columns, what remains, and which elements count.
     """
-    norms = np.linalg.norm(matrix, axis=0)
-    if not (np.isfinite(matrix).all() and np.isfinite(target).all() and norms.all() and target.any()):
+    norms = np.sqrt(np.einsum("ij,ij->j", matrix, matrix))
+    if not (norms.all() and np.isfinite(norms).all() and np.isfinite(target).all() and target.any()):
         return None
     matrix = matrix / norms
     kept = tells = matrix[:, 0] != 0
@@ -537,8 +553,10 @@ def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, A
         before, kept = kept, tells & (residue <= limit)
         if np.array_equal(before, kept):
             break
-    inverse = np.linalg.pinv(matrix[kept].T @ matrix[kept], hermitian=True) / np.outer(norms, norms)
-    return fit / norms, inverse, residue, kept
+    # As `np.linalg.pinv` does it, which takes ten times as long for so few columns.
+    values, vectors = np.linalg.eigh(matrix[kept].T @ matrix[kept])
+    inverses = np.where(values > _SINGULAR * values[-1], 1 / values, 0.0)
+    return fit / norms, vectors * inverses @ vectors.T / np.outer(norms, norms), residue, kept
 
 
 def _quantile(ordered: Array, share: float) -> float:

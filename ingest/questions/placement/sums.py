@@ -190,6 +190,9 @@ def accounts(
         bias: what is added once; None if there is none.
         partitions: the groups that are tried, those of single ranks first.
     """
+    shapes = {summand.values[rank].shape for summand in summands for rank in results}
+    if shapes != {result.shape for result in results.values()}:
+        return []  # of a module that has a weight and is no linear layer
     choices = []
     for summand in summands:
         terms = []
@@ -231,9 +234,7 @@ def _is_sum(
 ) -> bool:
     """Return whether a result is the sum of terms, each with its factor and magnitude, and a bias."""
     total, limit = _expected(result, terms_of, bias, terms)
-    return np.shape(total) == result.shape and bool(
-        (np.abs(result.astype(np.float64) - total) <= limit).all()
-    )
+    return bool((np.abs(result.astype(np.float64) - total) <= limit).all())
 
 
 def _expected(
