@@ -349,9 +349,13 @@ class _IncidentSearch:
         answer = episode.origin
         kind = IncidentKind.INF if answer.cause == "inf" else IncidentKind.NAN
         rules = self._rules_in(episode.steps, lambda rule_kind: rule_kind not in _ACROSS_RANKS)
-        return self._of_origin(
+        incident = self._of_origin(
             kind, answer, episode.steps, episode.ranks, rules=rules, tensors=episode.tensors
         )
+        if episode.steps[0] not in self.bad.skipped:
+            return incident
+        why = "an overflow of scaled gradients: no parameter changed, and the next step is finite"
+        return replace(incident, severity=SEVERITIES[0], summary=f"{incident.summary}; {why}")
 
     def _of_overflow(self, run: Sequence[int]) -> Incident:
         answer = find_origin(self.snapshot.store, step=run, cause="overflow", include_partial=True)

@@ -512,6 +512,11 @@ class _Fit:
     coefficients: Array
     covariance: Array
 
+    @property
+    def doubt_of_rate(self) -> float:
+        """The variance of the first coefficient, relative to it."""
+        return float(self.covariance[0, 0] / self.coefficients[0] ** 2)
+
     def doubt(self, terms: Sequence[Array]) -> Array:
         """Return what the uncertainty makes of each element."""
         squares = sum(
@@ -546,7 +551,8 @@ def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, A
     matrix = matrix / norms
     kept = tells = matrix[:, 0] != 0
     for _ in range(_REFITS):
-        fit = np.linalg.lstsq(matrix[kept], target[kept], rcond=None)[0]
+        chosen = (matrix, target) if kept.all() else (matrix[kept], target[kept])
+        fit = np.linalg.lstsq(*chosen, rcond=None)[0]
         residue = np.abs(matrix @ fit - target)
         ordered = np.sort(residue[tells])
         limit = min(_quantile(ordered, 1 - LEFT_OUT), _ODD * _quantile(ordered, 0.5))

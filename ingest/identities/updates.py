@@ -43,6 +43,8 @@ UNKNOWN = "an update that none of the known optimizers gives"
 _SURE = 0.75
 #: At least one parameter in this many must follow from it: vectors may have another optimizer than matrices.
 _FEW = 4
+#: How many parameters tell a rate that they have in common.
+_BEST = 8
 _OPEN = IdentityCheck("open")
 
 
@@ -187,11 +189,17 @@ def _without_doubtful(
 
 
 def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:
-    """Return what parameters showed, of the optimizer that most of them have."""
+    """Return what parameters showed, of the optimizer that most of them have; those that know a rate best."""
     families = Counter(family_of(each.found.told) for each in holding)
     usual = max(families, key=families.__getitem__, default="")
-    told = [each.known.fits.get(each.found.told) for each in holding if family_of(each.found.told) == usual]
-    return [rates for rates in told if rates is not None]
+    by_rate: dict[object, list[KnownRates]] = {}
+    for each in holding:
+        known = each.known.fits.get(each.found.told)
+        if known is not None and family_of(each.found.told) == usual:
+            alike = len(known.fit.coefficients), f"{rate_of(each.found.told):.2g}"
+            by_rate.setdefault(alike, []).append(known)
+    best = (sorted(alike, key=lambda known: known.fit.doubt_of_rate)[:_BEST] for alike in by_rate.values())
+    return [known for alike in best for known in alike]
 
 
 def _is_clear(found: IdentityCheck, told: Sequence[str], least: int, before: str) -> bool:

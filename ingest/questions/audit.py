@@ -269,6 +269,8 @@ class _RankPatterns:
         self._updates: dict[int, list[_SeenInStep]] = defaultdict(list)
         self._stale: dict[str, list[int]] = defaultdict(list)
         self._lost: dict[str, list[int]] = defaultdict(list)
+        self._last_told: dict[str, str] = {}
+        """By parameter: what its last update told."""
         self._unknown = Counter[int]()
         self._moved: set[int] = set()
         self._parted: set[str] = set()
@@ -284,6 +286,7 @@ class _RankPatterns:
         elif kind == "gradient" and found.status == "holds":
             self._gradients[step].append(seen)
         elif kind == "optimizer":
+            self._last_told[name] = found.told
             if LOST in found.told:
                 self._lost[name].append(step - 1)
             if found.told != NOT_UPDATED:
@@ -363,14 +366,18 @@ class _RankPatterns:
         return found
 
     def _unchanged(self) -> dict[str, list[int]]:
-        """Return parameters that stand still in two steps or more, with gradients like those of others."""
+        """Return parameters that stand still in two steps or more, with gradients like those of others.
+
+        One that moves later waits on purpose, as the last layer of DINO does for an epoch.
+        """
         found: dict[str, list[int]] = defaultdict(list)
         for step, seen in self._updates.items():
             sizes = [each.size for each in seen if each.told != NOT_UPDATED]
             for each in seen if sizes else ():
                 if each.told == NOT_UPDATED and each.size > _CLEAR * statistics.median(sizes):
                     found[each.name].append(step)
-        return {name: steps for name, steps in found.items() if len(steps) > 1}
+        lasting = {name: steps for name, steps in found.items() if self._last_told[name] == NOT_UPDATED}
+        return {name: steps for name, steps in lasting.items() if len(steps) > 1}
 
     def _lost_updates(self) -> dict[str, list[int]]:
         """Return parameters that alone stood still in a step: a rate of zero is that of most."""

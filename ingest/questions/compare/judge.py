@@ -34,7 +34,14 @@ import numpy.typing as npt
 
 from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
-from ingest.questions.compare.measured import Measured, have_same_rows, real_numbers, repeats, without_scale
+from ingest.questions.compare.measured import (
+    CallsWithSameBytes,
+    Measured,
+    have_same_rows,
+    real_numbers,
+    repeats,
+    without_scale,
+)
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import (
     RoundingBound,
@@ -50,9 +57,6 @@ GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
 DRIFT = 32.0
 #: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
-#: but with this probability.
-_CHANCE = 1e-6
-_FEWEST_CALLS = 2
 #: Nobody read a tensor if all that was executed later, and so many tensors at least, are this much closer.
 _CLOSER, _FEWEST_LATER = 1024.0, 3
 #: How much more than its uncertainty in the first order an element may move.
@@ -67,6 +71,8 @@ _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 _CANCELS = "its addends cancel: rounding is relative to these"
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
+#: Of so many elements, one that differs alone is wrong although nothing was computed from it.
+_MANY = 64
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 _AWAITED = "dumped before anybody waited for the collective that writes it"
@@ -88,24 +94,6 @@ class Judgement(NamedTuple):
     level: str = ""
     """What a difference that nothing before explains rests on: `shown` if it is known what its operator read,
     else `likely`."""
-
-
-@dataclass(slots=True)
-class _CallsWithSameBytes:
-    """Calls that read the same bytes on both sides."""
-
-    equal: int = 0
-    """How many returned the same bytes."""
-    elements: float = 0.0
-    """How many elements other than zero these returned."""
-    unequal: int = 0
-
-    def contradict(self, tensor: Measured) -> bool:
-        """Return whether these show that the difference of a tensor is not rounding in another order."""
-        if self.unequal or self.equal < _FEWEST_CALLS:
-            return False
-        share = min(tensor.unequal / max(tensor.size, 1), 1 - 1e-12)
-        return self.elements * math.log1p(-share) < math.log(_CHANCE)
 
 
 class _Step(NamedTuple):
@@ -144,8 +132,8 @@ class _SeenSoFar:
     """The largest difference of a tensor within its limits."""
     coarsest: float = 0.0
     """The largest fixed limit: what is computed from bfloat16 is as coarse."""
-    calls: defaultdict[object, _CallsWithSameBytes] = field(
-        default_factory=lambda: defaultdict(_CallsWithSameBytes)
+    calls: defaultdict[object, CallsWithSameBytes] = field(
+        default_factory=lambda: defaultdict(CallsWithSameBytes)
     )
     """By kind, shape and types of elements of what they returned."""
     is_apart: bool = False
@@ -318,7 +306,7 @@ class _StepJudge:
             return Judgement(Verdict.EQUAL, bound)
         if difference <= limit and not fact:
             return Judgement(Verdict.CLOSE, bound)
-        if number in self._unread:
+        if number in self._unread and not self._is_one_element(tensor, reads):
             verdict = Verdict.IGNORED if self._has_other_calls else Verdict.NOT_READ
             return Judgement(verdict, bound, self._unread[number])
         if fact:
@@ -328,6 +316,14 @@ class _StepJudge:
         bound = RoundingBound(limit, times, self._is_explained(difference, base, reads))
         level = "likely" if reads is None else "shown"
         return Judgement(Verdict.DIFFERENT, bound, self._beyond(tensor, limit, reads), level)
+
+    def _is_one_element(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
+        """Return whether one of many elements differs although its operator read the same bytes.
+
+        It is wrong even if nothing was computed from it: memory that is caught in flight differs in more.
+        """
+        is_one = tensor.unequal == 1 and tensor.size >= _MANY and tensor.is_alike and tensor.fits
+        return is_one and not self._has_other_calls and self._has_same_sources(tensor, reads)
 
     def _harmless(
         self, tensor: Measured, bound: RoundingBound, reads: Sequence[int] | None
@@ -450,7 +446,7 @@ class _StepJudge:
             return all(not self._tensors[number].unequal for number in reads)
         return self._is_equal_so_far and not known.is_apart
 
-    def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> _CallsWithSameBytes:
+    def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
 
         Kernels and their threads are chosen by shapes. Updates work element by element.
@@ -461,7 +457,7 @@ class _StepJudge:
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
-    def _same_bytes(self, tensor: Measured, calls: _CallsWithSameBytes) -> str:
+    def _same_bytes(self, tensor: Measured, calls: CallsWithSameBytes) -> str:
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
         what = (
             "it and its gradient were equal in the step before"

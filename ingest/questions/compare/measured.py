@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,9 @@ from workers.arrays.comparison import Metrics
 
 #: Gradients have one factor if what is left of them without it is less than this, relative to them.
 _PARALLEL = 1e-3
+#: but with this probability.
+_CHANCE = 1e-6
+_FEWEST_CALLS = 2
 
 
 class Measured(NamedTuple):
@@ -31,7 +34,7 @@ class Measured(NamedTuple):
     spread: float = 0.0
     """By how much replicas differ among themselves."""
     is_alike: bool = True
-    """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
+    """Whether its ranks hold it alike on both sides, without a factor: then operators on it do the same."""
     zeros: float = 0.0
     """The share of its elements that are zero: rounding does not show in these."""
     averaged: float = 1.0
@@ -57,6 +60,24 @@ class Measured(NamedTuple):
         return relative_difference(self.metrics) if self.fits else math.inf
 
 
+@dataclass(slots=True)
+class CallsWithSameBytes:
+    """Calls that read the same bytes on both sides."""
+
+    equal: int = 0
+    """How many returned the same bytes."""
+    elements: float = 0.0
+    """How many elements other than zero these returned."""
+    unequal: int = 0
+
+    def contradict(self, tensor: Measured) -> bool:
+        """Return whether these show that the difference of a tensor is not rounding in another order."""
+        if self.unequal or self.equal < _FEWEST_CALLS:
+            return False
+        share = min(tensor.unequal / max(tensor.size, 1), 1 - 1e-12)
+        return self.elements * math.log1p(-share) < math.log(_CHANCE)
+
+
 def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dict[int, Measured]:
     """Return by number the gradients without the factor that all of them have, from that of the loss on.
 
@@ -76,7 +97,7 @@ def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dic
     if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
         return {}
     return {
-        each.number: each._replace(metrics=parallel[each.number])
+        each.number: each._replace(metrics=parallel[each.number], is_alike=False)
         for each in unequal
         if each.number in parallel
     }

@@ -118,7 +118,8 @@ class AgreementOfRanks:
     def apart(self) -> _Mask:
         """(step,): whether ranks train apart until their parameters are made equal again, as in local SGD.
 
-        So they do if all parameters part together and meet together, and no gradient is ever shared.
+        So they do if all parameters part together and meet together, and gradients are shared all or
+        none: none in the step before they are apart.
         """
         gradient_of = self.gradient_of
         parameters = [*gradient_of] or np.flatnonzero(self.kinds == SlotKind.PARAMETER).tolist()
@@ -128,13 +129,17 @@ class AgreementOfRanks:
         moving = parted.any(axis=0) & met.any(axis=0)
         moved = (place for place, moves in zip(parameters, moving, strict=True) if moves)
         gradients = [gradient_of[place] for place in moved if place in gradient_of]
-        own = self.are_distinct[self.content[:, gradients]] | ~self.tells[:, gradients]
-        if 2 * moving.sum() <= met.any(axis=0).sum() or not own.all():
+        of_gradients, hides = self.content[:, gradients], ~self.tells[:, gradients]
+        # Each step is as all are at first, or each rank goes its own way in it.
+        own = (self.are_distinct[of_gradients] | hides).all(axis=1)
+        shared = (~self.are_unequal[of_gradients] | hides).all(axis=1)
+        if 2 * moving.sum() <= met.any(axis=0).sum() or not (own | shared).all():
             return np.zeros(len(self.content), bool)
         apart = np.asarray(parted[:, moving].all(axis=1))
         together = np.flatnonzero(2 * met[:, moving].sum(axis=1) > moving.sum())
         is_between = together.size > 1 and apart[together[0] : together[-1]].any()
-        return np.asarray(apart & is_between)
+        is_explained = (own | np.concatenate([own[:1], own[:-1]]))[apart].all()
+        return np.asarray(apart & is_between & is_explained)
 
     def only_together(self) -> AgreementOfRanks:
         """Return the same without the steps in which ranks train apart."""

@@ -66,8 +66,8 @@ _SELDOM = (
     "values, which happens by chance"
 )
 _APART = (
-    "all parameters part and meet together, and no gradient is reduced, as in local SGD: {}, between two "
-    "meetings, are not compared"
+    "all parameters part and meet together, and no gradient is reduced before they part, as in local SGD: "
+    "{}, between two meetings, are not compared"
 )
 #: Kinds of tensors that replicas should share judging by the name alone.
 _NAMED = (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.PARAMETER)

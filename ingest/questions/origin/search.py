@@ -36,6 +36,8 @@ from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
 #: Rank, call, `io` and slot of tensors, and what they hold.
+#: The type of operator of a gradient in dumps of PyTorch.
+_GRADIENT = "Gradient"
 _Pattern: TypeAlias = frozenset[tuple[int, CallKey, str, int, str]]
 CAUSES = ("auto", "nan", "inf", "overflow")
 
@@ -130,6 +132,8 @@ class OriginSearch:
     """Calls that made a harmless -Inf."""
     unread: set[int] = field(default_factory=set)
     """Steps in which nothing was made of what is bad."""
+    skipped: set[int] = field(default_factory=set)
+    """Steps in which gradients overflowed, and loss scaling skipped the update."""
     _passed_by: PassedBy = field(default_factory=PassedBy)
     _fallback: Sequence[Root] = ()
     """The first roots that may matter, in case that none certainly does."""
@@ -160,7 +164,7 @@ class OriginSearch:
         """Yield the first root of each run of bad steps that matters, and the steps of the run.
 
         A run ends with a step that holds nothing, or no more than a harmless step. Overflows that loss
-        scaling skipped are included: whether it did is not known before the next step.
+        scaling skipped are included, and are in `skipped` then.
         """
         last = -1
         for step in self._suspects.steps():
@@ -174,6 +178,9 @@ class OriginSearch:
             row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
+            roots_in_row = ((later, self._real_roots(self._link(later)[1])) for later in row)
+            if all(self._is_skipped_overflow(*each) for each in ((step, real), *roots_in_row)):
+                self.skipped.add(step)
             yield self._answer(real), [step, *certain]
 
     def _steps_in_a_row(self, first: int) -> Iterator[int]:
@@ -252,13 +259,34 @@ class OriginSearch:
         return flow, roots
 
     def _is_skipped_overflow(self, step: int, real: Sequence[Root]) -> bool:
-        """Return whether gradients overflowed and loss scaling skipped the step: the next one is clean."""
-        if self.condition is not None or not any(root.leads_to("checks") for root in real):
-            return False
-        if any(root.leads_to("parameters") for root in real):
+        """Return whether gradients overflowed and loss scaling skipped the step: the next one is clean.
+
+        Either an operator checks that gradients are finite; or all that is bad are gradients, infinity among
+        them, and no parameter is another one before the next clean step.
+        """
+        if self.condition is not None or any(root.leads_to("parameters") for root in real):
             return False
         later = [other for other in self.snapshot.steps if other > step]
-        return bool(later) and not self._suspects.ranks(later[0])
+        if any(root.leads_to("checks") for root in real):
+            return bool(later) and not self._suspects.ranks(later[0])
+        is_of_gradients = all(root.call.key.op_type == _GRADIENT for root in real)
+        if not is_of_gradients or not any("Inf" in root.holds for root in real):
+            return False
+        clean = next((other for other in later if not self._suspects.ranks(other)), None)
+        own = self._parameters(step)
+        unchanged = (
+            self._parameters(other) == own for other in later if clean is not None and other <= clean
+        )
+        return clean is not None and bool(own) and all(unchanged)
+
+    def _parameters(self, step: int) -> dict[tuple[int, str], bytes]:
+        """Return the digests of the parameters of a step by rank and name; none if one is not known."""
+        digests = {
+            (rank, str(opened.tables.label("op_name")[row])): opened.tables.digest[row].tobytes()
+            for rank, opened in self.snapshot.of_step(step).items()
+            for row in np.flatnonzero(opened.tables.label("op_type") == "Parameter").tolist()
+        }
+        return digests if all(map(any, digests.values())) else {}
 
     def _answer(self, roots: Sequence[Root]) -> OriginAnswer:
         root, *others = roots
@@ -365,6 +393,8 @@ class FoundEpisodes(NamedTuple):
     """The steps that the search was not about."""
     unread: frozenset[int]
     """The steps in which nothing was made of NaN and Inf."""
+    skipped: frozenset[int]
+    """The first steps of episodes in which loss scaling skipped the update."""
 
 
 def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
@@ -393,4 +423,6 @@ def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
                 sum(summary.anomalous_tensors for summary in bad),
             )
         )
-    return FoundEpisodes(tuple(episodes), search.left_out, frozenset(search.unread))
+    return FoundEpisodes(
+        tuple(episodes), search.left_out, frozenset(search.unread), frozenset(search.skipped)
+    )

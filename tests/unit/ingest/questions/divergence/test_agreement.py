@@ -1,6 +1,7 @@
 """Who agrees with whom, and on what agreeing tells nothing."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -75,8 +76,11 @@ def test_what_is_only_reported_is_compared_by_statistics() -> None:
     assert (found.ranks, found.first_step, found.by) == ((2,), 1, "statistics")
 
 
-def _trained(parts: dict[int, bool], gradients: int) -> Replicas:
-    """Return two ranks with three parameters: by step, whether they are apart; `gradients` differ by rank."""
+def _trained(parts: dict[int, bool], gradients: int, since: int = 0) -> Replicas:
+    """Return two ranks with three parameters: by step, whether they are apart.
+
+    Their gradients differ by `gradients` from a step on.
+    """
     made = Replicas()
     for step, is_apart in parts.items():
         for rank in range(2):
@@ -85,14 +89,18 @@ def _trained(parts: dict[int, bool], gradients: int) -> Replicas:
                 for layer in range(3)
             }
             own = {f"Gradient.l{layer}.output.0": 5000 + 100 * step + layer for layer in range(3)}
-            made.put(rank, step, contents | {name: each + gradients * rank for name, each in own.items()})
+            off = gradients * rank * (step >= since)
+            made.put(rank, step, contents | {name: each + off for name, each in own.items()})
     return made
 
 
-def test_ranks_that_train_apart_and_meet_are_compared_where_they_meet() -> None:
-    found = divergence(_trained({step: bool(step % 2) for step in range(6)}, gradients=10).store)
+@pytest.mark.parametrize("warm_up", [0, 2])
+def test_ranks_that_train_apart_and_meet_are_compared_where_they_meet(warm_up: int) -> None:
+    """Some begin with steps whose gradients are shared."""
+    parts = {step: bool(step % 2) and step > warm_up for step in range(6)}
+    found = divergence(_trained(parts, gradients=10, since=warm_up).store)
     assert found.agree
-    assert found.apart == (1, 3, 5)
+    assert found.apart == tuple(step for step, is_apart in parts.items() if is_apart)
     assert any("local SGD" in note for note in found.notes)
 
 
