@@ -551,8 +551,8 @@ def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, A
     matrix = matrix / norms
     kept = tells = matrix[:, 0] != 0
     for _ in range(_REFITS):
-        chosen = (matrix, target) if kept.all() else (matrix[kept], target[kept])
-        fit = np.linalg.lstsq(*chosen, rcond=None)[0]
+        chosen, sought = (matrix, target) if kept.all() else (matrix[kept], target[kept])
+        fit = np.linalg.lstsq(chosen, sought, rcond=None)[0]
         residue = np.abs(matrix @ fit - target)
         ordered = np.sort(residue[tells])
         limit = min(_quantile(ordered, 1 - LEFT_OUT), _ODD * _quantile(ordered, 0.5))

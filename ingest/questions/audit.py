@@ -374,10 +374,10 @@ class _RankPatterns:
         for step, seen in self._updates.items():
             sizes = [each.size for each in seen if each.told != NOT_UPDATED]
             for each in seen if sizes else ():
-                if each.told == NOT_UPDATED and each.size > _CLEAR * statistics.median(sizes):
+                is_large = each.size > _CLEAR * statistics.median(sizes)
+                if self._last_told[each.name] == each.told == NOT_UPDATED and is_large:
                     found[each.name].append(step)
-        lasting = {name: steps for name, steps in found.items() if self._last_told[name] == NOT_UPDATED}
-        return {name: steps for name, steps in lasting.items() if len(steps) > 1}
+        return {name: steps for name, steps in found.items() if len(steps) > 1}
 
     def _lost_updates(self) -> dict[str, list[int]]:
         """Return parameters that alone stood still in a step: a rate of zero is that of most."""

@@ -131,8 +131,8 @@ class AgreementOfRanks:
         gradients = [gradient_of[place] for place in moved if place in gradient_of]
         of_gradients, hides = self.content[:, gradients], ~self.tells[:, gradients]
         # Each step is as all are at first, or each rank goes its own way in it.
-        own = (self.are_distinct[of_gradients] | hides).all(axis=1)
-        shared = (~self.are_unequal[of_gradients] | hides).all(axis=1)
+        own = np.all(self.are_distinct[of_gradients] | hides, axis=1)
+        shared = np.all(~self.are_unequal[of_gradients] | hides, axis=1)
         if 2 * moving.sum() <= met.any(axis=0).sum() or not (own | shared).all():
             return np.zeros(len(self.content), bool)
         apart = np.asarray(parted[:, moving].all(axis=1))

@@ -178,9 +178,7 @@ class OriginSearch:
             row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
-            roots_in_row = ((later, self._real_roots(self._link(later)[1])) for later in row)
-            if all(self._is_skipped_overflow(*each) for each in ((step, real), *roots_in_row)):
-                self.skipped.add(step)
+            self._note_skipped([step, *row])
             yield self._answer(real), [step, *certain]
 
     def _steps_in_a_row(self, first: int) -> Iterator[int]:
@@ -266,18 +264,26 @@ class OriginSearch:
         """
         if self.condition is not None or any(root.leads_to("parameters") for root in real):
             return False
-        later = [other for other in self.snapshot.steps if other > step]
         if any(root.leads_to("checks") for root in real):
+            later = [other for other in self.snapshot.steps if other > step]
             return bool(later) and not self._suspects.ranks(later[0])
-        is_of_gradients = all(root.call.key.op_type == _GRADIENT for root in real)
-        if not is_of_gradients or not any("Inf" in root.holds for root in real):
-            return False
-        clean = next((other for other in later if not self._suspects.ranks(other)), None)
+        of_gradients = [root.holds for root in real if root.call.key.op_type == _GRADIENT]
+        is_overflow = len(of_gradients) == len(real) and "Inf" in " ".join(of_gradients)
+        return is_overflow and self._is_left_out(step)
+
+    def _note_skipped(self, row: Sequence[int]) -> None:
+        """Note the first step of an episode if loss scaling skipped all of its steps."""
+        roots = ((step, self._real_roots(self._link(step)[1])) for step in row)
+        if all(self._is_skipped_overflow(*each) for each in roots):
+            self.skipped.add(row[0])
+
+    def _is_left_out(self, step: int) -> bool:
+        """Return whether no parameter is another one in the steps after a bad one, up to the first clean."""
+        later = [other for other in self.snapshot.steps if other > step]
+        clean = next((place for place, other in enumerate(later) if not self._suspects.ranks(other)), None)
         own = self._parameters(step)
-        unchanged = (
-            self._parameters(other) == own for other in later if clean is not None and other <= clean
-        )
-        return clean is not None and bool(own) and all(unchanged)
+        known = later[: clean + 1] if clean is not None and own else []
+        return bool(known) and all(self._parameters(other) == own for other in known)
 
     def _parameters(self, step: int) -> dict[tuple[int, str], bytes]:
         """Return the digests of the parameters of a step by rank and name; none if one is not known."""

@@ -296,8 +296,11 @@ class _StepOfSums:
     ) -> list[tuple[Account, ...]]:
         """Return the ways in which a tensor is the sum of summands, and of a bias that is not zero."""
         results = self._values.by_rank(ranks, tensor)
-        known = [summand for summand in summands if summand is not None]
-        if results is None or not known or len(known) < len(summands):
+        if results is None:
+            return []
+        # A module that has a weight and is no linear layer has others.
+        known = [summand for summand in summands if summand is not None and summand.is_like(results)]
+        if not known or len(known) < len(summands):
             return []
         biases = self._values.by_rank(ranks, bias)
         if biases is not None and not all(own.any() for own in biases.values()):

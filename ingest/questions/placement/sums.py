@@ -165,6 +165,10 @@ class Summand(NamedTuple):
     magnitudes: ByRank
     terms: int
 
+    def is_like(self, results: ByRank) -> bool:
+        """Return whether it has the shape of the results, on all of their ranks."""
+        return all(self.values[rank].shape == result.shape for rank, result in results.items())
+
     @property
     def may_be_unwritten(self) -> bool:
         """Whether what it was computed of looks like memory that was written later."""
@@ -186,13 +190,11 @@ def accounts(
 
     Args:
         results: what was stored.
-        summands: what ranks compute alone: one product, or those of all layers that read a tensor.
+        summands: what ranks compute alone, each like the results: one product, or those of all layers that
+            read a tensor.
         bias: what is added once; None if there is none.
         partitions: the groups that are tried, those of single ranks first.
     """
-    shapes = {summand.values[rank].shape for summand in summands for rank in results}
-    if shapes != {result.shape for result in results.values()}:
-        return []  # of a module that has a weight and is no linear layer
     choices = []
     for summand in summands:
         terms = []
