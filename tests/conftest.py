@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -203,6 +204,9 @@ def nets(torch: Any) -> ModuleType:  # noqa: ARG001  (it must be there)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_not_run] = set()
+    # Hundreds of tests start processes, and compiling the sources takes half of each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def _need(config: pytest.Config, programs: Sequence[str]) -> None:
