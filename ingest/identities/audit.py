@@ -21,9 +21,9 @@ from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.difference import shape_of_difference, shares_part
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
-from ingest.identities.optimizer import MARKS, ParameterHistory, recorded_update
+from ingest.identities.optimizer import ParameterHistory, recorded_update
 from ingest.identities.shards import ShardCut, ShardPlace, gathered_for, narrowed, shard_place
-from ingest.identities.updates import ParameterUpdate, judged
+from ingest.identities.updates import ParameterUpdate, judged, of_unshared
 from ingest.reader.operator_kinds import (
     CallKey,
     holders,
@@ -56,8 +56,10 @@ _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step.
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
-#: The same of what a module gave: replicas computed with the new parameters, and this rank did not.
+#: Of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
+#: Why nothing is said of it: how many other modules are looked at for that.
+MOVED_BETWEEN, _OTHERS = "parameters that move between calls", 16
 #: The graph of what the backward pass computes again, and what proves what is read there.
 RECOMPUTED = "recompute"
 #: Roundoff of the narrowest type in which activations are kept.
@@ -277,7 +279,7 @@ class StepAudit:
                     found = of_guess(found)
                 doubt = self._doubt(call, output, operands, history) if found.status == "fails" else ""
                 if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
-                    doubt = STALE
+                    doubt = MOVED_BETWEEN if self._is_moved_between(call) else STALE
                 found = IdentityCheck("open", doubt) if doubt else found
                 reason = f"{name}: {found.told}" if found.status == "open" else name
             if found.status == "open" and self._is_copy(call, output):
@@ -298,6 +300,8 @@ class StepAudit:
             return "nobody had waited for its collective"
         if self._is_moved_by_hand(call, history):
             return "parameters without gradients that move within steps"
+        if self._is_moved_between(call):
+            return MOVED_BETWEEN
         return (
             "" if all(map(_is_written, operands.numbers)) else "read NaN, or memory that was not written yet"
         )
@@ -361,6 +365,14 @@ class StepAudit:
             before is None or before.parameter_content(name) != self.parameter_content(name)
             for name in (names - self._gradients.keys() if self._gradients else ())
         )
+
+    def _is_moved_between(self, call: FlowCall) -> bool:
+        """Return whether another module follows when it is first called, and not when as often as this."""
+        number, name = call.key.occurrence, call.key.op_name
+        of_modules = (key for key in self._flow.calls if f"{key.op_name}.weight" in self._parameters)
+        others = [key for key in of_modules if number and key.occurrence == number and key.op_name != name]
+        first = ((key, key._replace(occurrence=0)) for key in others[:_OTHERS])
+        return any(self.follows(before, 0) > self.follows(key, 0) for key, before in first)
 
     def is_proved(self, row: int, peers: Mapping[int, StepAudit]) -> bool | None:
         """Return whether an output or gradient follows from this step; None if that cannot be asked.
@@ -627,7 +639,7 @@ class StepAudit:
                 updates.append(ParameterUpdate(row, known, wide(gradient), after, is_read=is_read))
         for update, judgement in judged(updates, norm):
             is_guess = names[update.row] in history.unshared
-            found = _of_unshared(judgement) if is_guess else judgement
+            found = of_unshared(judgement) if is_guess else judgement
             reason = "optimizer" if found.status != "open" else f"optimizer: {found.told}"
             yield CheckedTensor(update.row, reason, found)
 
@@ -770,15 +782,6 @@ class StepAudit:
 
 def _part(name: str, replicas: Sequence[StepAudit]) -> bool:
     return len({each.gradient_content(name) for each in replicas}) > 1
-
-
-def _of_unshared(found: IdentityCheck) -> IdentityCheck:
-    """Return a check of an update of which it is a guess what gradient was read: it fails by no guess."""
-    if any(mark in found.told for mark in MARKS):
-        return found
-    # Sum or mean: what the rate is, is not known.
-    is_proved = found.status == "holds"
-    return replace(found, told="") if is_proved else IdentityCheck("open", "ranks do not share the gradient")
 
 
 def _of_gradient(found: IdentityCheck) -> IdentityCheck:

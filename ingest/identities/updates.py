@@ -44,7 +44,7 @@ _SURE = 0.75
 #: At least one parameter in this many must follow from it: vectors may have another optimizer than matrices.
 _FEW = 4
 #: How many parameters tell a rate that they have in common.
-_BEST = 8
+_BEST = 24
 _OPEN = IdentityCheck("open")
 
 
@@ -229,3 +229,12 @@ def _other_gradient(found: IdentityCheck, gradient: Array) -> str:
     others[box] = 0.0
     is_largest = there.min() > others.max(initial=0.0)
     return "its largest gradients may be clipped, each by itself" if is_largest else ""
+
+
+def of_unshared(found: IdentityCheck) -> IdentityCheck:
+    """Return a check of an update of which it is a guess what gradient was read: it fails by no guess."""
+    if any(mark in found.told for mark in MARKS):
+        return found
+    # Sum or mean: what the rate is, is not known.
+    is_proved = found.status == "holds"
+    return replace(found, told="") if is_proved else IdentityCheck("open", "ranks do not share the gradient")

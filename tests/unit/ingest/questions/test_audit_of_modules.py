@@ -112,6 +112,29 @@ def test_a_replica_that_computes_with_the_last_parameters_is_named(audited: Audi
     assert failure.name == "Module.Column.0.up.output.0"
 
 
+def test_parameters_that_move_between_two_calls_of_a_step_are_held_against_the_first(
+    torch: Any, tmp_path: Path
+) -> None:
+    """As in SAM, whose second pass has other weights; what fails alone in it is wrong."""
+    failures = {}
+    for name, moved in (("all", (0, 2)), ("one", (2,))):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with ingest.record(net, tmp_path / name, what="tensors", advance="optimizer"):
+            for _ in range(3):
+                for by in (0.5, -0.5):
+                    net(torch.randn(8, 16)).square().mean().backward()
+                    for layer in moved:
+                        net[layer].weight.data[3, 0] += by
+                optimizer.step()
+                optimizer.zero_grad()
+        ingest_directly(tmp_path / name, tmp_path / f"{name}.zarr")
+        failures[name] = ingest.audit(ingest.open_store(tmp_path / f"{name}.zarr")).failures
+    assert not failures["all"]
+    assert {failure.name for failure in failures["one"]} == {"Module.Linear.2.output.0#1"}
+
+
 @pytest.mark.parametrize("path", ["0", "0.norm", "1"])
 def test_of_replicas_that_part_the_one_that_does_not_follow_from_its_operands_is_named(
     audited: Audited, tmp_path: Path, path: str
