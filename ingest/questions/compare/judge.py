@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.limits import unit_of
+from ingest.identities.limits import UNWRITTEN, unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
     CallsWithSameBytes,
@@ -230,7 +230,7 @@ class _StepJudge:
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
-        self._usual = _usual_gradient(flow.parts, tensors)
+        self._usual = _usual_gradient(flow, tensors)
         self._judgements: dict[int, Judgement] = {}
         self._has_other_calls, self._has_other_shapes = other
         self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
@@ -778,13 +778,14 @@ def _has_one_type(tensor: Measured) -> bool:
     return tensor.dtypes[0] == tensor.dtypes[1]
 
 
-def _usual_gradient(parts: Sequence[StepPart], tensors: Iterable[Measured]) -> float:
-    """Return the median root mean square of the gradients of a step that differ; 0 if there are none."""
-    sizes = [
-        _size(tensor.metrics)
-        for tensor in tensors
-        if tensor.metrics is not None and _size(tensor.metrics) and parts[tensor.number].is_gradient
-    ]
+def _usual_gradient(flow: Dataflow, tensors: Iterable[Measured]) -> float:
+    """Return the median root mean square of the gradients of a step that differ; 0 if there are none.
+
+    Memory that was dumped before it was written is left out.
+    """
+    gradients = (each for each in tensors if flow.parts[each.number].is_gradient)
+    written = (each for each in gradients if each.metrics and not flow.is_awaited(each.number))
+    sizes = [size for each in written if each.metrics and 0 < (size := _size(each.metrics)) < UNWRITTEN]
     return float(np.median(sizes)) if sizes else 0.0
 
 
