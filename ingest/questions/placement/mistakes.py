@@ -44,6 +44,7 @@ from ingest.questions.placement.sums import (
 )
 from ingest.reader.choice import named_ranges
 from ingest.reader.mesh import replica_groups
+from ingest.reader.operator_kinds import is_numbered
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
 
@@ -120,6 +121,7 @@ class MistakeSearch:
             place
             for place, (key, kind) in enumerate(zip(self.seen.keys, self.kinds, strict=True))
             if kind in self.sums or "partial" in key.op_name
+            if not is_numbered(key.op_type, key.op_name)  # which is something else in each step
         ]
 
     def find(self) -> list[LayoutFinding]:
