@@ -279,7 +279,7 @@ class StepAudit:
                     found = of_guess(found)
                 doubt = self._doubt(call, output, operands, history) if found.status == "fails" else ""
                 if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
-                    doubt = MOVED_BETWEEN if self._is_moved_between(call) else STALE
+                    doubt = STALE
                 found = IdentityCheck("open", doubt) if doubt else found
                 reason = f"{name}: {found.told}" if found.status == "open" else name
             if found.status == "open" and self._is_copy(call, output):
@@ -344,7 +344,7 @@ class StepAudit:
             if peer is not self
             and [*map(peer.parameter_content, names)] == [*map(self.parameter_content, names)]
         ]
-        if not last or not replicas or not is_container(call.op_type):
+        if not last or not replicas or not is_container(call.op_type) or self._is_moved_between(call):
             return False
 
         def reader(rows: Collection[int]) -> Callable[[FlowOperand], Array]:

@@ -20,6 +20,8 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 #: The share of the tensors of a group that all its ranks must have by name; with less, nothing is missed.
 _COMMON = 0.5
+#: How the types of the calls of modules begin in dumps of PyTorch.
+_MODULE = "Module."
 
 
 def ranks_elsewhere(snapshot: Snapshot) -> set[int]:
@@ -107,7 +109,9 @@ def absent_tensors(
         for split, steps_of in search.absent.items()
         for row in _rows(split, steps_of, keys=seen.keys, whole=whole)
     ]
+    rows, notes_on_calls = _without_calls_of_own(rows, seen, snapshot)
     rows, notes = _without_parts(rows)
+    notes += notes_on_calls
     return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), search.notes + notes
 
 
@@ -123,6 +127,44 @@ def _without_parts(rows: list[Missing]) -> tuple[list[Missing], list[str]]:
         f"such as experts, tables or stages: not missed ({parts[0].name}, ...)"
     )
     return [row for row in rows if row.state == "missing"], [note]
+
+
+def _without_calls_of_own(
+    rows: list[Missing], seen: AgreementOfRanks, snapshot: Snapshot
+) -> tuple[list[Missing], list[str]]:
+    """Return what is absent but calls that depend on the samples of a rank, and a note on these.
+
+    So it is in dumps of PyTorch if ranks that lack a call read other samples than those that have it, and
+    have called all of the model: an expert that no token chose, or a cluster of words of an adaptive softmax.
+    The gradient of a parameter that replicas have is missed all the same.
+    """
+    inputs = (n for n, key in enumerate(seen.keys) if key.op_type.startswith(_MODULE) and key.io == "input")
+    first = next(inputs, None)
+    absent = {key.op_name for row in rows for key in row.keys}
+    if first is None or seen.keys[first].op_name in absent:
+        return rows, []
+    parameters = {seen.keys[parameter].op_name for _, parameter in seen.gradients}
+    own = [
+        row
+        for row in rows
+        if parameters.isdisjoint(key.op_name for key in row.keys) and _read_other(first, row, seen, snapshot)
+    ]
+    if not own:
+        return rows, []
+    note = (
+        f"{counted(sum(row.tensors for row in own), 'tensor')} of calls that some ranks make and others do "
+        f"not, each with other samples, such as experts that no token chose: not missed ({own[0].name}, ...)"
+    )
+    return [row for row in rows if row not in own], [note]
+
+
+def _read_other(tensor: int, row: Missing, seen: AgreementOfRanks, snapshot: Snapshot) -> bool:
+    """Return whether ranks that lack something hold other bytes of a tensor than those that have it."""
+    if row.first_step is None:
+        return False
+    labels = seen.labels([*snapshot.steps].index(row.first_step), tensor)
+    own, theirs = ({labels[snapshot.ranks.index(n)] for n in ranks} for ranks in (row.ranks, row.others))
+    return own.isdisjoint(theirs)
 
 
 class _AbsenceSearch:

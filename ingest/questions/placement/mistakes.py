@@ -300,7 +300,7 @@ class _StepOfSums:
         results = self._values.by_rank(ranks, tensor)
         if results is None:
             return []
-        # A module that has a weight and is no linear layer has others.
+        # A module that has a weight and is not a linear layer has others.
         known = [summand for summand in summands if summand is not None and summand.is_like(results)]
         if not known or len(known) < len(summands):
             return []

@@ -1,8 +1,12 @@
 """What some replicas have and others do not."""
 
+import pytest
+
 from ingest.questions.divergence import divergence
 from tests.diverging import ACTIVATION, NORM, REDUCED, STATE, WEIGHT, absent, replicas
 from tests.replicas import Replicas
+
+EXPERT, OUTPUT = "Module.Expert.expert1.output.0", "Module.Net.model.output.0"
 
 
 def test_a_rank_of_a_given_group_that_is_not_there_is_missed() -> None:
@@ -55,3 +59,32 @@ def test_tensors_of_which_each_rank_has_its_own_are_not_missed() -> None:
     found = divergence(made.store)
     assert found.agree
     assert any("each its own" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("samples", "lost", "names"),
+    [
+        ((1, 2), {EXPERT}, []),
+        ((1, 1), {EXPERT}, ["Module.Expert.expert1"]),
+        ((1, 2), {EXPERT, "Gradient.weight1.output.0"}, ["Gradient.weight1"]),
+        (
+            (1, 2),
+            {EXPERT, "Module.Net.model.output.0"},
+            ["Module.Expert.expert1", "Module.Net.model.output.0"],
+        ),
+    ],
+)
+def test_calls_that_depend_on_samples_are_not_missed(
+    samples: tuple[int, int], lost: set[str], names: list[str]
+) -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(2):
+            contents = {"Module.Net.model.input.0": 100 * step + samples[rank], EXPERT: 900 + rank}
+            contents |= {f"Parameter.{name}.output.0": 300 + step for name in ("weight1", "head", "norm")}
+            contents |= {"Gradient.weight1.output.0": 500 + step, OUTPUT: 700 + rank}
+            made.put(rank, step, {name: each for name, each in contents.items() if rank or name not in lost})
+    found = divergence(made.store)
+
+    assert sorted(row.name for row in found.missing) == names
+    assert any("no token chose" in note for note in found.notes) == (len(lost) == 1 and not names)
