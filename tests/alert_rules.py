@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def recorded() -> set[str]:
     return {rule["record"] for rule in _rules() if "record" in rule}
 
 
+@cache
 def _rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 

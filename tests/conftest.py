@@ -1,10 +1,11 @@
 """Fixtures for all tests: real dumps, a real S3 store, a real Dask cluster, a real Prometheus."""
 
+import gc
 import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
@@ -200,6 +201,17 @@ def torch_tools(pytestconfig: pytest.Config) -> None:
 def nets(torch: Any) -> ModuleType:  # noqa: ARG001  (it must be there)
     """The models of `tests.torch_models`, which imports PyTorch."""
     return import_module("tests.torch_models")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while tests are collected nor, later, among what that made: it all stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

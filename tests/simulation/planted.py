@@ -183,20 +183,20 @@ BUGS = (
     Planted("lease without an end", "lease", "nothing is late", _no_expiry),
     Planted("gc that does not count over ranks", "pool", "nothing reachable is removed", _uncounted),
     Planted("encoded again in part", "recompress", "no half step is visible", _bare_again),
-    Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace),
+    Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace, first=50),
     Planted(
         "deletion without reading back",
         "delete",
         "only what is stored is deleted",
         _no_read_back,
         _SPOILED,
-        first=1100,
+        first=1115,
     ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
     Planted("changes without an announcement", "ingest", "no change is silent", _silent, first=30),
     Planted(
-        "changes that end too early", "copies", "copies are commits", _begun_means_done, _LATE, first=5600
+        "changes that end too early", "copies", "copies are commits", _begun_means_done, _LATE, first=5635
     ),
-    Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, _LATE),
+    Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, _LATE, first=200),
 )
