@@ -51,6 +51,9 @@ from workers.model import StepKey
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import Operand, elements_of
 
+#: How many parameters are looked at to see along which axes they are cut.
+_TOLD = 16
+
 
 class Holder(NamedTuple):
     """A piece of a tensor."""
@@ -396,12 +399,24 @@ def _is_cut_alike(
     ranks: tuple[Mapping[int, StepTensors], Mapping[int, StepTensors]],
     places: tuple[Mapping[int, Coordinates], Mapping[int, Coordinates]],
 ) -> bool:
-    """Return whether both sides are known to have the same places, and several, on an axis."""
+    """Return whether both sides are known to have the same places, and several, on an axis.
+
+    One along which parameters are cut, as by FSDP, is not: what is cut along another, too, has other shards.
+    """
     found: list[set[int | None]] = []
     for side, of_side in zip(ranks, places, strict=True):
         on_axis = (of_side.get(rank, {}).get(axis) for rank in side)
         found.append({None if place is None else place.rank for place in on_axis})
-    return found[0] == found[1] and len(found[0]) > 1 and None not in found[0]
+    is_alike = found[0] == found[1] and len(found[0]) > 1 and None not in found[0]
+    return is_alike and not any(_cuts_parameters(axis, side) for side in ranks)
+
+
+def _cuts_parameters(axis: str, ranks: Mapping[int, StepTensors]) -> bool:
+    """Return whether the dump tells of one of the first parameters that an axis cuts it."""
+    side = next(iter(ranks.values()))
+    parameters = [number for number, key in enumerate(side.keys) if is_parameter(key.op_type)][:_TOLD]
+    told = (told_placement(side.operands.attributes(number)).get(axis) for number in parameters)
+    return any(held not in (None, Held.REPLICATED.value) for held in told)
 
 
 def same_content(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Decision | None:

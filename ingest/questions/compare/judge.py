@@ -71,8 +71,14 @@ _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 _CANCELS = "its addends cancel: rounding is relative to these"
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
+#: For each gradient, as many parameters may move without one.
+_MOVED = 2
 #: Of so many elements, one that differs alone is wrong although nothing was computed from it.
 _MANY = 64
+_SAME_BYTES, _READ_BEFORE = (
+    "its operator read the same bytes",
+    "it and its gradient were equal in the step before",
+)
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 _AWAITED = "dumped before anybody waited for the collective that writes it"
@@ -250,7 +256,8 @@ class _StepJudge:
             if judgement.verdict is Verdict.NOISE:
                 self._remember_noise(number, tensor)
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
-        alike = [n for n in self._judgements if self._flow.parts[n] is not StepPart.PARAMETER]
+        others = {StepPart.PARAMETER} if self._flow.parameter_gradients else ()  # of an evaluation, they tell
+        alike = [n for n in self._judgements if self._flow.parts[n] not in others]
         numbers = {n for n in different if self._is_cancelled_number(self._tensors[n])}
         rows = (n for n in different if n not in numbers)
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
@@ -415,7 +422,8 @@ class _StepJudge:
         calls.equal += not tensor.unequal
         calls.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
         calls.unequal += bool(tensor.unequal) and not is_fact
-        return self._same_bytes(tensor, calls) if is_fact else ""
+        read = _READ_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
+        return f"{tensor.difference_text}, though {read}; {calls}" * is_fact
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""
@@ -456,19 +464,6 @@ class _StepJudge:
         shapes = tuple(self._tensors[n].shape for n in inputs)
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
-
-    def _same_bytes(self, tensor: Measured, calls: CallsWithSameBytes) -> str:
-        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        what = (
-            "it and its gradient were equal in the step before"
-            if is_moved
-            else "its operator read the same bytes"
-        )
-        return (
-            f"{tensor.unequal} of {tensor.size} elements differ, relative difference "
-            f"{self._differences[tensor.number]:.2g}, though {what}; with the same bytes, "
-            f"{calls.equal} others like it are equal"
-        )
 
     def _beyond(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
         metrics, difference = tensor.metrics, self._differences[tensor.number]
@@ -704,16 +699,24 @@ class _StepJudge:
     def _largest_of_gradients(self) -> float:
         """Return the largest difference of the gradients of all parameters, without noise; else infinity.
 
-        Of those that are added up over calls, the last ones are whole.
+        Of those that are added up over calls, the last ones are whole. For what moves without a gradient, as
+        averages of others do, its own difference counts, unless that is most. What calls move is not known.
         """
         flow = self._flow
         parameters = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
         last = {n: flow.last_of.get(gradient_name(flow.repeated_name(n)), -1) for n in parameters}
         known = [own for own in last.values() if own in self._tensors]
-        if any(own not in self._tensors and not self._is_frozen(n, own) for n, own in last.items()):
+        moved = self._moved_alone(last)
+        by_calls = {module_of(flow.keys[n]) for n in moved} & self._trained_modules
+        if by_calls or len(moved) > _MOVED * len(known):
             return math.inf
         told = itertools.filterfalse(self._is_rounding_of_zero, known)
-        return max(map(self._differences.__getitem__, told), default=math.inf)
+        return max(map(self._differences.__getitem__, (*told, *moved)), default=math.inf)
+
+    def _moved_alone(self, gradients: Mapping[int, int]) -> list[int]:
+        """Return the parameters that have no gradient and may have moved; `gradients` are by parameter."""
+        lacking = (n for n, gradient in gradients.items() if gradient not in self._tensors)
+        return [n for n in lacking if not self._is_frozen(n, gradients[n])]
 
     def _is_frozen(self, number: int, gradient: int) -> bool:
         """Return whether a parameter has no gradient, and did not move since the step before, if any.

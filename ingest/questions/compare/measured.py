@@ -34,7 +34,7 @@ class Measured(NamedTuple):
     spread: float = 0.0
     """By how much replicas differ among themselves."""
     is_alike: bool = True
-    """Whether its ranks hold it alike on both sides, without a factor: then operators on it do the same."""
+    """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
     zeros: float = 0.0
     """The share of its elements that are zero: rounding does not show in these."""
     averaged: float = 1.0
@@ -55,6 +55,14 @@ class Measured(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def difference_text(self) -> str:
+        """How it differs: by a factor, or in how many elements, and by how much."""
+        factor = self.metrics.norm_ratio if self.metrics else 1.0
+        if self.difference <= _PARALLEL < abs(factor - 1):
+            return f"it is {factor:.4g} times B"
+        return f"{self.unequal} of {self.size} elements differ, relative difference {self.difference:.2g}"
+
+    @property
     def difference(self) -> float:
         """The relative difference; infinite if the two cannot be compared."""
         return relative_difference(self.metrics) if self.fits else math.inf
@@ -69,6 +77,10 @@ class CallsWithSameBytes:
     elements: float = 0.0
     """How many elements other than zero these returned."""
     unequal: int = 0
+
+    def __str__(self) -> str:
+        """Say how many are equal."""
+        return f"with the same bytes, {self.equal} others like it are equal"
 
     def contradict(self, tensor: Measured) -> bool:
         """Return whether these show that the difference of a tensor is not rounding in another order."""
@@ -97,7 +109,7 @@ def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dic
     if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
         return {}
     return {
-        each.number: each._replace(metrics=parallel[each.number], is_alike=False)
+        each.number: each._replace(metrics=parallel[each.number])
         for each in unequal
         if each.number in parallel
     }
