@@ -400,6 +400,31 @@ def _embedding(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]
         yield Expectation(tables[0][ids[0].reshape(-1)].reshape(out.shape), None)
 
 
+def _bags(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    """Rows of a table by bag: their mean, sum or maximum (`EmbeddingBag`)."""
+    out = call.outputs[slot]
+    ids = [each for each in call.tensors if each.dtype.kind in "iu"]
+    tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
+    if len(ids) + len(tables) != len(call.tensors) or not ids or not _are_rows_of(tables[-1], ids[0]):
+        return  # each row may have a weight
+    begins = ids[-1].reshape(-1)[: len(out)]
+    if ids[0].ndim == 2:
+        begins = np.arange(0, ids[0].size, ids[0].shape[-1])
+    yield from _of_bags(wide(tables[-1])[ids[0].reshape(-1)], begins, out.shape, unit)
+
+
+def _of_bags(rows: Array, begins: Array, shape: tuple[int, ...], unit: float) -> Iterator[Expectation]:
+    """Yield the mean, sum and maximum of rows from each beginning to the next."""
+    bags = np.searchsorted(begins, np.arange(len(rows)), side="right") - 1
+    counts = np.maximum(np.bincount(bags, minlength=shape[0]), 1)[:, None]
+    for value, error, _ in summed_rows(bags, rows, shape, unit):
+        slack = error + unit * np.abs(value) if error is not None else 0.0
+        yield Expectation(value / counts, slack / counts, "mode = mean")
+        yield Expectation(value, error, "mode = sum")
+    if (np.diff(begins, append=len(rows)) > 0).all():
+        yield Expectation(np.maximum.reduceat(rows, begins, axis=0), 0.0, "mode = max")
+
+
 def _are_rows_of(table: Array, ids: Array) -> bool:
     return bool(ids.size and ids.min() >= 0 and ids.max() < len(table))
 
@@ -660,6 +685,7 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "repeatinterleave tile repeat": _repeated,
         "cast half float bfloat16 type": _cast,
         "embedding gather indexselect": _embedding,
+        "embeddingbag": _bags,
         "unsortedsegmentsum": _scattered,
         "sum reducesum": _reduction("sum"),
         "mean reducemean": _reduction("mean"),

@@ -91,6 +91,10 @@ COMPUTED: dict[str, tuple[list[Array], Callable[..., Array]]] = {
     "ReduceSum": ([normal(16, 8, 24)], lambda x: x.sum(1)),
     "Tensor.transpose": ([normal(24, 16)], np.transpose),
     "Functional.embedding": ([np.arange(16) % 7, normal(9, 24)], lambda ids, table: table[ids]),
+    "EmbeddingBag": (
+        [np.arange(32).reshape(16, 2) % 7, normal(9, 24)],
+        lambda ids, table: table[ids].mean(axis=1),
+    ),
     "SiLU": ([normal(16, 24)], lambda x: x / (1 + np.exp(-x))),
     "AddN": ([normal(16, 24), normal(16, 24, seed=1), normal(16, 24, seed=2)], lambda *x: np.sum(x, axis=0)),
 }
@@ -120,6 +124,15 @@ def test_another_operator_is_in_doubt_and_not_its_output(op_type: str) -> None:
     y = np.asarray(compute(*inputs)).astype(np.float32)
     assert checked(op_type, inputs, normal(*y.shape, seed=9)).status == "open"
     assert checked(op_type, inputs, y * 3).status == "open"
+
+
+def test_rows_of_a_table_are_added_up_by_bag() -> None:
+    ids, begins, table = np.arange(20) % 9, np.array([0, 3, 3, 10]), normal(9, 24)
+    bags = np.split(table[ids], begins[1:])
+    total = np.stack([bag.sum(axis=0) for bag in bags])
+    assert checked("EmbeddingBag", [ids, begins, table], total).told == "mode = sum"
+    largest = np.stack([bag.max(axis=0) for bag in (bags[0], *bags[2:])])
+    assert checked("EmbeddingBag", [ids, begins[[0, 1, 3]], table], largest).told == "mode = max"
 
 
 def test_attributes_are_told() -> None:
