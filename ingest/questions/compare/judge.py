@@ -81,7 +81,7 @@ _SAME_BYTES, _READ_BEFORE = (
 )
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
-_AWAITED = "dumped before anybody waited for the collective that writes it"
+AWAITED = "dumped before anybody waited for the collective that writes it"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
 #: Verdicts on a gradient that tell nothing of how a parameter moved.
@@ -607,7 +607,7 @@ class _StepJudge:
     def _without_readers(self) -> dict[int, str]:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
         unread = dict.fromkeys(self._flow.idle, _IDLE)
-        unread |= {n: _AWAITED for n in self._tensors if self._flow.is_awaited(n)}
+        unread |= {n: AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         unread |= {n: _OVERWRITTEN for n in self._tensors if self._is_overwritten_alike(n)}
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import ComparedTensors, first_difference
-from ingest.questions.compare.judge import Judge, Judgement
+from ingest.questions.compare.judge import AWAITED, Judge, Judgement
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import (
     Form,
@@ -468,6 +468,8 @@ class StepComparison:
                 yield self._row(pair, Verdict.CLOSE, told, basis="statistics")
             elif not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
+            elif reason and self._flow.is_awaited(pair.a):
+                yield self._row(pair, Verdict.NOT_READ, AWAITED, basis="statistics")
             elif reason:
                 differ = f"{reason}; elements {why}" if is_removed else reason
                 yield self._row(pair, Verdict.DIFFERENT, differ, basis="statistics")
