@@ -14,8 +14,8 @@ from proving.runner import Proving
 pytestmark = pytest.mark.timeout(900)
 #: Cases, and what is not as it should be of them: `alone`, `compared`. An improvement makes that shorter.
 SAMPLE: dict[str, str] = {
-    "transformer, groups=2, fused=True, record, functions": "",
-    "transformer, restart=8": "",
+    "transformer, otherwise: groups=2, kernel=sdpa, record, functions": "",
+    "cnn, otherwise: restart=3": "",
     "cnn": "",
     "lstm, statistics": "",
     "moe, experts=8, top=1": "",
@@ -30,12 +30,12 @@ SAMPLE: dict[str, str] = {
     "cnn, evaluate_every=2: eval mode not left": "",
     "cnn: NaN in a batch": "",
     "transformer: eps of one norm": "",
-    "transformer, optimizer=sgd on 2 ranks: one bit of a parameter": "",
+    "graph, optimizer=sgd: one bit of a parameter": "",
     "graph: division by a degree of zero": "",
     "moe: router in bfloat16": "alone",
     "megatron, tp=2: no reduction forward blocks.1.mlp.down": "",
-    "megatron, tp=2: no reduction backward": "",
-    "gan": "",
+    "ddp, functions": "",
+    "gan, statistics": "",
     "vae": "",
     "dtensor tp: output left as partial sum": "alone",
     "lora: both factors begin at zero": "",

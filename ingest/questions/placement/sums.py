@@ -236,7 +236,9 @@ def _is_sum(
 ) -> bool:
     """Return whether a result is the sum of terms, each with its factor and magnitude, and a bias."""
     total, limit = _expected(result, terms_of, bias, terms)
-    return bool((np.abs(result.astype(np.float64) - total) <= limit).all())
+    return np.shape(total) == result.shape and bool(
+        (np.abs(result.astype(np.float64) - total) <= limit).all()
+    )
 
 
 def _expected(
