@@ -133,9 +133,8 @@ def _outlier(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     _refuse_if_cut(window, int(rule["least"]))
     now = window.value(name)
     past = window.values_before(name, int(rule["history"]))
-    past = np.where(
-        past == 0, np.nan, past
-    )  # as gradients of samples that are all masked: zero is not a scale
+    # Zero is not a scale, as of gradients where all samples are masked.
+    past = np.where(past == 0, np.nan, past)
     known = np.isfinite(past).sum(axis=0)
     median, z = _median_and_z(now, past, (known >= rule["least"]) & np.isfinite(now))
     ratio = now / median if above else median / now

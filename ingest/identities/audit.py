@@ -27,6 +27,7 @@ from ingest.identities.updates import ParameterUpdate, judged, of_unshared
 from ingest.reader.operator_kinds import (
     CallKey,
     holders,
+    is_awaited,
     is_collective,
     is_container,
     is_input,
@@ -58,8 +59,8 @@ _HOLDS = IdentityCheck("holds")
 ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
 #: Of what a module gave: replicas computed with the new parameters, and this rank did not.
 STALE = "computed with the parameters of the step before"
-#: Why nothing is said of it: how many other modules are looked at for that.
-MOVED_BETWEEN, _OTHERS = "parameters that move between calls", 16
+#: How many other modules are looked at to see whether parameters moved between calls.
+_TRIED = 16
 #: The graph of what the backward pass computes again, and what proves what is read there.
 RECOMPUTED = "recompute"
 #: Roundoff of the narrowest type in which activations are kept.
@@ -277,7 +278,7 @@ class StepAudit:
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
                 if name != plain_name(call.op_type) or name in PARTS:
                     found = of_guess(found)
-                doubt = self._doubt(call, output, operands, history) if found.status == "fails" else ""
+                doubt = self._doubt(call, output.io, operands, history) if found.status == "fails" else ""
                 if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
                     doubt = STALE
                 found = IdentityCheck("open", doubt) if doubt else found
@@ -290,18 +291,16 @@ class StepAudit:
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
 
-    def _doubt(
-        self, call: FlowCall, output: FlowOperand, operands: CallOperands, history: RankHistory
-    ) -> str:
+    def _doubt(self, call: FlowCall, io: str, operands: CallOperands, history: RankHistory) -> str:
         """Return why a call may have read or given something else than was dumped; "" if nothing tells so."""
         if writes_in_place(call.op_type):
             return "written in place"
-        if output.io.endswith(".elem"):  # of an `AsyncCollectiveTensor`
+        if is_awaited(io):
             return "nobody had waited for its collective"
         if self._is_moved_by_hand(call, history):
             return "parameters without gradients that move within steps"
         if self._is_moved_between(call):
-            return MOVED_BETWEEN
+            return "parameters that move between calls"
         return (
             "" if all(map(_is_written, operands.numbers)) else "read NaN, or memory that was not written yet"
         )
@@ -371,8 +370,9 @@ class StepAudit:
         number, name = call.key.occurrence, call.key.op_name
         of_modules = (key for key in self._flow.calls if f"{key.op_name}.weight" in self._parameters)
         others = [key for key in of_modules if number and key.occurrence == number and key.op_name != name]
-        first = ((key, key._replace(occurrence=0)) for key in others[:_OTHERS])
-        return any(self.follows(before, 0) > self.follows(key, 0) for key, before in first)
+        return any(
+            self.follows(key._replace(occurrence=0), 0) > self.follows(key, 0) for key in others[:_TRIED]
+        )
 
     def is_proved(self, row: int, peers: Mapping[int, StepAudit]) -> bool | None:
         """Return whether an output or gradient follows from this step; None if that cannot be asked.

@@ -446,11 +446,14 @@ class ParameterHistory:
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what optimizers make of a gradient, the one that the parameter was said to have first."""
-        kinds = (self._adam, self._sgd, self._adam_of_other_eps, self._others)
-        begins = (("Adam,",), ("SGD",), ("Adam,",), ("NAdam", "RMSprop", "Lion", "Adafactor", "Muon"))
-        order = sorted(range(len(kinds)), key=lambda n: not self.family.startswith(begins[n]))
-        for kind in order:
-            yield from kinds[kind](gradient, change)
+        kinds = (
+            (("Adam,",), self._adam),
+            (("SGD",), self._sgd),
+            (("Adam,",), self._adam_of_other_eps),
+            (("NAdam", "RMSprop", "Lion", "Adafactor", "Muon"), self._others),
+        )
+        for _, models in sorted(kinds, key=lambda kind: not self.family.startswith(kind[0])):
+            yield from models(gradient, change)
 
     def _adam(self, _: Array, change: Array) -> Iterator[_Model]:
         yield from self.moments.models(self.value, change, _ADAM_EPS)

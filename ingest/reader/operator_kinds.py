@@ -160,6 +160,14 @@ def is_output(io: str) -> bool:
     return io.startswith(("output", "parameters_grad"))
 
 
+def is_awaited(io: str) -> bool:
+    """Return whether a tensor was dumped before anybody waited for the collective that writes it.
+
+    PyTorch keeps its memory as `elem` of an `AsyncCollectiveTensor`.
+    """
+    return io.endswith(".elem")
+
+
 def is_parameter(op_type: str) -> bool:
     """Return whether this is a parameter or an input of the network: MindSpore dumps it like an operator."""
     return op_type == "Parameter"

@@ -149,8 +149,9 @@ class StoreRing:
             new.add(self._committed.popleft())
         try:
             self._read(new)
-            yield from self._incidents_in(pending)
-            self._protect(pending)
+            early = self._early(pending)
+            yield from self._incidents_in(pending, early)
+            self._protect(pending, early)
         except BaseException:
             self._committed += new
             raise
@@ -186,11 +187,11 @@ class StoreRing:
     def _early(self, pending: Collection[int]) -> set[int]:
         """Return the steps that are not judged yet: what they have may have begun in a pending one before."""
         numbers = self._numbers(pending)
-        places = [numbers.index(step) for step in pending]
-        return {one for place in places for one in numbers[place + 1 : place + self.steps + 1]}
+        places = {number: place for place, number in enumerate(numbers)}
+        return {one for step in pending for one in numbers[places[step] + 1 : places[step] + self.steps + 1]}
 
-    def _incidents_in(self, pending: Collection[int]) -> Iterator[Event]:
-        numbers, reach, early = self._numbers(pending), self.steps, self._early(pending)
+    def _incidents_in(self, pending: Collection[int], early: Collection[int]) -> Iterator[Event]:
+        numbers, reach = self._numbers(pending), self.steps
         places = {number: place for place, number in enumerate(numbers)}
         for key, what in self._found():
             number = key.order[0]
@@ -199,9 +200,8 @@ class StoreRing:
                 self.incidents[number] = what
                 yield StoreIncident(key, what, len(self.incidents) <= INCIDENTS)
 
-    def _protect(self, pending: Collection[int]) -> None:
-        numbers = self._numbers(pending)
-        open_yet = self._early(pending).union(pending)
+    def _protect(self, pending: Collection[int], early: Collection[int]) -> None:
+        numbers, open_yet = self._numbers(pending), {*pending, *early}
         kept = open_yet.union(list(self.incidents)[:INCIDENTS]) - self._settled.keys()
         self.around = set()
         for place, number in enumerate(numbers):

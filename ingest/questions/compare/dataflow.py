@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ingest.reader.operator_kinds import (
     StepPart,
+    is_awaited,
     is_collective,
     is_input,
     is_optimizer,
@@ -103,11 +104,8 @@ class Dataflow:
         return idle if all(self.repeated_name(n) in later for n in idle) else frozenset()
 
     def is_awaited(self, number: int) -> bool:
-        """Return whether a tensor was dumped before anybody waited for the collective that writes it.
-
-        PyTorch keeps its memory as `elem` of an `AsyncCollectiveTensor`.
-        """
-        return self.keys[number].io.endswith(".elem")
+        """Return whether a tensor was dumped before anybody waited for the collective that writes it."""
+        return is_awaited(self.keys[number].io)
 
     def is_numbered(self, number: int) -> bool:
         """Return whether nothing but the number of a call tells a tensor from others."""

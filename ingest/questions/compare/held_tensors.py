@@ -560,7 +560,8 @@ class LocalNumbers:
         for family in _counted_locally(of_ranks, numbers):
             holding = {rank: side for rank, side in ranks.items() if family in of_ranks[rank]}
             stages = {rank: places.get(rank, {}).get("pp", rank) for rank in holding}
-            by_stage = _shift_by_stage(holding, stages, others, family)
+            highest = {rank: max(numbers[family]) - len(of_ranks[rank][family]) + 1 for rank in holding}
+            by_stage = _shift_by_stage(holding, stages, others, family, highest)
             if by_stage.keys() >= {*stages.values()}:  # names of some ranks alone would be two layers in one
                 for rank in filter(lambda rank: by_stage[stages[rank]], holding):
                     self.shifts.setdefault(rank, {})[family] = by_stage[stages[rank]]
@@ -628,15 +629,17 @@ def _counted_locally(
 
 
 def _shift_by_stage(
-    ranks: Mapping[int, StepTensors], stages: Mapping[int, object], others: HeldTensors, family: Family
+    ranks: Mapping[int, StepTensors],
+    stages: Mapping[int, object],
+    others: HeldTensors,
+    family: Family,
+    highest: Mapping[int, int],
 ) -> dict[object, int]:
-    """Return the shifts of stages that any of their ranks shows."""
-    highest = max(_numbers(others.keys)[family])
+    """Return the shifts of stages that any of their ranks shows; `highest` is the largest of each rank."""
     by_stage: dict[object, int] = {}
     for rank, side in ranks.items():
         if stages[rank] not in by_stage:
-            own = len(_numbers(side.keys)[family])
-            shift = _shift(side, others, family, highest - own + 1)
+            shift = _shift(side, others, family, highest[rank])
             by_stage |= {} if shift is None else {stages[rank]: shift}
     return by_stage
 

@@ -56,7 +56,6 @@ from workers.arrays.comparison import Metrics
 GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
 DRIFT = 32.0
-#: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
 #: Nobody read a tensor if all that was executed later, and so many tensors at least, are this much closer.
 _CLOSER, _FEWEST_LATER = 1024.0, 3
 #: How much more than its uncertainty in the first order an element may move.
@@ -73,12 +72,10 @@ _CANCELS = "its addends cancel: rounding is relative to these"
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
-#: Of so many elements, one that differs alone is wrong although nothing was computed from it.
+#: The least size of a tensor of which a single element that differs is wrong, even if nobody reads it.
 _MANY = 64
-_SAME_BYTES, _READ_BEFORE = (
-    "its operator read the same bytes",
-    "it and its gradient were equal in the step before",
-)
+_SAME_BYTES = "its operator read the same bytes"
+_SAME_BEFORE = "it and its gradient were equal in the step before"
 _OTHER_SAMPLES = "its call holds other samples than that of B"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 AWAITED = "dumped before anybody waited for the collective that writes it"
@@ -256,8 +253,9 @@ class _StepJudge:
             if judgement.verdict is Verdict.NOISE:
                 self._remember_noise(number, tensor)
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
-        others = {StepPart.PARAMETER} if self._flow.parameter_gradients else ()  # of an evaluation, they tell
-        alike = [n for n in self._judgements if self._flow.parts[n] not in others]
+        # Of an evaluation, which has no gradients, parameters tell that the programs are the same.
+        parts, has_gradients = self._flow.parts, bool(self._flow.parameter_gradients)
+        alike = [n for n in self._judgements if not has_gradients or parts[n] is not StepPart.PARAMETER]
         numbers = {n for n in different if self._is_cancelled_number(self._tensors[n])}
         rows = (n for n in different if n not in numbers)
         if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
@@ -419,11 +417,11 @@ class _StepJudge:
             return ""
         calls = self._calls_like(tensor, reads or ())
         is_fact = bool(tensor.unequal) and calls.contradict(tensor)
-        calls.equal += not tensor.unequal
-        calls.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
-        calls.unequal += bool(tensor.unequal) and not is_fact
-        read = _READ_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
-        return f"{tensor.difference_text}, though {read}; {calls}" * is_fact
+        if not is_fact:
+            calls.add(tensor)
+            return ""
+        read = _SAME_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
+        return f"{tensor.difference_text}, though {read}; {calls}"
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""

@@ -16,7 +16,8 @@ from workers.arrays.comparison import Metrics
 
 #: Gradients have one factor if what is left of them without it is less than this, relative to them.
 _PARALLEL = 1e-3
-#: but with this probability.
+#: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
+#: but with this probability. How many calls that takes.
 _CHANCE = 1e-6
 _FEWEST_CALLS = 2
 
@@ -77,6 +78,12 @@ class CallsWithSameBytes:
     elements: float = 0.0
     """How many elements other than zero these returned."""
     unequal: int = 0
+
+    def add(self, tensor: Measured) -> None:
+        """Count what such a call returned, unless its difference is a fact."""
+        self.equal += not tensor.unequal
+        self.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
+        self.unequal += bool(tensor.unequal)
 
     def __str__(self) -> str:
         """Say how many are equal."""

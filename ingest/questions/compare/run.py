@@ -143,8 +143,9 @@ def compare(
     with ExitStack() as stack:
         run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
         run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
-    exchanged = [f"A and B were exchanged: A is {steps_a.label}, which has more ranks"]
-    run.builder.notes_on_ranks = [*exchanged * (sides[0] is not side_a), *run.builder.notes_on_ranks]
+    if sides[0] is not side_a:
+        exchanged = f"A and B were exchanged: A is {steps_a.label}, which has more ranks"
+        run.builder.notes_on_ranks = [exchanged, *run.builder.notes_on_ranks]
     return run.builder.finish(*sides, pairing, unmatched_matter=not ignore_unmatched)
 
 
@@ -183,15 +184,15 @@ class _Run:
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
         """Compare one step of all ranks: those that read one batch at a time."""
         for batch, *own in by_batch((a, b), self._places):
+            has_other_calls = are_cut_into_other_calls(*own)
             named = [numbers.apply(ranks) for numbers, ranks in zip(self._numbers, own, strict=True)]
-            held = self._hold(named)
+            held = self._hold(named, without_activations=has_other_calls)
             for side, numbers in enumerate(self._numbers):
                 if numbers.learn(named[side], held[1 - side], self._places[side]):
                     named[side] = numbers.apply(named[side])
-                    held = self._hold(named)
+                    held = self._hold(named, without_activations=has_other_calls)
                     break
             held_a, held_b = held
-            has_other_calls = are_cut_into_other_calls(*own)
             placing = Placing(held_a, held_b, self._seen[batch].placements, self._runner)
             self.builder.other_calls += has_other_calls
             self._compare(
@@ -203,15 +204,14 @@ class _Run:
                 has_other_calls=has_other_calls,
             )
 
-    def _hold(self, ranks: Sequence[_Loaded]) -> list[HeldTensors]:
+    def _hold(self, ranks: Sequence[_Loaded], *, without_activations: bool) -> list[HeldTensors]:
         """Return one step of both sides as the tensors of all ranks of each."""
-        has_other_calls = are_cut_into_other_calls(*ranks)
         return [
             hold_together(
                 with_tied_weights(own, others),
                 places,
                 calls_of(others.values()),
-                without_activations=has_other_calls,
+                without_activations=without_activations,
             )
             for own, others, places in zip(ranks, reversed(ranks), self._places, strict=True)
         ]

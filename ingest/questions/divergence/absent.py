@@ -144,18 +144,18 @@ def _without_calls_of_own(
     if first is None or seen.keys[first].op_name in absent:
         return rows, []
     parameters = {seen.keys[parameter].op_name for _, parameter in seen.gradients}
-    own = [
-        row
-        for row in rows
-        if parameters.isdisjoint(key.op_name for key in row.keys) and _read_other(first, row, seen, snapshot)
-    ]
+    own: list[Missing] = []
+    others: list[Missing] = []
+    for row in rows:
+        is_called = parameters.isdisjoint(key.op_name for key in row.keys)
+        (own if is_called and _read_other(first, row, seen, snapshot) else others).append(row)
     if not own:
         return rows, []
     note = (
         f"{counted(sum(row.tensors for row in own), 'tensor')} of calls that some ranks make and others do "
         f"not, each with other samples, such as experts that no token chose: not missed ({own[0].name}, ...)"
     )
-    return [row for row in rows if row not in own], [note]
+    return others, [note]
 
 
 def _read_other(tensor: int, row: Missing, seen: AgreementOfRanks, snapshot: Snapshot) -> bool:

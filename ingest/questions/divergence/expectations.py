@@ -103,7 +103,7 @@ def partition_of(pattern: Labels) -> Partition | None:
 
 
 def told_partitions(
-    statistics: StepStatistics, seen: AgreementOfRanks, ranks: Sequence[int]
+    statistics: StepStatistics, seen: AgreementOfRanks, places: Sequence[Coordinates]
 ) -> dict[int, Partition]:
     """Return by tensor the ranks that hold the same piece of it, where the dump tells of a DTensor.
 
@@ -113,11 +113,10 @@ def told_partitions(
     Args:
         statistics: reads the first step.
         seen: the tensors.
-        ranks: all ranks, in order.
+        places: of all ranks in the mesh, in order; empty where they are not known.
     """
     snapshot = statistics.snapshot
-    coordinates = snapshot.store.coordinates(ranks)
-    if not all(coordinates.values()):
+    if not all(places):
         return {}
     rank, opened = min(snapshot.of_step(snapshot.steps[0]).items())
     records = opened.tables.label("record")
@@ -129,7 +128,6 @@ def told_partitions(
     if not told:
         return {}
     block = statistics.block(snapshot.steps[0])
-    places = [coordinates[each] for each in ranks]
     return {
         tensor: _same_pieces(told[row], places)
         for tensor, row in enumerate(block.row[block.ranks.index(rank)].tolist())
@@ -137,7 +135,7 @@ def told_partitions(
     }
 
 
-def stage_partitions(seen: AgreementOfRanks, coordinates: Sequence[Coordinates]) -> dict[int, Partition]:
+def stage_partitions(seen: AgreementOfRanks, places: Sequence[Coordinates]) -> dict[int, Partition]:
     """Return by tensor the ranks of each pipeline stage, if no two of other stages ever held the same of it.
 
     Stages that number their layers from 0 each have other tensors of the same names, of which norms and
@@ -145,29 +143,30 @@ def stage_partitions(seen: AgreementOfRanks, coordinates: Sequence[Coordinates])
 
     Args:
         seen: the tensors.
-        coordinates: of all ranks, in order; empty where they are not known.
+        places: of all ranks in the mesh, in order; empty where they are not known.
     """
-    stages = np.array([place["pp"].rank if "pp" in place else -1 for place in coordinates])
-    if (stages < 0).any() or len(set(stages.tolist())) < 2:
+    stages = [place.get("pp") for place in places]
+    if None in stages or len(set(stages)) < 2:
         return {}
-    crosses = np.array(
-        [
-            any(len(set(stages[labels == label].tolist())) > 1 for label in set(labels[labels >= 0].tolist()))
-            for labels in seen.patterns.all
-        ]
-    )
-    is_shared = (crosses[seen.content] & seen.tells).any(axis=0)
-    by_stage = (np.flatnonzero(stages == stage).tolist() for stage in sorted(set(stages.tolist())))
-    blocks = tuple(tuple(places) for places in by_stage if len(places) > 1)
-    return dict.fromkeys(np.flatnonzero(~is_shared).tolist(), blocks)
+
+    def crosses(labels: Labels) -> bool:
+        known = [(label, stage) for label, stage in zip(labels.tolist(), stages, strict=True) if label >= 0]
+        return len(set(known)) > len({label for label, _ in known})
+
+    is_shared = (np.array(list(map(crosses, seen.patterns.all)))[seen.content] & seen.tells).any(axis=0)
+    return dict.fromkeys(np.flatnonzero(~is_shared).tolist(), _at_same_places(["pp"], places))
 
 
 def _same_pieces(told: Told, places: Sequence[Coordinates]) -> Partition:
     """Return the ranks that are at the same place of all axes of the mesh that cut a tensor."""
-    cut = [axis for axis, held in told.items() if held != Held.REPLICATED]
+    return _at_same_places([axis for axis, held in told.items() if held != Held.REPLICATED], places)
+
+
+def _at_same_places(axes: Sequence[str], places: Sequence[Coordinates]) -> Partition:
+    """Return the ranks that are at the same place of some axes of the mesh."""
     blocks: dict[tuple[object, ...], list[int]] = {}
     for number, place in enumerate(places):
-        blocks.setdefault(tuple(place.get(axis) for axis in cut), []).append(number)
+        blocks.setdefault(tuple(place.get(axis) for axis in axes), []).append(number)
     return tuple(tuple(numbers) for numbers in blocks.values() if len(numbers) > 1)
 
 

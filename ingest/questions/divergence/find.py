@@ -289,8 +289,8 @@ class _DivergenceSearch:
         told: dict[int, Partition] = {}
         if self.how != "given":
             coordinates = self.snapshot.store.coordinates(self.ranks)
-            told = stage_partitions(seen, [coordinates[rank] for rank in self.ranks])
-            told |= told_partitions(self.statistics, seen, self.ranks)
+            places = [coordinates[rank] for rank in self.ranks]
+            told = stage_partitions(seen, places) | told_partitions(self.statistics, seen, places)
         for members, history, expected in _decide(expectations, seen, chosen, self.steps, told):
             if expected is not None:
                 rows += finder.find(members, history, expected)

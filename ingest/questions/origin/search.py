@@ -35,9 +35,9 @@ from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 
-#: Rank, call, `io` and slot of tensors, and what they hold.
 #: The type of operator of a gradient in dumps of PyTorch.
 _GRADIENT = "Gradient"
+#: Rank, call, `io` and slot of tensors, and what they hold.
 _Pattern: TypeAlias = frozenset[tuple[int, CallKey, str, int, str]]
 CAUSES = ("auto", "nan", "inf", "overflow")
 
@@ -178,7 +178,8 @@ class OriginSearch:
             row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
-            self._note_skipped([step, *row])
+            if self._is_skipped_overflow(step, real) and all(map(self._holds_overflow, row)):
+                self.skipped.add(step)
             yield self._answer(real), [step, *certain]
 
     def _steps_in_a_row(self, first: int) -> Iterator[int]:
@@ -267,15 +268,11 @@ class OriginSearch:
         if any(root.leads_to("checks") for root in real):
             later = [other for other in self.snapshot.steps if other > step]
             return bool(later) and not self._suspects.ranks(later[0])
-        of_gradients = [root.holds for root in real if root.call.key.op_type == _GRADIENT]
-        is_overflow = len(of_gradients) == len(real) and "Inf" in " ".join(of_gradients)
-        return is_overflow and self._is_left_out(step)
+        return _are_overflows(real) and self._is_left_out(step)
 
-    def _note_skipped(self, row: Sequence[int]) -> None:
-        """Note the first step of an episode if loss scaling skipped all of its steps."""
-        roots = ((step, self._real_roots(self._link(step)[1])) for step in row)
-        if all(self._is_skipped_overflow(*each) for each in roots):
-            self.skipped.add(row[0])
+    def _holds_overflow(self, step: int) -> bool:
+        """Return whether all that is bad in a step are gradients, infinity among them."""
+        return _are_overflows(self._real_roots(self._link(step)[1]))
 
     def _is_left_out(self, step: int) -> bool:
         """Return whether no parameter is another one in the steps after a bad one, up to the first clean."""
@@ -287,11 +284,12 @@ class OriginSearch:
 
     def _parameters(self, step: int) -> dict[tuple[int, str], bytes]:
         """Return the digests of the parameters of a step by rank and name; none if one is not known."""
-        digests = {
-            (rank, str(opened.tables.label("op_name")[row])): opened.tables.digest[row].tobytes()
-            for rank, opened in self.snapshot.of_step(step).items()
-            for row in np.flatnonzero(opened.tables.label("op_type") == "Parameter").tolist()
-        }
+        digests: dict[tuple[int, str], bytes] = {}
+        for rank, opened in self.snapshot.of_step(step).items():
+            names = opened.tables.label("op_name")
+            rows = np.flatnonzero(opened.tables.label("op_type") == "Parameter").tolist()
+            digests |= {(rank, str(names[row])): opened.tables.digest[row].tobytes() for row in rows}
+            opened.forget_tables()
         return digests if all(map(any, digests.values())) else {}
 
     def _answer(self, roots: Sequence[Root]) -> OriginAnswer:
@@ -375,6 +373,13 @@ def _explained_by(step: Step, root: Root, bad: Mask) -> tuple[list[Tensor], list
     outputs = [each for each in tensors if each not in inputs and is_output(each.io) and bad[each.row]]
     # An output with NaN before one with infinity: that may be a mask.
     return inputs, sorted(outputs, key=lambda tensor: not tensor.statistics.nan_count > 0)
+
+
+def _are_overflows(real: Sequence[Root]) -> bool:
+    """Return whether roots are gradients that lead to no parameter, infinity among them."""
+    are_gradients = all(root.call.key.op_type == _GRADIENT for root in real)
+    is_applied = any(root.leads_to("parameters") for root in real)
+    return are_gradients and not is_applied and any("Inf" in root.holds for root in real)
 
 
 @dataclass(frozen=True, slots=True)

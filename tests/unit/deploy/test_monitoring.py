@@ -78,7 +78,7 @@ def _minutes(case: dict[str, Any]) -> int:
     asked = [
         each["eval_time"] for kind in ("promql_expr_test", "alert_rule_test") for each in case.get(kind, ())
     ]
-    return max(int(time.removesuffix("m")) for time in asked)
+    return max(int(minutes.removesuffix("m")) for minutes in asked)
 
 
 def used(expression: str) -> set[str]:
