@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -219,6 +220,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of tests start processes, and compiling the sources takes half of each start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Leave to campaigns all but one in so many cases of a test that is marked `one_in`."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("one_in")) is not None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % mark.args[0]:
+                item.add_marker("campaign")
+            seen[name] += 1
 
 
 def _need(config: pytest.Config, programs: Sequence[str]) -> None:

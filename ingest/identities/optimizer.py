@@ -52,7 +52,7 @@ LEFT_OUT = 0.02
 _ODD, _REFITS = 32.0, 4
 #: How many times what rounding may do the residue of a fit may be that tells how well it is known.
 _NEAR = 4.0
-#: Eigenvalues of this share of the largest are zero.
+#: Singular values of this share of the largest are zero, for each row of a matrix.
 _SINGULAR = 1e-15
 _WORKING = 2.0**-24
 #: A share of the sizes of elements that is well above all rounding.
@@ -446,13 +446,16 @@ class ParameterHistory:
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what optimizers make of a gradient, the one that the parameter was said to have first."""
+        is_adam, others = self.family.startswith("Adam,"), ("NAdam", "RMSprop", "Lion", "Adafactor", "Muon")
         kinds = (
-            (("Adam,",), self._adam),
-            (("SGD",), self._sgd),
-            (("Adam,",), self._adam_of_other_eps),
-            (("NAdam", "RMSprop", "Lion", "Adafactor", "Muon"), self._others),
+            (is_adam, self._adam),
+            (self.family.startswith("SGD"), self._sgd),
+            (is_adam, self._adam_of_other_eps),
+            (CLIPPED in self.told, self._clipped),
+            (is_adam, self._reset),
+            (self.family.startswith(others), self._others),
         )
-        for _, models in sorted(kinds, key=lambda kind: not self.family.startswith(kind[0])):
+        for _, models in sorted(kinds, key=lambda kind: not kind[0]):
             yield from models(gradient, change)
 
     def _adam(self, _: Array, change: Array) -> Iterator[_Model]:
@@ -477,12 +480,12 @@ class ParameterHistory:
             yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
             yield _Model(MOMENTUM, [gradient, before, unseen, value], size, 3, lost=2)
 
-    def _adam_of_other_eps(self, gradient: Array, change: Array) -> Iterator[_Model]:
+    def _adam_of_other_eps(self, _: Array, change: Array) -> Iterator[_Model]:
         yield from self.moments.models(self.value, change)  # with a large one, Adam is SGD with momentum
+
+    def _clipped(self, _: Array, change: Array) -> Iterator[_Model]:
         for eps in (0.0, None) if self.clipped.count else ():
             yield from self.clipped.models(self.value, change, eps, CLIPPED)
-        if self.moments.count > 2 and RESET not in self.told:
-            yield from self._reset(gradient, change)
 
     def _others(self, gradient: Array, change: Array) -> Iterator[_Model]:
         if self.moments.count > 1:
@@ -491,7 +494,7 @@ class ParameterHistory:
 
     def _reset(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what the last optimizer makes of a gradient alone: that of most is as with Adam."""
-        family = family_of(self.told)
+        family = family_of(self.told) if self.moments.count > 2 and RESET not in self.told else ""
         if family.startswith(("Adam,", "NAdam", "RMSprop", "Lion")):
             fresh = _Moments()
             fresh.advance(gradient)
@@ -551,29 +554,25 @@ def _least_squares(matrix: Array, target: Array) -> tuple[Array, Array, Array, A
     norms = np.sqrt(np.einsum("ij,ij->j", matrix, matrix))
     if not (norms.all() and np.isfinite(norms).all() and np.isfinite(target).all() and target.any()):
         return None
-    matrix = matrix / norms
     kept = tells = matrix[:, 0] != 0
+    last = int(np.count_nonzero(tells)) - 1
+    half, most = last // 2, int(last * (1 - LEFT_OUT))
+    # Nearly all rows of an orthonormal basis are nearly orthonormal: fits of those are well conditioned.
+    basis, sizes, turned = np.linalg.svd(matrix / norms, full_matrices=False)
+    told = sizes > _SINGULAR * len(matrix) * sizes[0]
+    basis, back = basis[:, told], (turned[told].T / sizes[told]) / norms[:, None]
     for _ in range(_REFITS):
-        chosen, sought = (matrix, target) if kept.all() else (matrix[kept], target[kept])
-        fit = np.linalg.lstsq(chosen, sought, rcond=None)[0]
-        residue = np.abs(matrix @ fit - target)
-        ordered = np.sort(residue[tells])
-        limit = min(_quantile(ordered, 1 - LEFT_OUT), _ODD * _quantile(ordered, 0.5))
+        chosen, sought = (basis, target) if kept.all() else (basis[kept], target[kept])
+        values, vectors = np.linalg.eigh(chosen.T @ chosen)
+        inverse = vectors / np.where(values > _SINGULAR, values, np.inf) @ vectors.T
+        fit = inverse @ (chosen.T @ sought)
+        residue = np.abs(basis @ fit - target)
+        ordered = np.partition(residue[tells], (half, most))
+        limit = min(ordered[most], _ODD * ordered[half])
         before, kept = kept, tells & (residue <= limit)
         if np.array_equal(before, kept):
             break
-    # As `np.linalg.pinv` does it, which takes ten times as long for so few columns.
-    values, vectors = np.linalg.eigh(matrix[kept].T @ matrix[kept])
-    inverses = np.where(values > _SINGULAR * values[-1], 1 / values, 0.0)
-    return fit / norms, vectors * inverses @ vectors.T / np.outer(norms, norms), residue, kept
-
-
-def _quantile(ordered: Array, share: float) -> float:
-    """Return a quantile of sorted numbers: `np.quantile` takes longer than all else, of so few."""
-    place = (len(ordered) - 1) * share
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+    return back @ fit, back @ inverse @ back.T, residue, kept
 
 
 def recorded_update(

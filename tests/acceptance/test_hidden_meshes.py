@@ -131,6 +131,7 @@ def rated(comparison: Comparison, dims: Mapping[str, str], mesh: tuple[str, ...]
     return ratings
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("run", MESHES)
 def test_layouts_are_those_of_hidden_annotations(stored: Stored, compared: Compared, run: str) -> None:
     """None differs from the run of one rank, and no annotation contradicts what is found."""
@@ -143,6 +144,7 @@ def test_layouts_are_those_of_hidden_annotations(stored: Stored, compared: Compa
     assert ingest.layout(stored("told", run)).findings == ()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("run", [run for run in MESHES if run != "dp2-tp2"])
 def test_whole_tensors_are_those_of_the_comparator_of_sglang(runs: Path, stored: Stored, run: str) -> None:
     """All but packed sequences, whose lengths no annotation tells: they are refused."""
@@ -159,6 +161,7 @@ def test_whole_tensors_are_those_of_the_comparator_of_sglang(runs: Path, stored:
                 np.testing.assert_array_equal(tensor.unsharded().read(), expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_found(compared: Compared, mistake: str) -> None:
     for known, name in {"told": MISTAKES[mistake], "hidden": UNTOLD[mistake]}.items():

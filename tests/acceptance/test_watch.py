@@ -25,7 +25,7 @@ def committed(watch: Running) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("name", "speed"),
     [
-        pytest.param("lenet-4rank", 4, marks=pytest.mark.slow),
+        pytest.param("lenet-4rank", 4, marks=pytest.mark.campaign),
         ("longnames-1rank", 0.2),
     ],
 )

@@ -181,7 +181,7 @@ class TestObjectStore:
         env = {**s3_environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
         refused("ingest", dump, "-s", "s3://bucket/run.zarr", code=1, says=["cannot read", "again"], env=env)
 
-    @pytest.mark.slow
+    @pytest.mark.campaign
     def test_quota_exceeded_on_the_way(
         self,
         *,

@@ -104,6 +104,7 @@ def test_killed_watcher(dump: Path, store: Path, cluster: DaskCluster) -> None:
     checker.check(store, dump)
 
 
+@pytest.mark.campaign
 def test_killed_scheduler(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
     """The watcher outlives it, and goes on when there is one again at the same address."""
     words = ("watch", dump, "--store", store, "--scheduler", own_cluster.address)

@@ -31,6 +31,7 @@ def test_poison_kills_a_worker_of_ingest_and_not_the_command(tmp_path: Path) -> 
     assert "kills the process that decodes it" in said
 
 
+@pytest.mark.campaign
 def test_poison_costs_one_file_and_not_its_step_nor_others(tmp_path: Path) -> None:
     """Small steps share a task. What cannot be decoded is kept as bytes, what cannot be read is named."""
     made, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"

@@ -22,6 +22,7 @@ _FILE_NBYTES = 2048
 _SLACK_NBYTES = 12 * 1024 * 1024
 
 
+@pytest.mark.campaign
 def test_a_slow_store_makes_lag_grow_and_not_memory(
     tmp_path: Path, ceph: CephS3, s3_bucket: S3Bucket, s3_environment: dict[str, str]
 ) -> None:

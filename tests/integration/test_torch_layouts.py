@@ -16,6 +16,8 @@ from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT
 from tests.torch_parallel import NETS, run_ranks
 
+pytestmark = pytest.mark.campaign
+
 RANKS = (2, 4)
 _REMARKS = re.compile(r" \((?:uneven|\d+ positions? of padding)\)")
 

@@ -60,7 +60,7 @@ def test_a_service_is_ready_and_beats_until_it_hangs(
         "consolidate": ("consolidate", tmp_path / "run.zarr", "--follow", "--poll", "0.1"),
         "serve": ("serve", tmp_path / "run.zarr", "--listen", "127.0.0.1:0"),
     }
-    if command == "serve":
+    if command != "watch":
         ingest_directly(dumps["lenet-1rank"], tmp_path / "run.zarr")
     asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(INTERVAL_US)}
     with start(*words[command], env=asked) as service:

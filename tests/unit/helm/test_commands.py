@@ -44,6 +44,7 @@ def all_containers(name: str) -> Iterator[Object]:
         yield from (container for container in containers(pod) if "/dump-ingest" in container["image"])
 
 
+@pytest.mark.one_in(3)
 @PER_PROFILE
 def test_every_command_parses(name: str) -> None:
     for container in all_containers(name):

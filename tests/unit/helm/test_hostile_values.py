@@ -342,6 +342,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "values", "path", "remedy"), HOSTILE, ids=[f"{case[2]}-{n}" for n, case in enumerate(HOSTILE)]
 )
@@ -393,6 +394,7 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "values"), RIGHT, ids=[str(n) for n in range(len(RIGHT))])
 def test_value_that_only_looks_wrong_is_accepted(name: str, values: dict[str, Any]) -> None:
     render(changed(quick(name), **values))

@@ -31,6 +31,7 @@ PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
 LONG_RELEASE = "a-release-whose-name-is-as-long-as-helm-permits-it-53"
 
 
+@pytest.mark.one_in(3)
 @PER_PROFILE
 def test_helm_finds_nothing_to_complain_of(name: str) -> None:
     report = helm_python.lint(CHART, profile(name), strict=True)
@@ -39,6 +40,7 @@ def test_helm_finds_nothing_to_complain_of(name: str) -> None:
     assert report["errors"] == []
 
 
+@pytest.mark.one_in(3)
 @PER_PROFILE
 @pytest.mark.parametrize("version", VERSIONS)
 def test_everything_is_right_by_the_schemas_of_kubernetes(name: str, version: str) -> None:

@@ -101,6 +101,7 @@ def cluster() -> Iterator[RenderedCluster]:
         yield RenderedCluster(servers, objects(values))
 
 
+@pytest.mark.campaign
 @pytest.mark.dask
 def test_rendered_scheduler_worker_and_client_work_together(cluster: RenderedCluster, tmp_path: Path) -> None:
     """The watcher's pod finds the worker beside it, over TLS, and nothing is missing."""

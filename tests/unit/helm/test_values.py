@@ -92,6 +92,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "values", "said"), WRONG, ids=lambda value: "-".join(value) if type(value) is dict else None
 )

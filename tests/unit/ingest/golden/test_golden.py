@@ -67,6 +67,7 @@ def test_large_tensors_are_kept_as_statistics(run: Run, pytester: pytest.Pyteste
     changed.stdout.fnmatch_lines(["*GELU.1.output.0 differs first*"])
 
 
+@pytest.mark.campaign
 def test_workers_of_xdist_say_what_was_accepted(run: Run) -> None:
     accepted = run("none", "--golden-update", "-n2")
     accepted.stdout.fnmatch_lines(["*test_block-small: new*", "*test_block-few: new*"])

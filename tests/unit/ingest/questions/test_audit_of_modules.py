@@ -259,6 +259,7 @@ def test_the_rule_that_recomputes_a_sample_names_what_does_not_follow_on_the_ran
         assert each.reason.startswith("does not follow from its inputs by linear: 1 of 32 elements, element")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("wrong", "name", "cause"),
     [

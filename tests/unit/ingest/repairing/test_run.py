@@ -35,6 +35,7 @@ def is_of_commit_or_view(key: str) -> bool:
     return key.startswith("consolidated/") or (key.endswith("zarr.json") and key.count("/") == 2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_every_kind_of_damage_is_named_and_mended(
     kind: str, store: Path, whole: Path, tmp_path: Path

@@ -49,6 +49,7 @@ def against_one(tmp_path_factory: pytest.TempPathFactory) -> Compare:
     return run
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", BUGS, ids=[bug[0] for bug in BUGS])
 def test_a_planted_mistake_is_found_where_it_is(
     against_one: Compare, case: tuple[str, int, int, int, str]
@@ -61,6 +62,7 @@ def test_a_planted_mistake_is_found_where_it_is(
     assert found.first.reason
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("tp", "dp", "flags"), HARMLESS)
 def test_a_harmless_change_is_not_reported(
     against_one: Compare, tp: int, dp: int, flags: tuple[str, ...]
