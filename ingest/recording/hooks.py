@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -397,6 +398,10 @@ class StepHooks:
         self._backward_ends = False
         self._graded: set[int] = set()
         """The parameters whose gradient a backward pass of the step has left."""
+        self._gradients_seen = {
+            id(each): _GradientSeen.of(each.grad) for each in model.parameters() if each.grad is not None
+        }
+        """By parameter, what was last seen of its gradient: a pass that does not reach it leaves that."""
         self._awaits_parameters = "parameters" in self._of
 
     def attach(self) -> None:
@@ -511,9 +516,11 @@ class StepHooks:
     def _parameter_gradients(self) -> None:
         self._backward_ends = False
         for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
+            gradient, seen = parameter.grad, self._gradients_seen.get(id(parameter))
+            if gradient is not None and not (seen is not None and seen.is_still(gradient)):
                 self._graded.add(id(parameter))
-                self._parameter("Gradient", name, parameter.grad)
+                self._gradients_seen[id(parameter)] = _GradientSeen.of(gradient)
+                self._parameter("Gradient", name, gradient)
 
     def take_gradients(self, updated: Iterable[TorchTensor]) -> None:
         """Record the gradients of parameters that are about to be updated, and that no backward pass left.
@@ -529,6 +536,25 @@ class StepHooks:
         plain = self.names.plain(name)
         if self._sink is not None and self._is_wanted(plain, plain.rpartition(".")[0] or ROOT):
             self._sink.take(tensor, TensorName("", "", op_type, plain, "output", 0))
+
+
+class _GradientSeen(NamedTuple):
+    """A gradient that was looked at, and how often it, or the shard in it, had been written then."""
+
+    tensor: weakref.ref[TorchTensor]
+    writes: tuple[int, int]
+
+    @classmethod
+    def of(cls, gradient: TorchTensor) -> _GradientSeen:
+        return cls(weakref.ref(gradient), _writes(gradient))
+
+    def is_still(self, gradient: TorchTensor) -> bool:
+        """Return whether nobody has written it since."""
+        return self.tensor() is gradient and self.writes == _writes(gradient)
+
+
+def _writes(gradient: TorchTensor) -> tuple[int, int]:
+    return gradient._version, getattr(gradient, "_local_tensor", gradient)._version  # noqa: SLF001  (torch has no public ones)
 
 
 def _prefix_below(path: str) -> str:

@@ -325,6 +325,23 @@ def test_gradients_that_are_set_by_hand_are_those_that_the_optimizer_reads(
     assert {f"Gradient.{name}" for name in parameters} <= {*recordings.names(recorder.directory, 0)}
 
 
+def test_a_gradient_that_no_pass_of_the_step_reached_is_not_one_of_the_step(
+    torch: Any, tmp_path: Path
+) -> None:
+    """As that of an actor that is updated in every second step, and set to zero just before its own pass."""
+    net = torch.nn.ModuleDict({"critic": torch.nn.Linear(2, 1), "actor": torch.nn.Linear(2, 1)})
+    with ingest.record(net, tmp_path, of="gradients", advance="manual") as recorder:
+        for step in range(3):
+            for name in ("critic",) if step == 1 else ("critic", "actor"):
+                for parameter in net[name].parameters():
+                    parameter.grad = None
+                net[name](torch.ones(1, 2)).sum().backward()
+            recorder.advance()
+    reached = [{*recordings.names(recorder.directory, step)} for step in range(3)]
+    assert ["Gradient.actor.weight" in names for names in reached] == [True, False, True]
+    assert all("Gradient.critic.weight" in names for names in reached)
+
+
 def test_a_directory_that_another_process_uses_is_said(net: Any, nets: ModuleType, tmp_path: Path) -> None:
     def appear(step: int) -> None:
         (tmp_path / "recorded" / "rank_0" / "step_1").mkdir(exist_ok=step == 1)
