@@ -7,22 +7,23 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ingest.identities.activations import GRADIENT, OF_ACTIVATION, ActivationGradients, passed_back
-from ingest.identities.backward import KINDS, added, parameter_gradients, scaled
+from ingest.identities.activations import GRADIENT, OF_ACTIVATION, ActivationGradients
+from ingest.identities.backward import added, scaled
 from ingest.identities.check import IdentityCheck, check, failing, of_guess
 from ingest.identities.collectives import results
 from ingest.identities.containers import RESIDUAL, last_of_chain, parts_of, sums_of
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.difference import shape_of_difference, shares_part
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
+from ingest.identities.operands import PARAMETERS, StepOperands
 from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
 from ingest.identities.optimizer import ParameterHistory, recorded_update
-from ingest.identities.shards import ShardCut, ShardPlace, gathered_for, narrowed, shard_place
+from ingest.identities.shards import ShardCut
 from ingest.identities.updates import ParameterUpdate, judged, of_unshared
 from ingest.reader.operator_kinds import (
     CallKey,
@@ -36,23 +37,15 @@ from ingest.reader.operator_kinds import (
     writes_in_place,
 )
 from ingest.reader.step import Step
-from ingest.reader.step_flow import BY_GRAPH, FlowCall, FlowOperand, flow_of
+from ingest.reader.step_flow import BY_GRAPH, FlowCall, FlowOperand
 from ingest.reader.tensor import Tensor
-from workers.arrays.comparison import is_real
-from workers.arrays.dtypes import from_name
 
 #: What proves a tensor that equals the one it was made from.
 COPY = "copy"
-#: Names of the parameters that a module of PyTorch computes with, in the order of its function.
-_PARAMETERS = ("weight", "bias")
 #: Gradients are held against those of all ranks if there are at most so many: each rank reads the others.
 _RANKS = 16
 #: Elements of parameters whose history is kept: 176 bytes for each.
 _KEPT = 1 << 24
-#: Elements of the largest operator that is looked at in a sample.
-_SAMPLED_CALL = 1 << 24
-#: Bytes of tensors of a step that are kept after they were read.
-_HELD = 1 << 25
 _OPEN = IdentityCheck("open")
 _HOLDS = IdentityCheck("holds")
 #: What the data tell of gradients and parameters that may be a mistake of the whole step.
@@ -67,6 +60,9 @@ RECOMPUTED = "recompute"
 _NARROWEST = 2.0**-2
 #: What proves that of a module which calls those in it one after another.
 SEQUENTIAL = "sequential"
+#: How many limits one element is off that parameters which have moved do not explain.
+_FAR = 64.0
+_UNWRITTEN = "read NaN, or memory that was not written yet"
 #: Parts of which such sums are looked for.
 _PARTS = 6
 REDUCED = ("mean over ranks", "sum over ranks")
@@ -112,28 +108,18 @@ class RankHistory:
         self.before, self.zero = None, frozenset()
 
 
-class StepAudit:
+class StepAudit(StepOperands):
     """One step of one rank."""
 
     def __init__(self, step: Step) -> None:
-        self._step = step
-        self._flow = flow_of(step)
-        calls = self._flow.calls.items()
-        self._parameters, self._gradients = (
-            {key.op_name: call.outputs[0] for key, call in calls if key.op_type == kind and call.outputs}
-            for kind in ("Parameter", GRADIENT)
-        )
+        super().__init__(step)
         self._recomputing = {key.op_name for key in self._flow.calls if key.graph == RECOMPUTED}
         self._seen: set[object] = set()
-        self._peers: Mapping[int, StepAudit] = {}
-        self._arrays: dict[object, Array] = {}
-        self._cuts: dict[str, ShardCut] = {}
         self._squares: dict[str, float] = {}
-        self._held = 0
         self._added_to: dict[int, list[FlowOperand]] = defaultdict(list)
         """By the row of an addend, the outputs of modules that are sums with it."""
 
-    def checked(self, peers: Mapping[int, StepAudit], history: RankHistory) -> Iterator[CheckedTensor]:
+    def checked(self, peers: Mapping[int, Self], history: RankHistory) -> Iterator[CheckedTensor]:
         """Yield what is known of each of its tensors.
 
         Args:
@@ -231,32 +217,6 @@ class StepAudit:
         calls = [call for call in self._flow.calls.values() if (call.op_type, call.key.op_name) == name]
         return [call.inputs[0] for call in calls if call.inputs and not call.key.graph]
 
-    def parameter_content(self, name: str) -> object:
-        """Return what is equal for equal values of a parameter; None if it was not dumped."""
-        known = self._parameters.get(name)
-        return known and known.content
-
-    def gradient_content(self, name: str) -> object:
-        """Return what is equal for equal gradients of a parameter; None if it was not dumped."""
-        known = self._gradients.get(name)
-        return known and known.content
-
-    def gradient_of(self, name: str) -> Array | None:
-        """Return the gradient of a parameter in float64; None if it cannot be read."""
-        known = self._gradients.get(name)
-        return wide(self._read(known)) if known is not None and self._is_readable(known) else None
-
-    def operand_of(self, key: CallKey) -> FlowOperand | None:
-        """Return the first output of a call."""
-        call = self._flow.calls.get(key)
-        return call.outputs[0] if call and call.outputs else None
-
-    def inputs_of(self, key: CallKey) -> list[Array]:
-        """Return the inputs of a call, in order; none if one of them cannot be read."""
-        call = self._flow.calls.get(key)
-        given = sorted(call.inputs, key=lambda each: each.slot) if call else []
-        return [self._read(each) for each in given] if all(map(self._is_readable, given)) else []
-
     def _overwritten(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
         """Check what an optimizer wrote into its inputs against the step before."""
         if before is None or not is_optimizer(call.op_type):
@@ -278,7 +238,7 @@ class StepAudit:
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
                 if name != plain_name(call.op_type) or name in PARTS:
                     found = of_guess(found)
-                doubt = self._doubt(call, output.io, operands, history) if found.status == "fails" else ""
+                doubt = self._doubt(call, output.io, operands, history, found)
                 if not doubt and found.status != "holds" and self._is_stale(call, slot, history):
                     doubt = STALE
                 found = IdentityCheck("open", doubt) if doubt else found
@@ -291,19 +251,18 @@ class StepAudit:
                 reason = reason if found.status == "open" else SEQUENTIAL if is_chain else RESIDUAL
             yield CheckedTensor(output.row, reason, found)
 
-    def _doubt(self, call: FlowCall, io: str, operands: CallOperands, history: RankHistory) -> str:
+    def _doubt(
+        self, call: FlowCall, io: str, operands: CallOperands, history: RankHistory, found: IdentityCheck
+    ) -> str:
         """Return why a call may have read or given something else than was dumped; "" if nothing tells so."""
+        if found.status != "fails":
+            return ""
         if writes_in_place(call.op_type):
             return "written in place"
         if is_awaited(io):
             return "nobody had waited for its collective"
-        if self._is_moved_by_hand(call, history):
-            return "parameters without gradients that move within steps"
-        if self._is_moved_between(call):
-            return "parameters that move between calls"
-        return (
-            "" if all(map(_is_written, operands.numbers)) else "read NaN, or memory that was not written yet"
-        )
+        why = self._movement(call, history, found)
+        return why or ("" if all(map(_is_written, operands.numbers)) else _UNWRITTEN)
 
     def _as_written(self, operand: FlowOperand) -> IdentityCheck:
         """Hold an input against the output that the graph feeds into it, if other inputs have its bytes."""
@@ -329,7 +288,7 @@ class StepAudit:
 
     def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
         """Return whether an output follows from the last parameters, and a replica's from the new ones."""
-        names = [f"{call.key.op_name}.{each}" for each in _PARAMETERS]
+        names = [f"{call.key.op_name}.{each}" for each in PARAMETERS]
         last = {
             self._parameters[name].row: known.before
             for name in names
@@ -356,9 +315,22 @@ class StepAudit:
         follows = any(self._follows(call, slot, reader(rows)) for rows in (*([row] for row in last), last))
         return follows and any(peer.follows(call.key, slot) for peer in replicas)
 
+    def _movement(self, call: FlowCall, history: RankHistory, found: IdentityCheck) -> str:
+        """Return why a call that fails may have had other parameters than were dumped; "" if it had those.
+
+        Parameters that have moved change more than one element, or all by little.
+        """
+        is_far = found.times >= _FAR
+        if is_far and found.difference is not None and found.difference.elements == 1:
+            return ""
+        if self._is_moved_by_hand(call, history):
+            return "parameters without gradients that move within steps"
+        is_moved = (call.key.occurrence and not is_far) or self._is_moved_between(call)
+        return "parameters that move between calls" if is_moved else ""
+
     def _is_moved_by_hand(self, call: FlowCall, history: RankHistory) -> bool:
         """Return whether its module has parameters that change without gradients, as averages do."""
-        names = {f"{call.key.op_name}.{each}" for each in _PARAMETERS} & self._parameters.keys()
+        names = {f"{call.key.op_name}.{each}" for each in PARAMETERS} & self._parameters.keys()
         before = history.before
         return any(
             before is None or before.parameter_content(name) != self.parameter_content(name)
@@ -370,11 +342,13 @@ class StepAudit:
         number, name = call.key.occurrence, call.key.op_name
         of_modules = (key for key in self._flow.calls if f"{key.op_name}.weight" in self._parameters)
         others = [key for key in of_modules if number and key.occurrence == number and key.op_name != name]
+        parent = name.rpartition(".")[0]
+        others.sort(key=lambda key: not key.op_name.startswith(f"{parent}."))  # they may have one optimizer
         return any(
             self.follows(key._replace(occurrence=0), 0) > self.follows(key, 0) for key in others[:_TRIED]
         )
 
-    def is_proved(self, row: int, peers: Mapping[int, StepAudit]) -> bool | None:
+    def is_proved(self, row: int, peers: Mapping[int, Self]) -> bool | None:
         """Return whether an output or gradient follows from this step; None if that cannot be asked.
 
         Args:
@@ -405,18 +379,6 @@ class StepAudit:
     def _follows(self, call: FlowCall, slot: int, read: Callable[[FlowOperand], Array]) -> bool:
         operands = self._operands(call, read)
         return check(operands.outputs[slot], expectations(self._kind(call), operands, slot)).status == "holds"
-
-    def _kind(self, call: FlowCall) -> str:
-        """Return the name of what a call computes: of a module of another name, what its weight suggests."""
-        name = plain_name(call.op_type)
-        weight = self._parameters.get(f"{call.key.op_name}.weight")
-        if name in DEFINITIONS or weight is None or not call.inputs or not is_container(call.op_type):
-            return name
-        if len(weight.shape) == 1:
-            return "layernorm" if f"{call.key.op_name}.bias" in self._parameters else "rmsnorm"
-        if len(weight.shape) != 2:
-            return name
-        return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
 
     def _summed(self, call: FlowCall, output: FlowOperand) -> IdentityCheck:
         """Hold the output of a module against sums of its input and of what the modules in it gave.
@@ -465,7 +427,7 @@ class StepAudit:
             return "only statistics, or not numbers"
         return ""
 
-    def _collective(self, call: FlowCall, peers: Mapping[int, StepAudit]) -> Iterator[CheckedTensor]:
+    def _collective(self, call: FlowCall, peers: Mapping[int, Self]) -> Iterator[CheckedTensor]:
         """Check what a collective returned against the pieces of all ranks that called it."""
         name = plain_name(call.op_type)
         theirs = {rank: peer for rank, peer in peers.items() if peer.operand_of(call.key)}
@@ -486,35 +448,6 @@ class StepAudit:
             found = check(out, made)
             reason = f"{name}: {found.told}" if found.status == "open" else name
             yield CheckedTensor(output.row, reason, found)
-
-    def local_gradient(self, parameter: str, shape: tuple[int, ...]) -> list[Expectation]:
-        """Return what this rank's calls of a module add to the gradient of a parameter; variants of it."""
-        module, _, name = parameter.rpartition(".")
-        parts: list[list[Expectation]] = []
-        narrowest = 0.0
-        for key, call in self._flow.calls.items():
-            if key.op_name != module or not is_container(key.op_type) or not call.inputs:
-                continue
-            kind, x, gradient = self._kind(call), call.inputs[0], self._gradient_of_output(key)
-            if kind not in KINDS or gradient is None or not self._is_readable(x):
-                return []
-            passed = self._read(gradient)
-            narrowest = max(narrowest, unit_roundoff(passed.dtype))
-            with np.errstate(all="ignore"):  # what is not finite is not judged
-                parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
-        if not all(parts):
-            return []
-        return [added(each, narrowest) for each in zip(*parts, strict=False)]
-
-    def _gradient_of_output(self, module: CallKey) -> FlowOperand | None:
-        """Return the gradient of what a call of a module gave; None if it cannot be read."""
-        found = self._passed_back.get((module, 0))
-        is_known = found is not None and found.shape == self._flow.calls[module].outputs[0].shape
-        return found if found is not None and is_known and self._is_readable(found) else None
-
-    @cached_property
-    def _passed_back(self) -> dict[tuple[CallKey, int], FlowOperand]:
-        return passed_back(self._flow)
 
     def _gradient(self, call: FlowCall, history: RankHistory) -> Iterator[CheckedTensor]:
         name = call.key.op_name
@@ -544,15 +477,9 @@ class StepAudit:
             if found.told in REDUCED:
                 if check(actual, ((each, False) for each in own)).status == "holds":
                     found = replace(found, told="")  # what all ranks computed is the same
-            elif (
-                reduced
-                and found.status == "holds"
-                and found.told != ADDED
-                and self._is_replica(name)
-                and self._has_own_batch()
-            ):
+            elif reduced and found.status == "holds" and found.told != ADDED and self._is_shared(name):
                 found = replace(found, told=NOT_REDUCED)
-            found = _of_gradient(found)
+            found = _of_gradient(found, [actual, *(each.value for each in own)])
             reason = f"gradient: {found.told}" if found.status == "open" else "gradient"
             yield CheckedTensor(output.row, reason, found)
 
@@ -587,9 +514,9 @@ class StepAudit:
         """Return what is equal for equal values of what was read first; None if nothing was."""
         return next((call.inputs[0].content for call in self._flow.calls.values() if call.inputs), None)
 
-    def _has_own_batch(self) -> bool:
-        """Return whether ranks read other data, so that gradients have to be reduced."""
-        return len({peer.first_input() for peer in self._peers.values()}) > 1
+    def _is_shared(self, name: str) -> bool:
+        """Return whether all ranks hold a parameter and read other data, so that gradients are reduced."""
+        return self._is_replica(name) and len({peer.first_input() for peer in self._peers.values()}) > 1
 
     def _is_replica(self, name: str) -> bool:
         """Return whether all ranks hold the same values of a parameter."""
@@ -650,9 +577,7 @@ class StepAudit:
         apart = {name: theirs for name, theirs in replicas.items() if _part(name, theirs)}
         is_kept = sum(math.prod(each.shape) for each in self._parameters.values()) <= _KEPT
         history.elsewhere = self._squares_elsewhere() if is_kept else 0.0
-        self._peers = {}
-        self._arrays.clear()
-        self._held = 0
+        self._give_up()
         vars(self).pop("_activations", None)  # it holds this, in a cycle
         if not is_kept:
             return
@@ -703,91 +628,17 @@ class StepAudit:
             elif name not in history.parameters and self._is_readable(operand):
                 history.parameters[name] = ParameterHistory(wide(self._read(operand)))
 
-    def _is_readable(self, operand: FlowOperand) -> bool:
-        tensor = Tensor(self._step, operand.row)
-        return tensor.is_dumped and not tensor.removed and is_real(from_name(tensor.dtype))
-
-    def _operands(self, call: FlowCall, read: Callable[[FlowOperand], Array] | None = None) -> CallOperands:
-        """Read what a call read and wrote, with the parameters of its module, as far as they were dumped."""
-        read = read or self._read
-        named = {each.io.rpartition(".")[2]: read(each) for each in call.inputs if "." in each.io}
-        outputs = [read(each) for each in call.outputs]
-        for name in _PARAMETERS if is_container(call.op_type) else ():
-            parameter = self._parameters.get(f"{call.key.op_name}.{name}")
-            if parameter is not None and self._is_readable(parameter):
-                whole = self._gathered(f"{call.key.op_name}.{name}", call)
-                named[name] = read(parameter) if whole is None else narrowed(whole[0], outputs)
-        return CallOperands(
-            [*map(read, call.positional), *(named[each] for each in _PARAMETERS if each in named)],
-            named,
-            outputs,
-        )
-
-    def shard_place(self, name: str) -> ShardPlace | None:
-        """Return where the shard of a parameter lies that this rank holds; None if it holds all of it."""
-        return self._places.get(name)
-
-    @cached_property
-    def _places(self) -> dict[str, ShardPlace]:
-        told = ((name, Tensor(self._step, each.row).attributes) for name, each in self._parameters.items())
-        return {name: place for name, known in told if (place := shard_place(known)) is not None}
-
-    def shard(self, name: str) -> Array | None:
-        """Return what this rank holds of a parameter; None if it cannot be read."""
-        known = self._parameters.get(name)
-        return self._read(known) if known is not None and self._is_readable(known) else None
-
-    def _holding(self, name: str, along: Sequence[int] = ()) -> list[StepAudit]:
-        """Return the ranks that have the same of a parameter after it was gathered along some dimensions."""
-        own, peers = self.shard_place(name), [*self._peers.values()]
-        if own is None:
-            return peers
-        places = ((peer, peer.shard_place(name)) for peer in peers)
-        return [peer for peer, place in places if place and place.kept(along) == own.kept(along)]
-
-    def _gathered(self, name: str, call: FlowCall) -> tuple[Array, ShardCut] | None:
-        """Return a parameter as a call has it, put together of shards; None if no shards are known to fit."""
-        own, known = self.shard_place(name), self._cuts.get(name)
-        if own is None or not (call.inputs and call.outputs):
-            return None
-        held = ((peer.shard_place(name), peer.shard(name)) for peer in self._peers.values())
-        shards = {place: value for place, value in held if place and value is not None}
-        shapes = call.inputs[0].shape, call.outputs[0].shape
-        found = gathered_for(self._kind(call), name, own, shards, shapes, known=known)
-        if found is not None:
-            self._cuts[name] = found[1]
-        return found
-
-    def _cut_of(self, name: str) -> ShardCut | None:
-        """Return how a parameter is gathered before its module computes; None if it is not."""
-        module = name.rpartition(".")[0]
-        calls = (call for key, call in self._flow.calls.items() if key.op_name == module)
-        if name in self._places and name not in self._cuts:
-            for first in islice(filter(lambda call: is_container(call.op_type), calls), 1):
-                self._gathered(name, first)
-        return self._cuts.get(name)
-
-    def _read(self, operand: FlowOperand) -> Array:
-        """Read a tensor; those that were read last are kept, because several calls ask for them."""
-        key = operand.content, operand.shape
-        found = self._arrays.pop(key, None)
-        if found is None:
-            found = Tensor(self._step, operand.row).read(verify=False)
-            self._held += found.nbytes
-        self._arrays[key] = found  # the last one in the order of a dict
-        while self._held > _HELD and len(self._arrays) > 1:
-            self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
-        return found
-
 
 def _part(name: str, replicas: Sequence[StepAudit]) -> bool:
     return len({each.gradient_content(name) for each in replicas}) > 1
 
 
-def _of_gradient(found: IdentityCheck) -> IdentityCheck:
+def _of_gradient(found: IdentityCheck, arrays: Iterable[Array]) -> IdentityCheck:
     """Return a check of a gradient, which fails by one element only, and if it is that of one rank."""
     if found.status != "fails":
         return found
+    if not all(map(_is_written, arrays)):
+        return IdentityCheck("open", _UNWRITTEN)
     if found.difference is None or found.difference.where != "element":
         return IdentityCheck("open", "other terms are added")
     of_ranks = found.told in REDUCED

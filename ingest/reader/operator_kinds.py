@@ -145,7 +145,13 @@ _ASSIGN = re.compile(r"^assign|scatterupdate|inplace")
 _PYTORCH_INPLACE = re.compile(r"[a-z0-9]_$")
 _CONTAINER = re.compile(r"(?:Module|Cell)\.")
 _HAS_OPERANDS = re.compile(
-    r"matmul|^add$|^sub$|^mul$|realdiv|^div$|biasadd|conv\d?d|dense|linear|layernorm|batchnorm|gather$"
+    r"matmul|^add$|^r?sub(?:tract)?$|^mul(?:tiply)?$|^r?(?:real|true|floor)?div(?:ide)?$|^r?pow$"
+    r"|^(?:remainder|f?mod)$|^(?:lt|le|gt|ge|eq|ne|(?:not)?equal|(?:less|greater)(?:equal)?)$"
+    r"|biasadd|conv\d?d|dense|linear|layernorm|batchnorm|gather$"
+)
+#: What a function returns follows from numbers, too, which are not dumped: of a part, or of what it fills in.
+_TAKES_NUMBERS = re.compile(
+    r"^(?:getitem|narrow|select|slice|roll|where|maskedfill|fill|fulllike|clamp\w*|clip)$"
 )
 
 
@@ -271,8 +277,13 @@ def holders(name: str) -> Iterator[str]:
 
 
 def needs_two_inputs(op_type: str) -> bool:
-    """Return whether an operator must have read more than one tensor."""
+    """Return whether an operator must have read more than one tensor, or a number, which is not dumped."""
     return _HAS_OPERANDS.search(_plain(op_type)) is not None and "grad" not in _plain(op_type)
+
+
+def takes_numbers(op_type: str) -> bool:
+    """Return whether a call of a function may depend on more than tensors, such as each rank's own part."""
+    return _FUNCTION.match(op_type) is not None and _TAKES_NUMBERS.match(_plain(op_type)) is not None
 
 
 _GRADIENT = re.compile(
@@ -282,6 +293,7 @@ _PARAMETER = re.compile(r"param|weight|bias")
 #: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one, unless the dump tells what
 #: it is an instance of, such as `ParametrizationList`.
 _CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
+_FUNCTION = re.compile(r"(?:Functional|Tensor|Torch)\b")
 _INSTANCE = re.compile(r"Module\.\w")
 _PARAMETER_OF_CALL = re.compile(r"(?:^|[._])(?:param(?:eter)?s?[._]|(?:weight|bias)$)")
 

@@ -554,7 +554,8 @@ class _GradientSeen(NamedTuple):
 
 
 def _writes(gradient: TorchTensor) -> tuple[int, int]:
-    return gradient._version, getattr(gradient, "_local_tensor", gradient)._version  # noqa: SLF001  (torch has no public ones)
+    local: TorchTensor = getattr(gradient, "_local_tensor", gradient)
+    return gradient._version, local._version  # noqa: SLF001  (torch has no public ones)
 
 
 def _prefix_below(path: str) -> str:

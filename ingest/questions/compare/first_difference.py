@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -26,6 +26,8 @@ from workers.errors import DamagedStore
 from workers.tasks.operands import read_whole
 
 _BAD = frozenset({Verdict.DIFFERENT, Verdict.SHAPE})
+#: A parameter is not named if another one is this many times further from its limit.
+_FAR = 16.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def first_difference(
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    first = _first_unexplained(step.rows)
+    first = _first_unexplained(step)
     if first is None:
         return None
     if scaled is not None:
@@ -114,11 +116,26 @@ def _input(step: ComparedTensors, number: int, *, is_written: bool) -> ComparedI
     return replace(answer, value_a=values[0], value_b=values[1]) if all(values) else answer
 
 
-def _first_unexplained(tensors: Iterable[ComparedTensor]) -> ComparedTensor | None:
+def _first_unexplained(step: ComparedTensors) -> ComparedTensor | None:
     """Return the first tensor that differs and that nothing executed before explains; else any first one."""
-    different = [tensor for tensor in tensors if tensor.verdict in _BAD]
+    different = [tensor for tensor in step.rows if tensor.verdict in _BAD]
     grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
-    return min(grown or different, key=lambda tensor: tensor.number, default=None)
+    first = min(grown or different, key=lambda tensor: tensor.number, default=None)
+    moved = [tensor for tensor in grown or different if _is_moved(step, tensor)]
+    return _first_far(moved) if first in moved else first
+
+
+def _is_moved(step: ComparedTensors, tensor: ComparedTensor) -> bool:
+    """Return whether it is a parameter that both sides have."""
+    return bool(tensor.name_a) and step.flow.parts[tensor.number] is StepPart.PARAMETER
+
+
+def _first_far(moved: Sequence[ComparedTensor]) -> ComparedTensor:
+    """Return the first of the parameters that are furthest from their limits: one update has made all."""
+    times = [tensor.bound.times if tensor.bound is not None else math.inf for tensor in moved]
+    most = max(times) / _FAR
+    far = (tensor for tensor, own in zip(moved, times, strict=True) if own >= most)
+    return min(far, key=lambda tensor: tensor.number)
 
 
 def _scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> FirstDifference:

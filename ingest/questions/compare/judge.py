@@ -8,8 +8,10 @@
 
        limit = base + GROWTH * (difference of its inputs)
 
-   but never more than the fixed limit of the type, or `DRIFT` times what the step began with. Where it is not
-   known what an operator read, all that was executed before and is within its limits stands for it.
+   but never more than the fixed limit of the type, or `DRIFT` times what the step began with. In types
+   narrower than float32, the fixed limit is for `SHALLOW` operators one after another: of more, independent
+   rounding adds up as its squares do. Where it is not known what an operator read, all that was executed
+   before and is within its limits stands for it.
 3. **Noise.** A gradient that is zero in exact arithmetic, such as that of the bias of keys, is rounding
    alone. An optimizer that divides gradients by their size moves parameters by it as far as by any other. So
    what a parameter may differ by follows, element by element, from how uncertain its gradient was.
@@ -21,18 +23,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from ingest.identities.limits import UNWRITTEN, unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
     CallsWithSameBytes,
@@ -40,24 +36,27 @@ from ingest.questions.compare.measured import (
     have_same_rows,
     real_numbers,
     repeats,
+    ways_of_rows,
     without_scale,
 )
 from ingest.questions.compare.result import Verdict
-from ingest.questions.compare.thresholds import (
-    RoundingBound,
-    default_limit,
-    longest_sum,
-    rounding,
+from ingest.questions.compare.thresholds import RoundingBound, default_limit, rounding
+from ingest.questions.compare.unread import (
+    DRIFT,
+    FEWEST_LATER,
+    GROWTH,
+    Elements,
+    Judgement,
+    SeenSoFar,
+    StepBefore,
+    StepDifferences,
+    size_of,
 )
 from ingest.reader.operator_kinds import StepPart
 from workers.arrays.comparison import Metrics
 
-#: By how much one operator may enlarge the relative difference of what it reads.
-GROWTH = 16.0
-#: By how much the differences of one step may exceed those with which it began.
-DRIFT = 32.0
-#: Nobody read a tensor if all that was executed later, and so many tensors at least, are this much closer.
-_CLOSER, _FEWEST_LATER = 1024.0, 3
+#: For how many operators, one after another, the fixed limit of a narrow type is.
+SHALLOW = 16
 #: How much more than its uncertainty in the first order an element may move.
 _MOVES = 4.0
 #: The most elements of a parameter that are read to explain how it moved, and the most parameters of a step.
@@ -69,99 +68,21 @@ _OF_AN_UPDATE = 6
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 _CANCELS = "its addends cancel: rounding is relative to these"
-_IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
-#: For each gradient, as many parameters may move without one.
-_MOVED = 2
 #: The least size of a tensor of which a single element that differs is wrong, even if nobody reads it.
 _MANY = 64
 _SAME_BYTES = "its operator read the same bytes"
-_SAME_BEFORE = "it and its gradient were equal in the step before"
-_OTHER_SAMPLES = "its call holds other samples than that of B"
-_OVERWRITTEN = "its operator writes over it, and what it has written agrees"
-AWAITED = "dumped before anybody waited for the collective that writes it"
+_SAME_BEFORE = "it and its gradient, as dumped, were equal in the step before"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
 #: Verdicts on a gradient that tell nothing of how a parameter moved.
 _UNTOLD = frozenset({None, Verdict.DIFFERENT, Verdict.IGNORED})
-
-Elements: TypeAlias = Callable[[int], tuple[npt.NDArray[Any], npt.NDArray[Any]] | None]
-"""Returns the elements of a tensor of A, by its number, and of its counterpart; None if it cannot."""
-
-
-class Judgement(NamedTuple):
-    """The verdict on one tensor."""
-
-    verdict: Verdict
-    bound: RoundingBound
-    reason: str = ""
-    level: str = ""
-    """What a difference that nothing before explains rests on: `shown` if it is known what its operator read,
-    else `likely`."""
-
-
-class _Step(NamedTuple):
-    """What is kept of a step to explain how parameters moved."""
-
-    flow: Dataflow
-    judgements: Mapping[int, Judgement]
-    elements: Elements
-    scale: float = 1.0
-    """The factor of all gradients."""
-    rounding: float = 0.0
-    """How large rounding alone makes elements of gradients."""
-
-    def verdict(self, name: str) -> Verdict | None:
-        """Return the verdict on a tensor; None if the step does not have it."""
-        number = self.flow.last_of.get(name)
-        if number is None:
-            return None
-        return self.judgements[number].verdict if number in self.judgements else Verdict.EQUAL
-
-    def has_same(self, later: Dataflow, number: int) -> bool:
-        """Return whether a tensor of the step after it has the bytes that it had in this one."""
-        own = self.flow.last_of.get(later.repeated_name(number))
-        return own is not None and self.flow.digest(own) == later.digest(number)
-
-    def read(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Return the elements of a tensor and of its counterpart."""
-        return self.elements(self.flow.last_of[name])
-
-
-@dataclass(slots=True)
-class _SeenSoFar:
-    """What the steps so far have shown."""
-
-    healthy: float = 0.0
-    """The largest difference of a tensor within its limits."""
-    coarsest: float = 0.0
-    """The largest fixed limit: what is computed from bfloat16 is as coarse."""
-    calls: defaultdict[object, CallsWithSameBytes] = field(
-        default_factory=lambda: defaultdict(CallsWithSameBytes)
-    )
-    """By kind, shape and types of elements of what they returned."""
-    is_apart: bool = False
-    """Whether anything differed in the steps before."""
-    gradients: set[str] = field(default_factory=set)
-    """The gradients of parameters of all steps before."""
-    moved_apart: set[str] = field(default_factory=set)
-    """Gradients that have differed: what an optimizer keeps of them still does."""
-    noisy: set[str] = field(default_factory=set)
-    """Modules of which the gradient of a parameter has been rounding alone."""
-    noise: float = 0.0
-    """How far apart elements of parameters are that differ by noise."""
-    found: bool = False
-    """Whether a difference that nothing explains was found."""
-    before: _Step | None = None
-    uncertain: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    """The relative uncertainty of the gradients, by the name and element of each parameter that moved apart:
-    momentum goes on with what was uncertain in earlier steps."""
 
 
 class Judge:
     """Judges the steps of one rank of A against one of B, or of all of both, one after the other."""
 
     def __init__(self) -> None:
-        self._known = _SeenSoFar()
+        self._known = SeenSoFar()
         self._steps = 0
         self._is_scale_undone = False
         """Whether parameters have agreed after a step whose gradients all had one factor."""
@@ -210,40 +131,38 @@ class Judge:
         self.scaled = next(iter(scaled), None)
         first = scaled[self.scaled].metrics if self.scaled is not None else None
         scale = first.norm_ratio if first else 1.0
-        self._known.before = _Step(flow, judgements, elements, scale, rounding_of_zero)
+        self._known.before = StepBefore(flow, judgements, elements, scale, rounding_of_zero)
         self._known.is_apart |= is_apart
         self._known.gradients.update(map(flow.repeated_name, flow.parameter_gradients))
         return judgements
 
 
-class _StepJudge:
+class _StepJudge(StepDifferences):
     """Judges one step."""
 
     def __init__(
         self,
-        known: _SeenSoFar,
+        known: SeenSoFar,
         tensors: Sequence[Measured],
         flow: Dataflow,
         elements: Elements,
         other: tuple[bool, bool],
     ) -> None:
-        self._known, self._flow, self._elements = known, flow, elements
-        self._tensors = {tensor.number: tensor for tensor in tensors}
-        self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
-        self._at_start = known.healthy
-        self._length = longest_sum({tensor.shape for tensor in tensors})
-        self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
-        self._usual = _usual_gradient(flow, tensors)
+        super().__init__(known, tensors, flow, elements, has_other_shapes=other[1])
         self._judgements: dict[int, Judgement] = {}
-        self._has_other_calls, self._has_other_shapes = other
+        self._has_other_calls = other[0]
         self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
+        self._executed: set[tuple[str, bool]] = set()
+        """The operators so far, in the forward pass and in the backward one; each once, of micro-batches."""
 
     def judge(self) -> dict[int, Judgement]:
         """Return the judgements by number."""
         for number, tensor in self._tensors.items():
+            if self._flow.parts[number].is_gradient or self._flow.is_output(number):
+                self._executed.add((self._flow.keys[number].op_name, self._flow.parts[number].is_gradient))
             judgement = self._judgements[number] = self._of(tensor)
             if judgement.verdict is Verdict.CLOSE and self._differences[number] <= judgement.bound.limit:
                 self._known.healthy = max(self._known.healthy, self._differences[number])
@@ -252,20 +171,24 @@ class _StepJudge:
                 self._known.moved_apart.add(self._flow.repeated_name(number))
             if judgement.verdict is Verdict.NOISE:
                 self._remember_noise(number, tensor)
+        self._judge_rows()
+        return self._judgements
+
+    def _judge_rows(self) -> None:
+        """Take what differs for close if it has the rows of its counterpart, and all else is close."""
         different = [n for n, known in self._judgements.items() if known.verdict is Verdict.DIFFERENT]
         # Of an evaluation, which has no gradients, parameters tell that the programs are the same.
         parts, has_gradients = self._flow.parts, bool(self._flow.parameter_gradients)
         alike = [n for n in self._judgements if not has_gradients or parts[n] is not StepPart.PARAMETER]
         numbers = {n for n in different if self._is_cancelled_number(self._tensors[n])}
         rows = (n for n in different if n not in numbers)
-        if len(alike) - len(different) < _FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
+        if len(alike) - len(different) < FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
             self._known.found |= any(map(self._is_comparable, different))
-            return self._judgements
+            return
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
             reason = _CANCELS if number in numbers else _OTHER_ORDER
             self._judgements[number] = Judgement(Verdict.CLOSE, bound, reason)
-        return self._judgements
 
     def _remember_noise(self, number: int, tensor: Measured) -> None:
         part = self._flow.parts[number]
@@ -296,9 +219,9 @@ class _StepJudge:
         limit = max(bound.limit, self._coarsest)
         if self._differences[number] <= limit:
             return bound.explained  # in any order, all is nearly the same
-        lengths = {math.prod(tensor.shape[1:]), tensor.shape[-1] if len(tensor.shape) > 1 else 1}
         is_offset = bool(self._known.noisy)
-        return any(have_same_rows(*pair, n, limit, but_for_mean=is_offset) for n in lengths if n)
+        ways = ways_of_rows(*(side.reshape(tensor.shape) for side in pair))
+        return any(have_same_rows(*way, limit, but_for_mean=is_offset) for way in ways)
 
     def _of(self, tensor: Measured) -> Judgement:
         number, difference = tensor.number, self._differences[tensor.number]
@@ -343,17 +266,6 @@ class _StepJudge:
             return Judgement(Verdict.CLOSE, bound, _CANCELS)
         return None
 
-    def _is_cancelled_number(self, tensor: Measured) -> bool:
-        """Return whether a number, such as a loss, is off by no more than its type allows sums.
-
-        What was added up is not known, and may be far larger. So it is for what the program saved, such as a
-        reward for each sample.
-        """
-        is_saved = self._flow.keys[tensor.number].op_type == "saved"
-        is_number = self._flow.parts[tensor.number] is StepPart.ACTIVATION and (tensor.size == 1 or is_saved)
-        is_near = self._differences[tensor.number] <= max(map(default_limit, tensor.dtypes))
-        return is_number and is_near and self._flow.reads(tensor.number, self._tensors) is None
-
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
         part = self._flow.parts[tensor.number]
@@ -364,15 +276,14 @@ class _StepJudge:
         fixed = max(map(default_limit, dtypes))
         self._known.coarsest = max(self._known.coarsest, fixed)
         before = self._known.healthy if reads is None else self._inherited(reads)
-        cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
+        cap = max(self._known.coarsest * self._depth, DRIFT * self._at_start) if fixed else 0.0
         return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
 
-    def _dtypes(self, tensor: Measured) -> tuple[str, str]:
-        """Return the types that a tensor was rounded to; a coarser one within its module counts for both."""
-        if not tensor.unequal or not any(map(unit_of, tensor.dtypes)):
-            return tensor.dtypes
-        within = max(self._flow.dtypes_within(tensor.number), key=unit_of, default="")
-        return tensor.dtypes if unit_of(within) <= max(map(unit_of, tensor.dtypes)) else (within, within)
+    @property
+    def _depth(self) -> float:
+        """How many times the fixed limit rounding of the operators so far may be."""
+        is_narrow = self._known.coarsest > default_limit("float32")
+        return math.sqrt(max(len(self._executed) / SHALLOW, 1.0)) if is_narrow else 1.0
 
     def _cancellation(self, tensor: Measured, reads: Iterable[int]) -> float:
         """Return how many times smaller the gradient of a parameter is than what was added up makes likely.
@@ -484,16 +395,6 @@ class _StepJudge:
         before = self._largest(self._judgements if reads is None else reads)
         return before > 0 if not base else difference <= base + GROWTH * before
 
-    @property
-    def rounding_of_zero(self) -> float:
-        """The size at which rounding of the coarsest type makes gradients differ that are zero."""
-        return self._coarsest * self._usual
-
-    def _is_rounding_of_zero(self, number: int) -> bool:
-        """Return whether a gradient is as small as rounding of the coarsest type makes gradients differ."""
-        metrics, scale = self._tensors[number].metrics, self.rounding_of_zero
-        return metrics is not None and 0 < metrics.rmse <= scale and _size(metrics) <= GROWTH * scale
-
     def _noise(self, tensor: Measured, limit: float, reads: Sequence[int] | None) -> str:
         """Return why a difference is what exact arithmetic leaves open; "" if it is not known to be."""
         part, metrics = self._flow.parts[tensor.number], tensor.metrics
@@ -557,10 +458,10 @@ class _StepJudge:
 
     def _carried(self, metrics: Metrics, read: Measured) -> float:
         """Return the relative difference that what an operator read makes in what it returned."""
-        if len(read.shape) != 1 or read.metrics is None or not _size(metrics):
+        if len(read.shape) != 1 or read.metrics is None or not size_of(metrics):
             return read.difference
         # A bias, or the weight of a norm: what it differs by is added to each row.
-        return read.metrics.rmse / _size(metrics)
+        return read.metrics.rmse / size_of(metrics)
 
     def _uncertain_update(self, tensor: Measured, name: str) -> str:
         """Return why a parameter may have moved apart; "" if its gradient in the step before forbids it.
@@ -597,159 +498,6 @@ class _StepJudge:
         self._known.uncertain[name] = uncertain.astype(np.float32)
         return f"moved by no more than {gradient} allows, which is uncertain there"
 
-    def _of_other_samples(self) -> dict[int, str]:
-        """Return, by number, why it is not known what gradients should be, unless that is zero."""
-        gradients = (n for n in self._tensors if self._flow.parts[n].is_gradient)
-        return {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
-
-    def _without_readers(self) -> dict[int, str]:
-        """Return, by number, why differing tensors have no effect: nothing was computed from them."""
-        unread = dict.fromkeys(self._flow.idle, _IDLE)
-        unread |= {n: AWAITED for n in self._tensors if self._flow.is_awaited(n)}
-        unread |= {n: _OVERWRITTEN for n in self._tensors if self._is_overwritten_alike(n)}
-        later, closest = 0, 0.0
-        of_parameters = self._largest_of_gradients()
-        is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
-        # What is executed last may be the next batch. Where there are gradients, they tell what was read.
-        gradients = (self._differences[n] for n in self._flow.parameter_gradients if n in self._differences)
-        of_gradients = min(of_parameters, max(filter(math.isfinite, gradients), default=0.0))
-        for number, tensor in reversed(self._tensors.items()):
-            # What cannot be compared at all is not any closer for that.
-            part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
-            is_whole = part.is_of_parameter and not self._flow.is_partial_sum(number)
-            if is_whole or number in unread:
-                continue
-            if why := self._read_as_other(tensor, of_parameters):
-                unread[number] = why
-            elif of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
-                unread[number] = (
-                    f"nothing was computed from it: the gradients of all parameters are at least "
-                    f"{_CLOSER:.0f} times closer"
-                )
-            elif (
-                later >= _FEWEST_LATER
-                and max(closest, of_gradients) * _CLOSER < difference
-                and self._may_be_in_flight(number)
-                # Without gradients of parameters, nothing tells that batches are cut in another way.
-                and (not self._flow.parameter_gradients or not self._has_effect(number, difference, unread))
-            ):
-                unread[number] = (
-                    f"nothing was computed from it: the {later} tensors that were executed later are at "
-                    f"least {_CLOSER:.0f} times closer"
-                )
-            else:
-                later, closest = later + 1, max(closest, self._differences[number])
-        return unread
-
-    def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:
-        """Return what shows that something else was read than a differing tensor; "" if nothing does.
-
-        That is what agrees and was read in its place; or, if activations have other shapes on both sides, as
-        where a batch is cut in another way, that the gradients of all parameters agree.
-        """
-        reader = self._flow.read_otherwise(tensor.number) if tensor.unequal else None
-        if reader in self._differences and self._differences[reader] <= self._coarsest:
-            return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
-        is_cut = self._has_other_shapes and tensor.unequal
-        return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
-
-    @cached_property
-    def _most_of_gradients(self) -> float:
-        """How far gradients of parameters may be apart, by the types that they were computed in."""
-        gradients = filter(self._tensors.__contains__, self._flow.parameter_gradients)
-        dtypes = {dtype for n in gradients for dtype in self._dtypes(self._tensors[n])}
-        return max(*map(default_limit, dtypes), DRIFT * self._at_start, 0.0)
-
-    def _is_overwritten_alike(self, number: int) -> bool:
-        """Return whether what an operator has written over a differing tensor agrees."""
-        if not self._tensors[number].unequal or not self._flow.is_overwritten(number):
-            return False
-        written = self._flow.outputs_of(number)
-        return all(n in self._tensors and self._differences[n] <= self._coarsest for n in written)
-
-    def _is_cut_otherwise(self, unread: Container[int], of_parameters: float) -> bool:
-        """Return whether the batch is cut in another way, so that no activation is alike, but gradients are.
-
-        Only what differs by more than rounding counts: a norm forgets what its input differed by, and a loss
-        over the samples of all ranks is the same however they are spread.
-        """
-        activations = [n for n in self._tensors if self._flow.parts[n] is StepPart.ACTIVATION]
-        read = (n for n in activations if self._differences[n] > self._coarsest and n not in unread)
-        different = [n for n in read if not self._is_cancelled_number(self._tensors[n])]
-        if not different or activations.index(different[0]) > len(different):
-            return False  # what is read first is alike
-        return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
-
-    def _may_be_in_flight(self, number: int) -> bool:
-        """Return whether a tensor may have been dumped before it was written; a loss may not."""
-        tensor = self._tensors[number]
-        is_number = tensor.metrics is not None and tensor.metrics.count == 1
-        return bool(tensor.unequal) and self._flow.is_same_rank and not is_number
-
-    def _has_effect(self, number: int, difference: float, unread: Container[int]) -> bool:
-        """Return whether an operator that was given what was dumped of a tensor returned something else.
-
-        What nothing was computed from does not count.
-        """
-        results = (n for n in self._flow.results(number) if n not in unread)
-        return any(self._differences.get(n, 0.0) * _CLOSER >= difference for n in results)
-
-    def _largest_of_gradients(self) -> float:
-        """Return the largest difference of the gradients of all parameters, without noise; else infinity.
-
-        Of those that are added up over calls, the last ones are whole. For what moves without a gradient, as
-        averages of others do, its own difference counts, unless that is most. What calls move is not known.
-        """
-        flow = self._flow
-        parameters = [n for n in self._tensors if flow.parts[n] is StepPart.PARAMETER]
-        last = {n: flow.last_of.get(gradient_name(flow.repeated_name(n)), -1) for n in parameters}
-        known = [own for own in last.values() if own in self._tensors]
-        moved = self._moved_alone(last)
-        by_calls = {module_of(flow.keys[n]) for n in moved} & self._trained_modules
-        if by_calls or len(moved) > _MOVED * len(known):
-            return math.inf
-        told = itertools.filterfalse(self._is_rounding_of_zero, known)
-        return max(map(self._differences.__getitem__, (*told, *moved)), default=math.inf)
-
-    def _moved_alone(self, gradients: Mapping[int, int]) -> list[int]:
-        """Return the parameters that have no gradient and may have moved; `gradients` are by parameter."""
-        lacking = (n for n, gradient in gradients.items() if gradient not in self._tensors)
-        return [n for n in lacking if not self._is_frozen(n, gradients[n])]
-
-    def _is_frozen(self, number: int, gradient: int) -> bool:
-        """Return whether a parameter has no gradient, and did not move since the step before, if any.
-
-        Where it had one in another step, nothing it was used in was called in this one. What has none while
-        others of its module do is a buffer, which its calls move: as far as elements go whatever their order.
-        """
-        flow, before = self._flow, self._known.before
-        if gradient >= 0:
-            return False
-        is_kept = before is None or before.has_same(flow, number)
-        was_there = gradient_name(flow.repeated_name(number)) in self._known.gradients
-        is_buffer = module_of(flow.keys[number]) in self._trained_modules
-        is_still = is_kept and not self._tensors[number].unequal
-        return was_there or is_still or (is_buffer and self._reads_same_elements)
-
-    @cached_property
-    def _reads_same_elements(self) -> bool:
-        """Whether the calls of what is called first read the same elements on both sides, in any order."""
-        parts, name_of = self._flow.parts, self._flow.repeated_name
-        read = [
-            n for n, tensor in self._tensors.items() if tensor.unequal and parts[n] is StepPart.ACTIVATION
-        ]
-        pairs = [self._elements(n) for n in read if name_of(n) == name_of(read[0])]
-        if any(pair is None for pair in pairs):
-            return False
-        flat = [[np.asarray(pair[side], np.float64).ravel() for pair in pairs if pair] for side in (0, 1)]
-        a, b = (np.sort(np.concatenate(side)) if side else np.zeros(0) for side in flat)
-        return a.shape == b.shape and np.allclose(a, b, rtol=self._coarsest, atol=0.0)
-
-    @cached_property
-    def _trained_modules(self) -> frozenset[str]:
-        """The modules of which parameters have gradients in this step."""
-        return frozenset(module_of(self._flow.keys[n]) for n in self._flow.parameter_gradients)
-
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
     """Return the size that the gradient of a parameter has if addends have any signs; NaN if not known.
@@ -777,20 +525,3 @@ def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:
 
 def _has_one_type(tensor: Measured) -> bool:
     return tensor.dtypes[0] == tensor.dtypes[1]
-
-
-def _usual_gradient(flow: Dataflow, tensors: Iterable[Measured]) -> float:
-    """Return the median root mean square of the gradients of a step that differ; 0 if there are none.
-
-    Memory that was dumped before it was written is left out.
-    """
-    gradients = (each for each in tensors if flow.parts[each.number].is_gradient)
-    written = (each for each in gradients if each.metrics and not flow.is_awaited(each.number))
-    sizes = [size for each in written if each.metrics and 0 < (size := _size(each.metrics)) < UNWRITTEN]
-    return float(np.median(sizes)) if sizes else 0.0
-
-
-def _size(metrics: Metrics) -> float:
-    """Return the root mean square of the elements of B; 0 if it is not known, as of equal tensors."""
-    distance = metrics.relative_euclidean
-    return metrics.rmse / distance if 0 < distance < math.inf else 0.0

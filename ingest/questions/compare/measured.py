@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -139,12 +139,19 @@ def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
     return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= _PARALLEL}
 
 
-def but_for_factor(metrics: Metrics) -> Metrics:
-    """Return what is left of a difference without the factor that A has, which `norm_ratio` then is."""
-    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
+def but_for_factor(metrics: Metrics, factor: float | None = None) -> Metrics:
+    """Return what is left of a difference without a factor of A.
+
+    Args:
+        metrics: how far A is from B.
+        factor: the factor; by default the one that leaves least, which `norm_ratio` then is.
+    """
+    found = metrics.cosine * metrics.norm_ratio
+    off = 0.0 if factor is None else found / factor - 1
+    rest = math.hypot(math.sqrt(max(1.0 - metrics.cosine**2, 0.0)), off)
     rmse = metrics.rmse * rest / metrics.relative_euclidean if metrics.relative_euclidean else 0.0
-    factor = metrics.cosine * metrics.norm_ratio
-    return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=factor)
+    ratio = found if factor is None else found / factor
+    return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=ratio)
 
 
 def have_same_rows(
@@ -171,6 +178,17 @@ def have_same_rows(
     by = np.random.default_rng(0).standard_normal(length)
     first, second = (side[np.argsort(side @ by)] for side in (first, second))
     return bool(np.linalg.norm(first - second) <= limit * size)
+
+
+def ways_of_rows(
+    a: npt.NDArray[Any], b: npt.NDArray[Any]
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any], int]]:
+    """Yield both sides and the length of rows: of samples, or of tokens, whichever comes first."""
+    shape = b.shape
+    for length in {math.prod(shape[1:]), shape[-1] if len(shape) > 1 else 1} - {0}:
+        yield a, b, length
+    if len(shape) > 1 and b.size:  # tokens first, then samples
+        yield np.moveaxis(a, 1, 0), np.moveaxis(b, 1, 0), b.size // shape[1]
 
 
 def real_numbers(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.identities.limits import unit_of
 from ingest.questions.compare.held_tensors import HeldTensors, confirmed, propose, same_content
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
 from ingest.questions.compare.measured import Measured, but_for_factor
@@ -27,6 +28,7 @@ from ingest.questions.placement.decide import (
     contradicts,
     decide,
     explain_difference,
+    fit_limit,
     settled_by,
 )
 from ingest.questions.placement.layout_map import LayoutMap
@@ -52,7 +54,7 @@ _OF_A_KIND = 8
 _NEIGHBOURS = 4
 #: The most elements of a tensor that are read to see which ranks differ.
 _MOST_ELEMENTS = 1 << 26
-#: How close the ratio of a gradient must be to the number of data-parallel ranks.
+#: How close the ratio of a gradient must be to the number of data-parallel ranks, at least.
 _FACTOR = 1e-3
 #: Ways of pairing by name alone, whether or not the values agree.
 _BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
@@ -168,6 +170,8 @@ class Placing:
         self._decisions: dict[int, Decision] = {}
         self._outcomes: dict[int, PairComparison] = {}
         """By tensor: how far the two sides are apart, where that was measured to decide."""
+        self._coarsest = ""
+        """The type that rounds most, of those of the step."""
         self._problems: dict[int, PlacementAnswer] = {}
         self._odd: dict[int, str] = {}
         """By tensor: what shows that its ranks should hold it in another way."""
@@ -182,6 +186,8 @@ class Placing:
         """
         self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
         guesses = [pair for pair in matching.pairs if pair.matched_by not in _BY_NAME]
+        dtypes = {dtype for pair in self._pairs.values() for dtype in self._own_dtypes(pair)}
+        self._coarsest = max(sorted(dtypes), key=unit_of, default="")
         self._search([pair for pair in self._pairs.values() if self.can_be_read(pair)])
         self._decide_removed([pair for pair in self._pairs.values() if self._is_removed(pair)])
         taken = self._match_by_content([*guesses, *self._neighbours(matching.only_a)])
@@ -212,7 +218,8 @@ class Placing:
             outcome = outcomes.get(number) or self._unread(pair)
             placed = self._held(pair)
             if parts[number] is StepPart.GRADIENT or (parts[number].is_gradient and placed.is_of_one_rank):
-                outcome, placed, factor = _rescaled(outcome, placed, batches, usual)
+                limit = fit_limit(self._dtypes(pair))
+                outcome, placed, factor = _rescaled(outcome, placed, batches, usual, limit)
                 usual |= {factor} - {1.0}
             yield pair, outcome, placed
 
@@ -323,7 +330,12 @@ class Placing:
         self._outcomes[pair.a] = PairComparison(no_difference(size), "digest")
         return True
 
-    def _dtypes(self, pair: TensorPair) -> tuple[str, str]:
+    def _dtypes(self, pair: TensorPair) -> tuple[str, ...]:
+        """Return the types of both sides; of floats, also the coarsest of the step: they may come of it."""
+        own = self._own_dtypes(pair)
+        return (*own, self._coarsest) if any(map(unit_of, own)) else own
+
+    def _own_dtypes(self, pair: TensorPair) -> tuple[str, str]:
         return self._a.dtype(pair.a), self._b.dtype(pair.b)
 
     def _placed(self, pair: TensorPair, decision: Decision) -> PlacedPair:
@@ -437,6 +449,7 @@ def _rescaled(
     placed: AssembledTensor,
     batches: frozenset[tuple[int | None, int]],
     usual: Collection[float],
+    limit: float,
 ) -> tuple[PairComparison, AssembledTensor, float]:
     """Return a gradient of activations without the factor that data parallelism gives it, and that factor.
 
@@ -449,6 +462,7 @@ def _rescaled(
         batches: along which axis, over how many ranks, batches are cut.
         usual: the factors of others in the step. What one rank holds of samples of all, as an expert does,
             has one of these. It may be divided after it was dumped: the parameter of the next step tells.
+        limit: the largest relative error with which both sides hold the same.
     """
     way = placed.decision and placed.decision.way
     if not way or outcome.metrics is None:
@@ -462,10 +476,12 @@ def _rescaled(
     factors = {of_a / of_b for of_a in own - other or {1} for of_b in other - own or {1}} - {1.0}
     if placed.is_of_one_rank:
         factors = factors.union(usual)
-    factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=_FACTOR)), None)
+    # What rounding leaves of the values decides how well their factor is known.
+    near = max(_FACTOR, min(way.error_besides_factor, limit))
+    factor = next((each for each in factors if math.isclose(way.factor, each, rel_tol=near)), None)
     if factor is None:
         return outcome, placed, 1.0
-    metrics = replace(but_for_factor(outcome.metrics), norm_ratio=1.0)
+    metrics = but_for_factor(outcome.metrics, factor)
     note = f"{factor:g} times B, as each rank averages the loss over its share of the batch"
     return replace(outcome, metrics=metrics), replace(placed, note=note), factor
 

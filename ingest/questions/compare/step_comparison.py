@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.first_difference import ComparedTensors, first_difference
-from ingest.questions.compare.judge import AWAITED, Judge, Judgement
+from ingest.questions.compare.judge import Judge
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import (
     Form,
@@ -40,6 +40,7 @@ from ingest.questions.compare.result import ComparedTensor, FirstDifference, Lim
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
+from ingest.questions.compare.unread import AWAITED, Judgement
 from ingest.reader.choice import named_ranges
 from ingest.reader.operator_kinds import StepPart, is_input
 from ingest.reader.tensor_filter import FilterFields

@@ -25,6 +25,7 @@ from ingest.reader.operator_kinds import (
     is_output,
     is_parameter,
     needs_two_inputs,
+    takes_numbers,
     writes_in_place,
 )
 from ingest.reader.snapshot import Snapshot
@@ -194,5 +195,6 @@ def _is_judged(op_type: str) -> bool:
         or is_collective(op_type)
         or is_container(op_type)
         or writes_in_place(op_type)
+        or takes_numbers(op_type)
         or _RANDOM.search(op_type)
     )

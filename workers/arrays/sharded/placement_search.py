@@ -608,11 +608,14 @@ def _unusual_pairs(a: Pieces, b: Pieces) -> Sequence[tuple[Placement, Placement]
 
 def _are_sums(one: Placement, other: Placement) -> bool:
     """Return whether both add up pieces. Means of as many pieces are told from sums by nothing."""
-    return is_sum(one) and one.kind == other.kind and (_sizes(one) != _sizes(other) or not _has_mean(one))
+    sums, others = _other_than_replicated(one), _other_than_replicated(other)
+    is_alike = [dimension.kind for dimension in sums] == [dimension.kind for dimension in others]
+    sizes, of_other = ([dimension.size for dimension in each] for each in (sums, others))
+    return is_sum(one) and is_alike and (sizes != of_other or not _has_mean(one))
 
 
-def _sizes(way: Placement) -> list[int]:
-    return [dimension.size for dimension in way.dimensions]
+def _other_than_replicated(way: Placement) -> list[Dimension]:
+    return [dimension for dimension in way.dimensions if dimension.held is not Held.REPLICATED]
 
 
 def _has_mean(way: Placement) -> bool:
