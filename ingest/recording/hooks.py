@@ -309,17 +309,20 @@ class FunctionCalls:
         op_name = f"{called}.{self._numbers[called]}"
         self._numbers[called] += 1
         op_type = f"{_family(func)}.{plain}"
+        read, named, destination = _without_destination(func, args, kwargs)
         with self.paused():
             # Before the call, which may write into them.
-            inputs = self._take_all(op_type, op_name, "input", args)
-            inputs += self._take_all(op_type, op_name, "kwargs", kwargs)
+            inputs = self._take_all(op_type, op_name, "input", read)
+            inputs += self._take_all(op_type, op_name, "kwargs", named)
         output = func(*args, **kwargs)
-        if inputs:  # what makes a tensor of nothing is not an operator
+        if inputs or destination is not None:  # what makes a tensor of nothing is not an operator
             with self.paused():
                 self._lines.note(op_name)
-                written = args[0] if name == "__setitem__" else output
-                if str(func).startswith("_c10d_functional.") and plain != "wait_tensor":
-                    written = {"elem": output}  # as in an `AsyncCollectiveTensor`: nobody has awaited it yet
+                written = (
+                    (args[0] if name == "__setitem__" else output) if destination is None else destination
+                )
+                if _is_in_flight(func, kwargs, destination):
+                    written = {"elem": written}  # as in an `AsyncCollectiveTensor`: nobody has awaited it yet
                 self._take_all(op_type, op_name, "output", written)
         return output
 
@@ -333,6 +336,45 @@ class FunctionCalls:
             io, slot = io_and_slot(role, way)
             self._sink.take(tensor, TensorName(op_type=op_type, op_name=op_name, io=io, slot=slot))
         return len(tensors)
+
+
+#: Where collectives are told to write to: by position, and by name.
+_DESTINATIONS = {
+    "all_gather": (0, "tensor_list"),
+    "all_gather_into_tensor": (0, "output_tensor"),
+    "all_gather_single": (0, "output_tensor"),
+    "reduce_scatter": (0, "output"),
+    "reduce_scatter_tensor": (0, "output"),
+    "reduce_scatter_single": (0, "output"),
+    "all_to_all": (0, "output_tensor_list"),
+    "all_to_all_single": (0, "output"),
+    "gather": (1, "gather_list"),
+    "scatter": (0, "tensor"),
+    "recv": (0, "tensor"),
+    "irecv": (0, "tensor"),
+}
+
+
+def _without_destination(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Return what a function reads, and the memory that it is told to write to: nobody has written it yet."""
+    is_collective = (getattr(func, "__module__", None) or "").startswith("torch.distributed")
+    place, name = _DESTINATIONS.get(func.__name__, (0, "")) if is_collective else (0, "")
+    if name in kwargs:
+        return args, {key: value for key, value in kwargs.items() if key != name}, kwargs[name]
+    if not name or place >= len(args):
+        return args, kwargs, None
+    return args[:place] + args[place + 1 :], kwargs, args[place]
+
+
+def _is_in_flight(func: Any, kwargs: dict[str, Any], destination: Any) -> bool:
+    """Return whether a collective returns before it has written its output."""
+    is_functional = str(func).startswith("_c10d_functional.") and not str(func).startswith(
+        "_c10d_functional.wait_tensor"
+    )
+    is_async = bool(kwargs.get("async_op")) or func.__name__ == "irecv"
+    return is_functional or (destination is not None and is_async)
 
 
 def _family(func: Any) -> str:

@@ -39,3 +39,27 @@ def test_a_function_has_its_inputs_as_they_were_and_its_output(
         "Tensor.sum.model.sum.0.output.0",
         *(f"Tensor.add.model.add.0.{io}" for io in ("input.0", "input.1", "output.0")),
     ]
+
+
+def test_the_destination_of_a_collective_is_what_it_writes(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    """Nobody has written it before; and what nobody has waited for is told from it."""
+    distributed = torch.distributed
+
+    def make(x: Any) -> Any:
+        parts = [torch.full((4,), torch.nan)]
+        distributed.all_gather(parts, x)
+        distributed.all_gather(tensor_list=parts, tensor=x, async_op=True).wait()
+        return parts[0]
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert recorded(make, nets, torch, tmp_path / "dump") == [
+            "Torch.all_gather.model.all_gather.0.input.0",
+            "Torch.all_gather.model.all_gather.0.output.0",
+            "Torch.all_gather.model.all_gather.1.input.0",
+            "Torch.all_gather.model.all_gather.1.output.elem.0",
+        ]
+    finally:
+        distributed.destroy_process_group()
