@@ -14,7 +14,7 @@ import numpy as np
 
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.limits import sum_error
-from ingest.identities.products import DIRECT
+from ingest.identities.products import DIRECT, as_multiplied
 
 #: Strides and dilations that are tried; a stride as long as the kernel makes patches.
 _STRIDES, _DILATIONS = (1, 2, 3, 4), (1, 2, 4)
@@ -135,12 +135,12 @@ def _operands(call: CallOperands, slot: int, *, is_transposed: bool) -> _Convolu
     bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
     if bias is not None and bias.size != out.shape[1]:
         return None
-    x, w = wide(tensors[0]), wide(tensors[1])
+    x, w = (as_multiplied(each, out) for each in tensors[:2])
     long, short = (out, x) if is_transposed else (x, out)
     groups = _groups(long.shape[1], short.shape[1], w.shape)
     if not groups or short.size * w[0].size > DIRECT:
         return None
-    added = 0.0 if bias is None else wide(bias).reshape(-1, *[1] * (out.ndim - 2))
+    added = 0.0 if bias is None else as_multiplied(bias, out).reshape(-1, *[1] * (out.ndim - 2))
     return _ConvolutionOperands(_grouped(x, groups), w.reshape(groups, len(w) // groups, *w.shape[1:]), added)
 
 
@@ -163,7 +163,7 @@ def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
             )
             for x, w in ((long, known.weights), (np.abs(long), np.abs(known.weights)))
         )
-        error = sum_error(addends, unit) * size.reshape(out.shape) + 2 * unit * np.abs(known.bias)
+        error = sum_error(addends, unit) * (size.reshape(out.shape) + np.abs(known.bias))
         yield Expectation(value.reshape(out.shape) + known.bias, error, way.told)
 
 
@@ -183,7 +183,7 @@ def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterat
                 part += _multiplied(weights[_last(place)], columns)  # noqa: PLW2901  (a view)
         cut = _last(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True))
         value, size = (total[cut].reshape(out.shape) for total in sums)
-        error = sum_error(addends, unit) * size + 2 * unit * np.abs(known.bias)
+        error = sum_error(addends, unit) * (size + np.abs(known.bias))
         yield Expectation(value + known.bias, error, way.told)
 
 

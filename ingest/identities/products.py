@@ -29,14 +29,15 @@ def matrix_product(call: CallOperands, slot: int, unit: float) -> Iterator[Expec
     if bias is not None and (bias.size != out.shape[-1] or len(tensors) > 3):
         return
     flags = [bool(each) for each in call.inputs if each.dtype.kind == "b" and not each.ndim]
-    narrowed = [each.astype(out.dtype) if _is_wider(each, out) else each for each in tensors[:2]]
-    for a, b in _arrangements(wide(narrowed[0]), wide(narrowed[1]), out.shape, flags)[:2]:
+    left, right = (as_multiplied(each, out) for each in tensors[:2])
+    for a, b in _arrangements(left, right, out.shape, flags)[:2]:
         yield from _of_factors(a, b, bias, out, unit)
 
 
-def _is_wider(array: Array, out: Array) -> bool:
-    """Return whether an input is rounded before it is multiplied, as autocast does."""
-    return array.dtype.itemsize > out.dtype.itemsize and unit_roundoff(out.dtype) > 0
+def as_multiplied(array: Array, out: Array) -> Array:
+    """Return an input in float64, rounded to a narrower type of the output before, as autocast does."""
+    is_wider = array.dtype.itemsize > out.dtype.itemsize and unit_roundoff(out.dtype) > 0
+    return wide(array.astype(out.dtype) if is_wider else array)
 
 
 def _arrangements(
@@ -72,13 +73,11 @@ def _of_factors(a: Array, b: Array, bias: Array | None, out: Array, unit: float)
     """Yield a product of factors; of a large one, only the rows and columns in which a projection differs."""
     batch, rows, k = a.shape
     columns = b.shape[2]
-    added = (
-        0.0 if bias is None else wide(bias.astype(out.dtype) if _is_wider(bias, out) else bias).reshape(-1)
-    )
+    added = np.zeros(1) if bias is None else as_multiplied(bias, out).reshape(-1)
     share = sum_error(k + 1, unit) + unit
     if batch * rows * columns * k <= DIRECT or unit <= _WHOLE:
         value = a @ b
-        error = share * (np.abs(a) @ np.abs(b)) + 2 * unit * np.abs(added)
+        error = share * (np.abs(a) @ np.abs(b) + np.abs(added))  # sums may begin with the bias
         if bias is not None:
             error = error + unit_roundoff(out.dtype) * np.abs(value)
         yield Expectation((value + added).reshape(out.shape), error.reshape(out.shape))
@@ -93,7 +92,7 @@ def _of_factors(a: Array, b: Array, bias: Array | None, out: Array, unit: float)
         for chosen in ((bad[0], slice(None)), (slice(None), bad[1])):
             left, right = a[number][chosen[0]], b[number][:, chosen[1]]
             value[number][chosen] = left @ right + np.broadcast_to(added, columns)[chosen[1]]
-            error[number][chosen] = share * (np.abs(left) @ np.abs(right)) + 2 * unit * np.max(np.abs(added))
+            error[number][chosen] = share * (np.abs(left) @ np.abs(right) + np.max(np.abs(added)))
     yield Expectation(value.reshape(out.shape), error.reshape(out.shape))
 
 

@@ -26,8 +26,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
@@ -64,6 +66,8 @@ _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 
 #: The tensors that show how a parameter moved: it, its last value and its gradient, each on two sides.
 _OF_AN_UPDATE = 6
+#: The share of the elements of a parameter that may move apart by rounding alone.
+_FEW = 2.0**-6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
@@ -205,6 +209,23 @@ class _StepJudge(StepDifferences):
         Calls of single functions are told by their numbers alone, as are the norms of each rank's own shards.
         """
         return self._tensors[number].metrics is not None and not self._flow.is_numbered(number)
+
+    def _few_moved(self, tensor: Measured, last: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None) -> str:
+        """Return why few elements of a parameter may have moved apart whose gradients were not dumped.
+
+        An update that divides gradients by their size moves an element by rounding as far as any other.
+        """
+        pairs = [self._elements(tensor.number), last]
+        flat = [real_numbers(values) for pair in pairs if pair for values in pair]
+        if len({values.size for values in flat}) != 1 or len(flat) != _OF_AN_UPDATE - 2:
+            return ""
+        a, b, a_before, b_before = flat
+        off = np.abs((a - b) - (a_before - b_before))
+        largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
+        rounded = rounding(tensor.dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
+        if off.max(initial=0.0) > largest or np.count_nonzero(off > rounded) > _FEW * off.size:
+            return ""
+        return "few of its elements moved apart, by less than an update: their gradients may be rounding"
 
     def _is_in_another_order(self, number: int) -> bool:
         """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
@@ -366,11 +387,10 @@ class _StepJudge(StepDifferences):
     def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
 
-        Kernels and their threads are chosen by shapes. Updates work element by element.
+        Kernels and their threads are chosen by shapes, also of weights. Updates work element by element.
         """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        inputs = (n for n in reads if not self._flow.parts[n].is_of_parameter)
-        shapes = tuple(self._tensors[n].shape for n in inputs)
+        shapes = tuple(self._tensors[n].shape for n in reads)
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
@@ -419,13 +439,15 @@ class _StepJudge(StepDifferences):
         """Return which noise an input is, as where a function was given a bias; "" if none."""
         if self._flow.is_output(tensor.number):
             return ""
-        noisy = (n for n, known in self._judgements.items() if known.verdict is Verdict.NOISE)
-        same = (
-            n
-            for n in noisy
-            if (own := self._tensors[n]).metrics == tensor.metrics and own.shape == tensor.shape
-        )
-        return next((f"it is {self._flow.names[n]}, which is noise" for n in same), "")
+        noisy = [self._tensors[n] for n, known in self._judgements.items() if known.verdict is Verdict.NOISE]
+        same = (each for each in noisy if (each.metrics, each.shape) == (tensor.metrics, tensor.shape))
+        if copied := next(same, None):
+            return f"it is {self._flow.names[copied.number]}, which is noise"
+        last = next(filter(self._flow.is_output, reversed(self._judgements)), tensor.number)
+        is_near = self._differences[tensor.number] <= GROWTH * self._differences[last]
+        # Between the two is something that was not dumped.
+        is_passed_on = is_near and self._verdict(last) is Verdict.NOISE
+        return f"no more than what {self._flow.names[last]} differs by, which is noise, makes" * is_passed_on
 
     def _carried_noise(self, tensor: Measured, metrics: Metrics, limit: float, reads: Sequence[int]) -> str:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
@@ -473,8 +495,11 @@ class _StepJudge(StepDifferences):
         self._parameters_read += 1
         if self._known.found or tensor.size > _MOST_ELEMENTS or self._parameters_read > _MOST_PARAMETERS:
             return ""
-        if before is None or {before.verdict(name), before.verdict(gradient)} & _UNTOLD:
+        if before is None or before.verdict(name) in _UNTOLD:
             return ""
+        if before.verdict(gradient) in _UNTOLD:
+            has_gradients = bool(before.flow.parameter_gradients)
+            return "" if has_gradients else self._few_moved(tensor, before.read(name))
         pairs = [self._elements(tensor.number), before.read(name), before.read(gradient)]
         flat = [real_numbers(values) for pair in pairs if pair for values in pair]
         smallest = min((values.size for values in flat), default=0)
