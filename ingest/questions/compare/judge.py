@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
     CallsWithSameBytes,
@@ -66,7 +67,7 @@ _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 
 #: The tensors that show how a parameter moved: it, its last value and its gradient, each on two sides.
 _OF_AN_UPDATE = 6
-#: The share of the elements of a parameter that may move apart by rounding alone.
+#: The share of the elements of a tensor that few are.
 _FEW = 2.0**-6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
@@ -345,7 +346,8 @@ class _StepJudge(StepDifferences):
         if self._has_other_type(tensor, reads):
             own, other = tensor.dtypes
             return f"{own} instead of {other}, though what its operator read and others like it have one type"
-        if not tensor.is_alike or not tensor.fits or not self._has_same_sources(tensor, reads):
+        is_known = tensor.is_alike and tensor.fits and not self._may_be_of_another_kernel(tensor)
+        if not is_known or not self._has_same_sources(tensor, reads):
             return ""
         calls = self._calls_like(tensor, reads or ())
         is_fact = bool(tensor.unequal) and calls.contradict(tensor)
@@ -354,6 +356,16 @@ class _StepJudge(StepDifferences):
             return ""
         read = _SAME_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
         return f"{tensor.difference_text}, though {read}; {calls}"
+
+    def _may_be_of_another_kernel(self, tensor: Measured) -> bool:
+        """Return whether the last bits of many elements differ: a layout or a flag chooses another kernel.
+
+        Narrow types are rounded after that, which hides it; and an update has no kernels to choose from.
+        """
+        is_wide = 0 < max(map(unit_of, tensor.dtypes)) <= unit_of("float32")
+        is_many = tensor.unequal > _FEW * tensor.size and tensor.size >= _MANY
+        is_bit = self._differences[tensor.number] <= max(map(unit_of, tensor.dtypes))
+        return is_wide and is_many and is_bit and self._flow.parts[tensor.number] is not StepPart.PARAMETER
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""

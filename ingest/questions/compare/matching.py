@@ -695,11 +695,12 @@ def is_sure(row: ComparedTensor) -> bool:
     """Return whether names tell that both sides have the tensor: a number of a call does not.
 
     Nor do they if shapes differ: the calls of one side may read more samples than those of the other. Where
-    it is open how ranks hold a tensor, nothing is known of it but by what was computed from it.
+    it is open how ranks hold a tensor, or only likely, nothing but what was computed from it tells.
     """
     if row.verdict is Verdict.UNKNOWN:
         held = row.held
-        return held is None or held.certainty != Certainty.OPEN or row.reason != held.explanation
+        is_open = held is not None and held.certainty == Certainty.OPEN and row.reason == held.explanation
+        return not is_open and (held is None or held.certainty != Certainty.LIKELY or bool(row.reason))
     is_told = not row.guessed and not row.op_type.startswith(NUMBERED) and row.verdict is not Verdict.SHAPE
     return is_told and row.verdict not in UNMATCHED
 
