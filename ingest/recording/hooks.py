@@ -299,10 +299,8 @@ class FunctionCalls:
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record what it takes and returns."""
         name = getattr(func, "__name__", "")
-        if not self._is_active or getattr(self._paused, "now", False) or name in _NOT_COMPUTED:
-            return func(*args, **kwargs)
         caller = sys._getframe(2).f_code.co_filename  # noqa: SLF001  (`inspect.stack` takes 10 ms)
-        if caller.startswith(self._left_out) or self._torch.compiler.is_compiling():
+        if name in _NOT_COMPUTED or not self._is_looked_at(caller):
             return func(*args, **kwargs)
         plain = name.strip("_") if name.startswith("__") else name
         called = ".".join((*self._modules[-1:], plain))
@@ -318,13 +316,16 @@ class FunctionCalls:
         if inputs or destination is not None:  # what makes a tensor of nothing is not an operator
             with self.paused():
                 self._lines.note(op_name)
-                written = (
-                    (args[0] if name == "__setitem__" else output) if destination is None else destination
-                )
+                written = output if destination is None else destination
                 if _is_in_flight(func, kwargs, destination):
                     written = {"elem": written}  # as in an `AsyncCollectiveTensor`: nobody has awaited it yet
                 self._take_all(op_type, op_name, "output", written)
         return output
+
+    def _is_looked_at(self, caller: str) -> bool:
+        """Return whether a call from a file is recorded."""
+        is_paused = getattr(self._paused, "now", False) or self._torch.compiler.is_compiling()
+        return self._is_active and not is_paused and not caller.startswith(self._left_out)
 
     def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
         try:
@@ -358,9 +359,15 @@ _DESTINATIONS = {
 def _without_destination(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Return what a function reads, and the memory that it is told to write to: nobody has written it yet."""
+    """Return what a function reads, and the memory that it is told to write to.
+
+    Of a collective, nobody has written that yet.
+    """
+    called = getattr(func, "__name__", "")
+    if called == "__setitem__":
+        return args, kwargs, args[0]
     is_collective = (getattr(func, "__module__", None) or "").startswith("torch.distributed")
-    place, name = _DESTINATIONS.get(func.__name__, (0, "")) if is_collective else (0, "")
+    place, name = _DESTINATIONS.get(called, (0, "")) if is_collective else (0, "")
     if name in kwargs:
         return args, {key: value for key, value in kwargs.items() if key != name}, kwargs[name]
     if not name or place >= len(args):
@@ -373,7 +380,7 @@ def _is_in_flight(func: Any, kwargs: dict[str, Any], destination: Any) -> bool:
     is_functional = str(func).startswith("_c10d_functional.") and not str(func).startswith(
         "_c10d_functional.wait_tensor"
     )
-    is_async = bool(kwargs.get("async_op")) or func.__name__ == "irecv"
+    is_async = bool(kwargs.get("async_op")) or getattr(func, "__name__", "") == "irecv"
     return is_functional or (destination is not None and is_async)
 
 

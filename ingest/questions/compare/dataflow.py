@@ -203,6 +203,8 @@ class Dataflow:
         if self.parts[number] is StepPart.PARAMETER_GRADIENT:
             module = module_of(key)
             used = [*self._gradients_of_outputs.get(module, ()), *self._inputs.get(module, ())]
+            # Of a parameter that no module of its own computes with, any of the step may have been read.
+            used = used or [n for n, part in enumerate(self.parts) if part is StepPart.GRADIENT]
         elif self.is_output(number) and (inputs := self._inputs.get(key.operator)):
             used = list(range(inputs[0], number))
         else:
