@@ -128,11 +128,35 @@ class StepOperands:
             if parameter is not None and self._is_readable(parameter):
                 whole = self._gathered(f"{call.key.op_name}.{name}", call)
                 named[name] = read(parameter) if whole is None else narrowed(whole[0], outputs)
+            elif (made := self._made(call, name, read)) is not None:
+                named[name] = made
         return CallOperands(
             [*map(read, call.positional), *(named[each] for each in PARAMETERS if each in named)],
             named,
             outputs,
         )
+
+    def _made(self, call: FlowCall, name: str, read: Callable[[FlowOperand], Array]) -> Array | None:
+        """Return a parameter that was made of others before a call, as pruned and parametrized ones are."""
+        path = f"{call.key.op_name}.{name}"
+        masked = [self._parameters.get(f"{path}_{part}") for part in ("orig", "mask")]
+        parts = [each for each in masked if each is not None and self._is_readable(each)]
+        if len(parts) == len(masked):
+            return np.asarray(np.multiply(*map(read, parts)))
+        made = self._parametrized.get(f"{call.key.op_name}.parametrizations.{name}", [])
+        before = [each for each in made if call.outputs and each.row < call.outputs[0].row]
+        last = max(before, key=lambda each: each.row, default=None)
+        return read(last) if last is not None and self._is_readable(last) else None
+
+    @cached_property
+    def _parametrized(self) -> dict[str, list[FlowOperand]]:
+        """What parametrizations gave, by the path of their list."""
+        found: dict[str, list[FlowOperand]] = {}
+        for key, call in self._flow.calls.items():
+            path, _, number = key.op_name.rpartition(".")
+            if ".parametrizations." in path and number.isdecimal() and call.outputs:
+                found.setdefault(path, []).append(call.outputs[0])
+        return found
 
     def shard_place(self, name: str) -> ShardPlace | None:
         """Return where the shard of a parameter lies that this rank holds; None if it holds all of it."""

@@ -654,7 +654,9 @@ class Names:
 
 def _class_of(module: TorchModule) -> str:
     own: type[Any] = type(getattr(module, "_orig_mod", module))
-    # `fully_shard` gives a module the class `FSDPLinear`, made of `FSDPModule` and the class that it had.
-    bases = own.__bases__
-    is_sharded = len(bases) == 2 and bases[0].__name__ == "FSDPModule"
-    return bases[1].__name__ if is_sharded else own.__name__
+    # `fully_shard` gives a module the class `FSDPLinear`, made of `FSDPModule` and the class that it had;
+    # `parametrize` gives it `ParametrizedLinear`.
+    *others, last = own.__bases__
+    is_sharded = [each.__name__ for each in others] == ["FSDPModule"]
+    is_made = is_sharded or own.__name__ == f"Parametrized{last.__name__}"
+    return last.__name__ if is_made else own.__name__

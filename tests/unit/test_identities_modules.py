@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -84,3 +85,31 @@ def test_norms_over_channels_hold(module: Any) -> None:
     assert found.status == "fails"
     assert found.difference is not None
     assert found.difference.where == "element"
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_sums_may_begin_with_a_bias_that_is_larger_than_all_products(kind: str) -> None:
+    """As in the head of a detector, whose bias is a prior: each partial sum is rounded at its size."""
+    rng = np.random.default_rng(0)
+    x, weight = (rng.standard_normal(shape).astype(np.float32) * 0.05 for shape in ((64, 96), (8, 96)))
+    bias = np.full(8, -4.6, np.float32)
+    total = np.broadcast_to(bias, (64, 8)).copy()
+    for place in range(96):
+        total += np.outer(x[:, place], weight[:, place]).astype(np.float32)
+    if kind == "conv1d":
+        found = checked("conv1d", [x[..., None], weight[..., None], bias], total[..., None])
+    else:
+        found = checked("linear", [x, weight, bias], total)
+    assert found.status == "holds"
+
+
+def test_a_convolution_under_autocast_rounds_what_it_multiplies() -> None:
+    torch.manual_seed(0)
+    module, x = torch.nn.Conv2d(4, 8, 3, padding=1), torch.randn(2, 4, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x)
+    result = out.detach().float().numpy().astype(ml_dtypes.bfloat16)
+    named = {name: each.detach().numpy() for name, each in module.named_parameters()}
+    assert checked("Conv2d", [x.numpy()], result, **named).status == "holds"
+    result.flat[5] += 1
+    assert checked("Conv2d", [x.numpy()], result, **named).status == "fails"

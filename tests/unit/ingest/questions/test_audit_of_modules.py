@@ -1,6 +1,7 @@
 """Modules of any name are held against what their weights and parts suggest."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,31 @@ def test_what_one_run_shows_of_a_mistake_that_begins_in_the_fourth_step(
     assert [(each.name, each.cause, each.steps[0]) for each in failures[:1]] == (
         [(name, cause, first)] if wrong else []
     )
+
+
+@pytest.mark.parametrize("module", [0, 2, 4], ids=["weight norm", "spectral norm", "pruned"])
+def test_weights_that_are_made_of_others_are_those_that_a_layer_computes_with(
+    torch: Any, tmp_path: Path, module: int
+) -> None:
+    nn, utils, prune = torch.nn, torch.nn.utils, import_module("torch.nn.utils.prune")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
+    utils.parametrizations.weight_norm(net[0])
+    utils.parametrizations.spectral_norm(net[2])
+    prune.l1_unstructured(net[4], "weight", 0.5)
+
+    def spoilt(_: Any, __: Any, output: Any) -> Any:
+        output = output.clone()
+        output.view(-1)[5] += 1
+        return output
+
+    with ingest.record(net, tmp_path / "dump", what="tensors"):
+        for is_spoilt in (False, True, False):
+            hook = net[module].register_forward_hook(spoilt, prepend=True) if is_spoilt else None
+            net(torch.randn(8, 8)).square().mean().backward()
+            net.zero_grad()
+            if hook is not None:
+                hook.remove()
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    (failure,) = ingest.audit(ingest.open_store(tmp_path / "run.zarr")).failures
+    assert (failure.name, failure.steps) == (f"Module.Linear.{module}.output.0", (1,))

@@ -289,3 +289,35 @@ def test_a_module_is_rounded_to_the_coarsest_type_within_it() -> None:
     assert {each.verdict for each in judgements.values()} == {Verdict.EQUAL, Verdict.CLOSE}
     plain = Judge().judge(tensors, Dataflow(keys, None, numbers), lambda _: None)
     assert plain[3].bound.limit < judgements[3].bound.limit
+
+
+@pytest.mark.parametrize(("modules", "verdict"), [(4, Verdict.DIFFERENT), (64, Verdict.CLOSE)])
+def test_rounding_of_narrow_types_adds_up_over_many_operators(modules: int, verdict: Verdict) -> None:
+    keys = [key for layer in range(modules) for key in _module(f"layers.{layer}")]
+    tensors = [Measured(n, ("bfloat16", "bfloat16"), _SHAPE, _metrics(0.012)) for n in range(len(keys) - 1)]
+    tensors.append(Measured(len(keys) - 1, ("bfloat16", "bfloat16"), _SHAPE, _metrics(0.025)))
+    judgements = Judge().judge(tensors, Dataflow(keys), lambda _: None)
+    assert {judgements[n].verdict for n in range(len(keys) - 1)} == {Verdict.CLOSE}
+    assert judgements[len(keys) - 1].verdict is verdict
+
+
+def test_samples_may_be_in_another_order_along_the_second_axis() -> None:
+    """Of tokens first; gradients of parameters were not dumped, and parameters agree."""
+    values = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    sides = values, np.ascontiguousarray(values[:, ::-1])
+    running = RunningComparison()
+    running.update(sides[0].ravel(), sides[1].ravel())
+    keys = _module("embedding") + [TensorKey("", "", "Parameter", f"p{n}", "output", 0) for n in range(4)]
+    tensors = [
+        Measured(n, ("float32", "float32"), (8, 4), running.result() if n < 2 else None)
+        for n in range(len(keys))
+    ]
+    judgements = Judge().judge(tensors, Dataflow(keys), lambda _: sides)
+    assert {each.verdict for each in judgements.values()} == {Verdict.CLOSE, Verdict.EQUAL}
+
+
+def test_the_last_bits_of_many_elements_may_be_of_another_kernel() -> None:
+    keys = [key for layer in range(4) for key in _module(f"layers.{layer}")]
+    assert _judged(keys, {"layers.3.output": _metrics(5e-8)})["layers.3.output"].verdict is Verdict.CLOSE
+    few = _judged(keys, {"layers.3.output": _metrics(5e-8, share=1 / 128)})["layers.3.output"]
+    assert few.verdict is Verdict.DIFFERENT

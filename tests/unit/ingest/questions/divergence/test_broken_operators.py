@@ -57,7 +57,7 @@ def test_what_differs_in_every_step_depends_on_more_than_its_inputs(made: MadeDu
     assert any("they depend on more than their inputs (Stateful)" in note for note in answer.notes)
 
 
-@pytest.mark.parametrize("op", ["Dropout.d", "AllReduce.a", "ApplyMomentum.m", "Parameter.p"])
+@pytest.mark.parametrize("op", ["Dropout.d", "AllReduce.a", "ApplyMomentum.m", "Parameter.p", "lt.mask"])
 def test_what_may_differ_is_not_named(made: MadeDump, store: Path, op: str) -> None:
     for rank in range(2):
         made.add(np.arange(4.0), tensor_name(op, io="input"), rank=rank)

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,3 +131,33 @@ def test_a_pass_that_trains_nothing_is_left_out_and_not_looked_for_again(
             model(torch.ones(3, 4)).sum().backward()
     ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
     assert ingest.layout(ingest.open_store(tmp_path / "run.zarr")).findings == ()
+
+
+def test_a_sum_that_is_not_made_any_more_is_a_missing_reduction(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two groups of two ranks, each with a batch of its own: no two ranks hold all outputs alike."""
+    torch.manual_seed(0)
+    weight = torch.randn(12, 16)
+
+    class Row(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, part: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(weight[:, 8 * part : 8 * part + 8].clone())
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight.T if self.total is None else self.total
+
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        net = torch.nn.Sequential(Row(rank % 2))
+        torch.manual_seed(rank // 2)
+        with ingest.record(net, tmp_path / "dump", what="tensors"):
+            for is_reduced in (True, True, False):
+                whole = torch.randn(6, 16)
+                net[0].total = whole @ weight.T if is_reduced else None
+                net(whole[:, 8 * (rank % 2) : 8 * (rank % 2) + 8])
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    (finding,) = ingest.layout(ingest.open_store(tmp_path / "run.zarr", mesh="dp=2,tp=2")).findings
+    assert (finding.kind, finding.step, finding.name) == ("missing reduction", 2, "Module.Row.0.output.0")
+    assert "as it was in an earlier step over 2" in finding.text

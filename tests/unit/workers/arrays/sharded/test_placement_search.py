@@ -95,3 +95,12 @@ def test_of_replicas_the_worst_counts_on_either_side(side: int) -> None:
     assert replicated.spread == pytest.approx(replicated.error)
     assert replicated.worst is not None
     assert replicated.worst[side].numbers == (1,)
+
+
+def test_means_over_other_numbers_of_ranks_agree_beside_replicas() -> None:
+    """As losses of four data-parallel ranks against two, each on two tensor-parallel ones."""
+    four = [np.float32(value) for value in (2.1, 1.7, 2.05, 1.95)]
+    pairs = [np.float32((four[0] + four[1]) / 2), np.float32((four[2] + four[3]) / 2)]
+    two = [np.asarray(each) for each in pairs for _ in (0, 1)]
+    found = search_in([np.asarray(each) for each in four], two)
+    assert ("mean", "mean, replicated") in {way.kinds for way in found.ways if way.error < 1e-6}
