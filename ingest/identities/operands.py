@@ -139,10 +139,9 @@ class StepOperands:
     def _made(self, call: FlowCall, name: str, read: Callable[[FlowOperand], Array]) -> Array | None:
         """Return a parameter that was made of others before a call, as pruned and parametrized ones are."""
         path = f"{call.key.op_name}.{name}"
-        masked = [self._parameters.get(f"{path}_{part}") for part in ("orig", "mask")]
-        parts = [each for each in masked if each is not None and self._is_readable(each)]
-        if len(parts) == len(masked):
-            return np.asarray(np.multiply(*map(read, parts)))
+        whole, mask = self._parameters.get(f"{path}_orig"), self._parameters.get(f"{path}_mask")
+        if whole and mask and self._is_readable(whole) and self._is_readable(mask):
+            return np.asarray(read(whole) * read(mask))
         made = self._parametrized.get(f"{call.key.op_name}.parametrizations.{name}", [])
         before = [each for each in made if call.outputs and each.row < call.outputs[0].row]
         last = max(before, key=lambda each: each.row, default=None)

@@ -204,13 +204,18 @@ class Dataflow:
             module = module_of(key)
             used = [*self._gradients_of_outputs.get(module, ()), *self._inputs.get(module, ())]
             # Of a parameter that no module of its own computes with, any of the step may have been read.
-            used = used or [n for n, part in enumerate(self.parts) if part is StepPart.GRADIENT]
+            used = used or self._of_activations
         elif self.is_output(number) and (inputs := self._inputs.get(key.operator)):
             used = list(range(inputs[0], number))
         else:
             return set()
         of_b = {self.dtypes[1][self.in_b[n]] for n in used if n in self.in_b}
         return of_b.union(self.dtypes[0][n] for n in used)
+
+    @cached_property
+    def _of_activations(self) -> list[int]:
+        """The gradients of activations."""
+        return [n for n, part in enumerate(self.parts) if part is StepPart.GRADIENT]
 
     def read_otherwise(self, number: int) -> int | None:
         """Return the input of A that stands for what was dumped of a tensor, but has other bytes; else None.

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
     CallsWithSameBytes,
@@ -346,8 +345,7 @@ class _StepJudge(StepDifferences):
         if self._has_other_type(tensor, reads):
             own, other = tensor.dtypes
             return f"{own} instead of {other}, though what its operator read and others like it have one type"
-        is_known = tensor.is_alike and tensor.fits and not self._may_be_of_another_kernel(tensor)
-        if not is_known or not self._has_same_sources(tensor, reads):
+        if not self._is_done_alike(tensor) or not self._has_same_sources(tensor, reads):
             return ""
         calls = self._calls_like(tensor, reads or ())
         is_fact = bool(tensor.unequal) and calls.contradict(tensor)
@@ -357,15 +355,13 @@ class _StepJudge(StepDifferences):
         read = _SAME_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
         return f"{tensor.difference_text}, though {read}; {calls}"
 
-    def _may_be_of_another_kernel(self, tensor: Measured) -> bool:
-        """Return whether the last bits of many elements differ: a layout or a flag chooses another kernel.
+    def _is_done_alike(self, tensor: Measured) -> bool:
+        """Return whether operators do the same on both sides.
 
-        Narrow types are rounded after that, which hides it; and an update has no kernels to choose from.
+        A layout or a flag may choose another kernel, which differs in last bits; an update has no kernels.
         """
-        is_wide = 0 < max(map(unit_of, tensor.dtypes)) <= unit_of("float32")
-        is_many = tensor.unequal > _FEW * tensor.size and tensor.size >= _MANY
-        is_bit = self._differences[tensor.number] <= max(map(unit_of, tensor.dtypes))
-        return is_wide and is_many and is_bit and self._flow.parts[tensor.number] is not StepPart.PARAMETER
+        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
+        return tensor.is_alike and tensor.fits and (is_moved or not tensor.differs_in_last_bits)
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""
