@@ -395,10 +395,12 @@ class _StepJudge(StepDifferences):
     def _calls_like(self, tensor: Measured, reads: Sequence[int]) -> CallsWithSameBytes:
         """Return the calls of the kind that a tensor was returned by, on tensors of the same shapes.
 
-        Kernels and their threads are chosen by shapes, also of weights. Updates work element by element.
+        Kernels and their threads are chosen by shapes, also by those of the kernels of convolutions. Updates
+        work element by element.
         """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        shapes = tuple(self._tensors[n].shape for n in reads)
+        known = ((self._tensors[n].shape, self._flow.parts[n].is_of_parameter) for n in reads)
+        shapes = tuple(shape for shape, is_of_parameter in known if not is_of_parameter or len(shape) > 2)
         form = len(tensor.shape) > 1 if is_moved else (tensor.shape, shapes)
         return self._known.calls[self._flow.kinds[tensor.number], form, tensor.dtypes]
 
