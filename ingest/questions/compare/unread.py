@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,9 +157,18 @@ class StepDifferences:
         return metrics is not None and 0 < metrics.rmse <= scale and size_of(metrics) <= GROWTH * scale
 
     def _of_other_samples(self) -> dict[int, str]:
-        """Return, by number, why it is not known what gradients should be, unless that is zero."""
+        """Return, by number, why it is not known what gradients should be, unless that is zero.
+
+        Nor is it of what the program saved of each call, such as its loss.
+        """
         gradients = (n for n in self._tensors if self._flow.parts[n].is_gradient)
-        return {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
+        unread = {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
+        return unread | dict.fromkeys(filter(self._is_saved_of_calls, self._tensors), _OTHER_SAMPLES)
+
+    def _is_saved_of_calls(self, number: int) -> bool:
+        """Return whether the program saved a tensor several times in the step, once for each call."""
+        keys, last = self._flow.keys, self._flow.last_of[self._flow.repeated_name(number)]
+        return keys[number].op_type == "saved" and keys[last].occurrence > 0
 
     def _without_readers(self) -> dict[int, str]:
         """Return, by number, why differing tensors have no effect: nothing was computed from them."""
@@ -209,8 +218,15 @@ class StepDifferences:
         reader = self._flow.read_otherwise(tensor.number) if tensor.unequal else None
         if reader in self._differences and self._differences[reader] <= self._coarsest:
             return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
-        is_cut = self._has_other_shapes and tensor.unequal
+        is_cut_by_ranks = self._is_saved_of_calls(tensor.number) and self._has_loose_pieces
+        is_cut = (self._has_other_shapes or is_cut_by_ranks) and tensor.unequal
         return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
+
+    @cached_property
+    def _has_loose_pieces(self) -> bool:
+        """Whether pieces of ranks make up no activation of the other side, as where calls are cut otherwise."""
+        parts = self._flow.parts
+        return any(not each.fits and parts[n] is StepPart.ACTIVATION for n, each in self._tensors.items())
 
     @cached_property
     def _most_of_gradients(self) -> float:
@@ -237,6 +253,11 @@ class StepDifferences:
         different = [n for n in read if not self._is_cancelled_number(self._tensors[n])]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
+        calls, apart = (
+            Counter(self._flow.keys[n].occurrence for n in each) for each in (activations, different)
+        )
+        if any(2 * apart[call] <= count for call, count in calls.items()):
+            return False  # what trains is alike, and a call that generates is not
         return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
 
     def _may_be_in_flight(self, number: int) -> bool:

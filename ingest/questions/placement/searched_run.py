@@ -107,6 +107,9 @@ class SearchedRun:
         if self.batch is None or self.seen.constant[number, self.batch]:
             return ()
         labels = self.seen.labels(number, self.batch)
+        bad = self.statistics.block(self.snapshot.steps[number]).statistic("nan_count")[:, self.batch]
+        if np.nansum(bad):  # NaN is the same everywhere
+            return ()
         for group in self._apart:
             for first in group:
                 same = [place for place in group if labels[place] == labels[first] >= 0]
