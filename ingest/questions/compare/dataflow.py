@@ -39,6 +39,10 @@ def gradient_name(parameter: str) -> str:
     return ""
 
 
+#: Of so many tensors that are read, one may stand before what wrote it in a dump that tells the order.
+_LATE = 8
+
+
 def module_of(key: TensorKey) -> str:
     """Return the module that a parameter, or the gradient of one, is of."""
     return _MARK.sub("", key.op_name).rpartition(".")[0]
@@ -211,6 +215,31 @@ class Dataflow:
             return set()
         of_b = {self.dtypes[1][self.in_b[n]] for n in used if n in self.in_b}
         return of_b.union(self.dtypes[0][n] for n in used)
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """Whether tensors stand in the order of execution: what is read is written before, by its bytes.
+
+        Files whose names do not tell the order stand in that of their paths.
+        """
+        read = [
+            n for n, key in enumerate(self.keys) if is_input(key.io) and self._written.get(self.digest(n))
+        ]
+        return _LATE * sum(self._written[self.digest(n)] > n for n in read) <= len(read)
+
+    def written_as(self, number: int) -> list[int]:
+        """Return the output of A with the bytes of an input; none if it is no input, or nobody dumped it."""
+        found = self._written.get(self.digest(number)) if is_input(self.keys[number].io) else None
+        return [] if found is None else [found]
+
+    @cached_property
+    def _written(self) -> dict[bytes, int]:
+        """The first output of A, by its digest."""
+        written: dict[bytes, int] = {}
+        for number, key in enumerate(self.keys):
+            if self.parts[number] is StepPart.ACTIVATION and is_output(key.io) and self.digest(number):
+                written.setdefault(self.digest(number), number)
+        return written
 
     @cached_property
     def _of_activations(self) -> list[int]:

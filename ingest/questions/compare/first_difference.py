@@ -95,15 +95,18 @@ def _with_inputs(step: ComparedTensors, first: ComparedTensor) -> FirstDifferenc
     order = sorted(
         inputs, key=lambda number: (not _differs(compared.get(number)), number in in_place, number)
     )
-    answers = tuple(_input(step, number, is_written=number in in_place) for number in order)
+    known = {**step.known, first.number: first} if first.name_a else step.known
+    answers = tuple(_input(step, known, number, is_written=number in in_place) for number in order)
     if is_input(first.io) and order and order[0] != first.number and _differs(compared[first.number]):
         first = compared[order[0]]
     return FirstDifference(first, answers)
 
 
-def _input(step: ComparedTensors, number: int, *, is_written: bool) -> ComparedInput:
+def _input(
+    step: ComparedTensors, rows: Mapping[int, ComparedTensor], number: int, *, is_written: bool
+) -> ComparedInput:
     """Return an input as it compared: with its only element on both sides, if it has one that differs."""
-    known, of_b = step.known.get(number), step.flow.in_b.get(number)
+    known, of_b = rows.get(number), step.flow.in_b.get(number)
     answer = ComparedInput(
         name=step.a.keys[number].name,
         verdict=known.verdict if known else Verdict.EQUAL,
@@ -121,8 +124,34 @@ def _first_unexplained(step: ComparedTensors) -> ComparedTensor | None:
     different = [tensor for tensor in step.rows if tensor.verdict in _BAD]
     grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
     first = min(grown or different, key=lambda tensor: tensor.number, default=None)
+    if first is not None and not step.flow.is_in_order:
+        return _without_order(step, different) or replace(first, reason=f"{first.reason}; {_BY_PATH}")
     moved = [tensor for tensor in grown or different if _is_moved(step, tensor)]
     return _first_far(moved) if first in moved else first
+
+
+_BY_PATH = "the dump does not tell the order of execution: tensors stand in that of their paths"
+_NO_ORDER = "the dump does not tell the order of execution, and all that it was made of agrees"
+
+
+def _without_order(step: ComparedTensors, different: Sequence[ComparedTensor]) -> ComparedTensor | None:
+    """Return a parameter, or what differs although all that its operator read agrees, or what wrote it."""
+    if moved := [tensor for tensor in different if _is_moved(step, tensor)]:
+        return _first_far(moved)
+    flow, apart = step.flow, {tensor.number: tensor for tensor in different if tensor.name_a}
+    names = {step.a.keys[n].op_name for n in apart if flow.parts[n] is StepPart.ACTIVATION}
+    every = range(len(flow.keys))
+    for is_of_input in (False, True):
+        for number, tensor in sorted(apart.items()):
+            made_of = flow.written_as(number) if is_of_input else flow.reads(number, every)
+            own = f"{step.a.keys[number].op_name}."
+            if (
+                made_of
+                and apart.keys().isdisjoint(made_of)
+                and not any(name.startswith(own) for name in names)
+            ):
+                return replace(tensor, reason=f"{tensor.reason}; {_NO_ORDER}")
+    return None
 
 
 def _is_moved(step: ComparedTensors, tensor: ComparedTensor) -> bool:

@@ -224,7 +224,7 @@ class StepDifferences:
 
     @cached_property
     def _has_loose_pieces(self) -> bool:
-        """Whether pieces of ranks make up no activation of the other side, as where calls are cut otherwise."""
+        """Whether pieces of ranks make up no activation of the other side, as if calls are cut otherwise."""
         parts = self._flow.parts
         return any(not each.fits and parts[n] is StepPart.ACTIVATION for n, each in self._tensors.items())
 
