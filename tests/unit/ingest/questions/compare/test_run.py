@@ -180,3 +180,22 @@ def test_a_step_whose_index_is_damaged_is_left_out(nan_log: str, tmp_path: Path)
     assert (comparison.verdict, comparison.incomplete) == ("different", 1)
     with pytest.raises(DamagedStore, match=r"no step of .* can be compared"):
         compare(f"{damaged}@0,2", f"{nan_log}@0,2")
+
+
+def test_where_the_order_is_not_told_what_was_made_of_equal_operands_is_named(tmp_path: Path) -> None:
+    """Files stand in the order of their paths: the last module is called first, and all follow from it."""
+    layout = "step{step}/{module}.{io}.{slot}.npy"
+    for side, spoilt in (("a", 0.0), ("b", 1.0)):
+        directory = tmp_path / side / "step0"
+        directory.mkdir(parents=True)
+        values = np.arange(64, dtype=np.float32).reshape(8, 8)
+        for module in "zyxw":
+            np.save(directory / f"{module}.input.0.npy", values)
+            values = values * 1.5 + 1
+            values[3, 5] += spoilt * (module == "y")
+            np.save(directory / f"{module}.output.0.npy", values)
+        ingest_directly(tmp_path / side, tmp_path / f"{side}.zarr", layout=layout)
+    first = compare(tmp_path / "a.zarr", tmp_path / "b.zarr").first
+    assert first is not None
+    assert first.tensor.name.endswith("y.output.0")
+    assert "the dump does not tell the order of execution" in first.reason
