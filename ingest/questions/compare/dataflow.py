@@ -13,6 +13,7 @@ from ingest.reader.operator_kinds import (
     StepPart,
     is_awaited,
     is_collective,
+    is_container,
     is_input,
     is_optimizer,
     is_output,
@@ -218,13 +219,12 @@ class Dataflow:
 
     @cached_property
     def is_in_order(self) -> bool:
-        """Whether tensors stand in the order of execution: what is read is written before, by its bytes.
+        """Whether modules stand in the order of execution: what they read is written before, by its bytes.
 
         Files whose names do not tell the order stand in that of their paths.
         """
-        read = [
-            n for n, key in enumerate(self.keys) if is_input(key.io) and self._written.get(self.digest(n))
-        ]
+        inputs = (n for n, key in enumerate(self.keys) if is_input(key.io) and is_container(key.op_type))
+        read = [n for n in inputs if self.digest(n) in self._written]
         return _LATE * sum(self._written[self.digest(n)] > n for n in read) <= len(read)
 
     def written_as(self, number: int) -> list[int]:
