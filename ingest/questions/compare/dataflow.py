@@ -234,11 +234,13 @@ class Dataflow:
 
     @cached_property
     def _written(self) -> dict[bytes, int]:
-        """The first output of A, by its digest."""
+        """The first output of A, by its digest; what only passes its input on writes nothing."""
         written: dict[bytes, int] = {}
         for number, key in enumerate(self.keys):
             if self.parts[number] is StepPart.ACTIVATION and is_output(key.io) and self.digest(number):
-                written.setdefault(self.digest(number), number)
+                given = map(self.digest, self._inputs.get(key.operator, ()))
+                if self.digest(number) not in given:
+                    written.setdefault(self.digest(number), number)
         return written
 
     @cached_property
