@@ -32,9 +32,9 @@ mindspore: ## Install MindSpore for CPUs into .venv-mindspore, for the loop of `
 	@.venv-mindspore/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/mindspore.txt
 
 # With TMPDIR=/dev/shm, if there is room, no disk is waited for: stores are written with fsync.
-test: lint ## Lint, then run the tests in two processes; those whose servers are missing are skipped
+test: lint ## Lint, then run the tests in three processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 campaigns: setup ## Run the tests that take minutes: image, pods and tour, alerts, hosts of a network, tokens, a short chaos
 	@tests/servers/install.sh --check || test -z "$(CI)"
