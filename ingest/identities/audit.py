@@ -116,6 +116,8 @@ class StepAudit(StepOperands):
         self._recomputing = {key.op_name for key in self._flow.calls if key.graph == RECOMPUTED}
         self._seen: set[object] = set()
         self._squares: dict[str, float] = {}
+        self._ways: dict[str, str] = {}
+        """By module, the attributes with which a call followed from its definition."""
         self._added_to: dict[int, list[FlowOperand]] = defaultdict(list)
         """By the row of an addend, the outputs of modules that are sums with it."""
 
@@ -127,6 +129,8 @@ class StepAudit(StepOperands):
             history: what is kept of its rank; this step is added to it.
         """
         number, self._peers = self._step.key.step, peers
+        if history.before is not None:
+            history.before.give_up_gradients()
         if number is None or history.step != number - 1:
             history.forget()
         names = {operand.row: name for name, operand in self._parameters.items()}
@@ -236,6 +240,7 @@ class StepAudit(StepOperands):
             if not reason:
                 operands = operands or self._operands(call)
                 found = check(operands.outputs[slot], expectations(name, operands, slot))
+                self._ways[call.key.op_name] = found.told if found.status == "holds" else ""
                 if name != plain_name(call.op_type) or name in PARTS:
                     found = of_guess(found)
                 doubt = self._doubt(call, output.io, operands, history, found)
@@ -470,9 +475,10 @@ class StepAudit(StepOperands):
                 yield CheckedTensor(output.row, *self._of_activation(call, actual))
                 continue
             cut = self._cut_of(name)
-            own = [*self._shards_of(cut, self.local_gradient(name, cut.shape if cut else output.shape))]
+            way, shape = self._ways.get(name.rpartition(".")[0], ""), cut.shape if cut else output.shape
+            own = [*self._shards_of(cut, self.local_gradient(name, shape, way))]
             earlier = history.gradients.get(name)
-            reduced = [*self._shards_of(cut, self._of_ranks(name, cut, output.shape))]
+            reduced = [*self._shards_of(cut, self._of_ranks(name, cut, shape, way))]
             made = chain(
                 reduced,
                 own,
@@ -538,12 +544,14 @@ class StepAudit(StepOperands):
             error = np.broadcast_to(np.asarray(each.error), each.value.shape)
             yield each._replace(value=each.value[cut.own], error=error[cut.own]) if cut else each
 
-    def _of_ranks(self, name: str, cut: ShardCut | None, shape: tuple[int, ...]) -> Iterator[Expectation]:
+    def _of_ranks(
+        self, name: str, cut: ShardCut | None, shape: tuple[int, ...], way: str
+    ) -> Iterator[Expectation]:
         """Yield the mean and the sum over the ranks that compute with the same parameter."""
         peers = self._holding(name, cut.along if cut else ())
         if not 2 <= len(peers) <= _RANKS:
             return
-        parts = [peer.local_gradient(name, cut.shape if cut else shape) for peer in peers]
+        parts = [peer.local_gradient(name, shape, way) for peer in peers]
         for each in zip(*parts, strict=False):
             for divisor, told in ((len(parts), "mean over ranks"), (1, "sum over ranks")):
                 yield added(each, 0.0, divisor)._replace(told=told)

@@ -19,7 +19,7 @@ KINDS = frozenset({"linear", "dense", "layernorm", "rmsnorm", "embedding", *CONV
 
 
 def parameter_gradients(
-    kind: str, parameter: str, x: Array, gradient: Array, shape: tuple[int, ...]
+    kind: str, parameter: str, x: Array, gradient: Array, shape: tuple[int, ...], *, way: str = ""
 ) -> Iterator[Expectation]:
     """Yield what one call of a module adds to the gradient of a parameter.
 
@@ -29,6 +29,7 @@ def parameter_gradients(
         x: what it read.
         gradient: the gradient of what it wrote; narrow, if autocast made it so.
         shape: the shape of the parameter.
+        way: how the kernel of a convolution goes, as its output tells; "" if that is not known.
     """
     if not gradient.size:
         return
@@ -37,9 +38,8 @@ def parameter_gradients(
         if gradient.ndim < 3:
             return
         if parameter == "weight" and x.dtype.kind not in "iub":
-            yield from kernel_gradient(
-                _as_narrow_as(gradient, x), gradient, shape, unit, is_transposed=CONVOLUTIONS[kind]
-            )
+            x = _as_narrow_as(gradient, x)
+            yield from kernel_gradient(x, gradient, shape, unit, way, is_transposed=CONVOLUTIONS[kind])
             return
         gradient = gradient.swapaxes(1, -1)
     columns = wide(gradient).reshape(-1, gradient.shape[-1] if gradient.ndim else 1)

@@ -188,7 +188,7 @@ def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterat
 
 
 def kernel_gradient(
-    x: Array, gradient: Array, shape: tuple[int, ...], unit: float, *, is_transposed: bool
+    x: Array, gradient: Array, shape: tuple[int, ...], unit: float, told: str = "", *, is_transposed: bool
 ) -> Iterator[Expectation]:
     """Yield what one call adds to the gradient of its kernel.
 
@@ -197,6 +197,7 @@ def kernel_gradient(
         gradient: that of what it wrote, (batch, channel, *axes).
         shape: of the kernel.
         unit: the roundoff of its arithmetic.
+        told: the attributes that what it wrote tells; "" if they are not known.
         is_transposed: whether it is a transposed convolution.
     """
     if x.ndim != gradient.ndim or x.ndim != len(shape) or x.ndim < 3 or len(x) != len(gradient):
@@ -209,7 +210,8 @@ def kernel_gradient(
     columns = _grouped(wide(short), groups).reshape(len(short), groups, shape[0] // groups, -1)
     sizes, channels = np.abs(columns), _grouped(wide(long), groups)
     addends = len(short) * math.prod(axes)
-    for way in _ways(long.shape[2:], axes, kernel):
+    ways = _ways(long.shape[2:], axes, kernel)
+    for way in [each for each in ways if each.told == told] or ways:
         value, size = np.zeros((2, groups, shape[0] // groups, *shape[1:]))
         for part, place in way.parts(way.padded(channels, axes, kernel), axes, kernel):
             flat = part.reshape(*part.shape[:3], -1).swapaxes(2, 3)

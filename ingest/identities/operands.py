@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -24,6 +25,8 @@ from workers.arrays.dtypes import from_name
 
 #: Names of the parameters that a module of PyTorch computes with, in the order of its function.
 PARAMETERS = ("weight", "bias")
+#: Elements of gradients of a rank that are kept for the other ranks: 16 bytes for each.
+_LOCAL = 1 << 23
 #: Bytes of tensors of a step that are kept after they were read.
 _HELD = 1 << 25
 
@@ -46,6 +49,8 @@ class StepOperands:
         self._cuts: dict[str, ShardCut] = {}
         self._arrays: dict[object, Array] = {}
         self._held = 0
+        self._local: dict[tuple[str, tuple[int, ...], str], list[Expectation]] = {}
+        self._left = _LOCAL
 
     def parameter_content(self, name: str) -> object:
         """Return what is equal for equal values of a parameter; None if it was not dumped."""
@@ -85,8 +90,26 @@ class StepOperands:
             return name
         return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
 
-    def local_gradient(self, parameter: str, shape: tuple[int, ...]) -> list[Expectation]:
-        """Return what this rank's calls of a module add to the gradient of a parameter; variants of it."""
+    def local_gradient(self, parameter: str, shape: tuple[int, ...], way: str) -> list[Expectation]:
+        """Return what this rank's calls of a module add to the gradient of a parameter; variants of it.
+
+        All ranks of a step ask each other: small ones are kept until the next step.
+
+        Args:
+            parameter: its name.
+            shape: as the module computes with it.
+            way: see `parameter_gradients`.
+        """
+        if (known := self._local.get((parameter, shape, way))) is not None:
+            return known
+        made = self._local_gradient(parameter, shape, way)
+        size = len(made) * math.prod(shape)
+        if size <= self._left:
+            self._local[parameter, shape, way] = made
+            self._left -= size
+        return made
+
+    def _local_gradient(self, parameter: str, shape: tuple[int, ...], way: str) -> list[Expectation]:
         module, _, name = parameter.rpartition(".")
         parts: list[list[Expectation]] = []
         narrowest = 0.0
@@ -99,7 +122,7 @@ class StepOperands:
             passed = self._read(gradient)
             narrowest = max(narrowest, unit_roundoff(passed.dtype))
             with np.errstate(all="ignore"):  # what is not finite is not judged
-                parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape)))
+                parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape, way=way)))
         if not all(parts):
             return []
         return [added(each, narrowest) for each in zip(*parts, strict=False)]
@@ -212,6 +235,10 @@ class StepOperands:
         while self._held > _HELD and len(self._arrays) > 1:
             self._held -= self._arrays.pop(next(iter(self._arrays))).nbytes
         return found
+
+    def give_up_gradients(self) -> None:
+        """Give up what was kept for other ranks."""
+        self._local.clear()
 
     def _give_up(self) -> None:
         """Give up the other ranks, and what was read."""
