@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -228,7 +229,7 @@ NUMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Tables:
     """The rows of one leaf: one for each tensor, and for each file without tensors."""
 
@@ -256,6 +257,17 @@ class Tables:
         """Whether a file has parts besides its tensors, or a tensor has none of the bytes of its file."""
         is_view = (self.number("source_nbytes") == 0) & (self.number("nbytes") > 0)
         return bool(is_view.any() or (self.label("kind") == RowKind.PART.value).any())
+
+    @cached_property
+    def values_of_files(self) -> dict[str, dict[str, Any]]:
+        """By file, its values that are no tensors: one row of a file has them, which may have thousands."""
+        sources, records = self.label("source"), self.label("record")
+        found: dict[str, dict[str, Any]] = {}
+        for source, text in zip(sources.tolist(), records.tolist(), strict=True):
+            values = parse_record(text).get("file") if '"file"' in text else None
+            if isinstance(values, dict):
+                found.setdefault(source, {}).update(values)
+        return found
 
     def only(self, row: int) -> Tables:
         """Return the tables of one row, which is row 0 there."""
@@ -460,13 +472,7 @@ def disagreeing(problems: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def attributes_of(tables: Tables, row: int) -> dict[str, Any]:
     """Return the values of the file of a tensor; and under `tensor`, what is known of that alone."""
-    sources, records = tables.label("source"), tables.label("record")
-    attributes: dict[str, Any] = {}
-    for text in records[(sources == sources[row]) & (records != "")].tolist():
-        # One row has the values of the file; a file may have thousands of others.
-        values = parse_record(text).get("file") if '"file"' in text else None
-        if isinstance(values, dict):
-            attributes |= values
+    attributes = dict(tables.values_of_files.get(str(tables.label("source")[row]), {}))
     own = record_of(tables, row)
     if "tensor" in own:
         attributes["tensor"] = own["tensor"]
