@@ -100,8 +100,12 @@ class RankHistory:
         own = sum(np.sum(wide(each) ** 2) for each in self.gradients.values())
         return float(np.sqrt(own + self.elsewhere))
 
-    def forget(self) -> None:
-        """Start over, because the next step does not follow the last one."""
+    def begin(self, step: int | None) -> None:
+        """Begin with a step: start over if it does not follow the last one."""
+        if self.before is not None:
+            self.before.give_up_gradients()
+        if step is not None and self.step == step - 1:
+            return
         self.parameters.clear()
         self.gradients.clear()
         self.unshared.clear()
@@ -129,10 +133,7 @@ class StepAudit(StepOperands):
             history: what is kept of its rank; this step is added to it.
         """
         number, self._peers = self._step.key.step, peers
-        if history.before is not None:
-            history.before.give_up_gradients()
-        if number is None or history.step != number - 1:
-            history.forget()
+        history.begin(number)
         names = {operand.row: name for name, operand in self._parameters.items()}
         for updated in self._updates(history, names):
             yield updated._replace(is_replica=self._is_replica(names[updated.row]))

@@ -98,6 +98,11 @@ def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> l
     return found[:_MOST]
 
 
+def _told(ways: list[_Way], told: str) -> list[_Way]:
+    """Return the ways with these attributes; all if there are none."""
+    return [way for way in ways if way.told == told] or ways
+
+
 def _groups(of_long: int, of_short: int, kernel: tuple[int, ...]) -> int:
     """Return the number of groups that the channels of both sides are in; 0 if the kernel does not fit."""
     groups, rest = divmod(of_long, max(kernel[1], 1))
@@ -210,8 +215,7 @@ def kernel_gradient(
     columns = _grouped(wide(short), groups).reshape(len(short), groups, shape[0] // groups, -1)
     sizes, channels = np.abs(columns), _grouped(wide(long), groups)
     addends = len(short) * math.prod(axes)
-    ways = _ways(long.shape[2:], axes, kernel)
-    for way in [each for each in ways if each.told == told] or ways:
+    for way in _told(_ways(long.shape[2:], axes, kernel), told):
         value, size = np.zeros((2, groups, shape[0] // groups, *shape[1:]))
         for part, place in way.parts(way.padded(channels, axes, kernel), axes, kernel):
             flat = part.reshape(*part.shape[:3], -1).swapaxes(2, 3)

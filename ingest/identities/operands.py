@@ -26,7 +26,7 @@ from workers.arrays.dtypes import from_name
 #: Names of the parameters that a module of PyTorch computes with, in the order of its function.
 PARAMETERS = ("weight", "bias")
 #: Elements of gradients of a rank that are kept for the other ranks: 16 bytes for each.
-_LOCAL = 1 << 23
+_LOCAL = 1 << 20
 #: Bytes of tensors of a step that are kept after they were read.
 _HELD = 1 << 25
 

@@ -260,7 +260,7 @@ class Tables:
 
     @cached_property
     def values_of_files(self) -> dict[str, dict[str, Any]]:
-        """By file, its values that are no tensors: one row of a file has them, which may have thousands."""
+        """By file, its values besides tensors: one row of a file has them, which may have thousands."""
         sources, records = self.label("source"), self.label("record")
         found: dict[str, dict[str, Any]] = {}
         for source, text in zip(sources.tolist(), records.tolist(), strict=True):

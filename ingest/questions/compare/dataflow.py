@@ -228,7 +228,7 @@ class Dataflow:
         return _LATE * sum(self._written[self.digest(n)] > n for n in read) <= len(read)
 
     def written_as(self, number: int) -> list[int]:
-        """Return the output of A with the bytes of an input; none if it is no input, or nobody dumped it."""
+        """Return the output of A with the bytes of an input; or none."""
         found = self._written.get(self.digest(number)) if is_input(self.keys[number].io) else None
         return [] if found is None else [found]
 
