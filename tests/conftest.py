@@ -224,7 +224,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Leave to campaigns all but one in so many cases of a test that is marked `one_in`."""
+    """Of a test that is marked `one_in(n)`, leave all cases but every n-th to campaigns."""
     seen: Counter[str] = Counter()
     for item in items:
         if (mark := item.get_closest_marker("one_in")) is not None:

@@ -11,6 +11,7 @@ from ingest.identities.definition import Array, Expectation, wide
 from ingest.identities.limits import sum_error, unit_roundoff, working_roundoff
 from ingest.identities.norms import EPS, NormalisedRows
 from ingest.identities.operators import summed_rows
+from ingest.identities.products import as_multiplied
 
 #: Those whose channels are the second axis, and whether they are transposed.
 CONVOLUTIONS = {f"conv{kind}{axes}d": bool(kind) for kind in ("", "transpose") for axes in (1, 2, 3)}
@@ -38,7 +39,7 @@ def parameter_gradients(
         if gradient.ndim < 3:
             return
         if parameter == "weight" and x.dtype.kind not in "iub":
-            x = _as_narrow_as(gradient, x)
+            x = as_multiplied(x, gradient)
             yield from kernel_gradient(x, gradient, shape, unit, way, is_transposed=CONVOLUTIONS[kind])
             return
         gradient = gradient.swapaxes(1, -1)
@@ -51,15 +52,11 @@ def parameter_gradients(
     elif x.size % len(columns) == 0 and x.dtype.kind not in "iub":
         error_of_sum = sum_error(len(columns), unit) + unit
         if kind in ("linear", "dense"):
-            rows = wide(_as_narrow_as(gradient, x)).reshape(len(columns), -1)
+            rows = as_multiplied(x, gradient).reshape(len(columns), -1)
             yield Expectation(columns.T @ rows, error_of_sum * (np.abs(columns).T @ np.abs(rows)))
         else:
             normal = NormalisedRows(wide(x).reshape(len(columns), -1), unit, centred=kind == "layernorm")
             yield from _scales_of_norm(normal, columns, error_of_sum)
-
-
-def _as_narrow_as(gradient: Array, x: Array) -> Array:
-    return x.astype(gradient.dtype) if x.dtype.itemsize > gradient.dtype.itemsize else x
 
 
 def _scales_of_norm(normal: NormalisedRows, columns: Array, error_of_sum: float) -> Iterator[Expectation]:

@@ -34,10 +34,13 @@ def matrix_product(call: CallOperands, slot: int, unit: float) -> Iterator[Expec
         yield from _of_factors(a, b, bias, out, unit)
 
 
-def as_multiplied(array: Array, out: Array) -> Array:
-    """Return an input in float64, rounded to a narrower type of the output before, as autocast does."""
-    is_wider = array.dtype.itemsize > out.dtype.itemsize and unit_roundoff(out.dtype) > 0
-    return wide(array.astype(out.dtype) if is_wider else array)
+def as_multiplied(array: Array, like: Array) -> Array:
+    """Return a factor in float64, first rounded to the type of another tensor if that is narrower.
+
+    So autocast rounds what it multiplies to the type of what it returns.
+    """
+    is_wider = array.dtype.itemsize > like.dtype.itemsize and unit_roundoff(like.dtype) > 0
+    return wide(array.astype(like.dtype) if is_wider else array)
 
 
 def _arrangements(

@@ -149,7 +149,9 @@ _HAS_OPERANDS = re.compile(
     r"|^(?:remainder|f?mod)$|^(?:lt|le|gt|ge|eq|ne|(?:not)?equal|(?:less|greater)(?:equal)?)$"
     r"|biasadd|conv\d?d|dense|linear|layernorm|batchnorm|gather$"
 )
-#: What a function returns follows from numbers, too, which are not dumped: of a part, or of what it fills in.
+#: How the types of single functions begin, which are numbered in order: one call more moves all numbers.
+FUNCTIONS = ("Functional.", "Tensor.", "Torch.")
+#: Functions that take numbers, too, which are not dumped: where a part begins, or what is filled in.
 _TAKES_NUMBERS = re.compile(
     r"^(?:getitem|narrow|select|slice|roll|where|maskedfill|fill|fulllike|clamp\w*|clip)$"
 )
@@ -283,7 +285,7 @@ def needs_two_inputs(op_type: str) -> bool:
 
 def takes_numbers(op_type: str) -> bool:
     """Return whether a call of a function may depend on more than tensors, such as each rank's own part."""
-    return _FUNCTION.match(op_type) is not None and _TAKES_NUMBERS.match(_plain(op_type)) is not None
+    return op_type.startswith(FUNCTIONS) and _TAKES_NUMBERS.match(_plain(op_type)) is not None
 
 
 _GRADIENT = re.compile(
@@ -293,7 +295,6 @@ _PARAMETER = re.compile(r"param|weight|bias")
 #: Calls have the names of modules: `bias_net` is none, but `fc.bias` may be one, unless the dump tells what
 #: it is an instance of, such as `ParametrizationList`.
 _CALL = re.compile(r"(?:Module|Functional|Tensor|Torch)\b")
-_FUNCTION = re.compile(r"(?:Functional|Tensor|Torch)\b")
 _INSTANCE = re.compile(r"Module\.\w")
 _PARAMETER_OF_CALL = re.compile(r"(?:^|[._])(?:param(?:eter)?s?[._]|(?:weight|bias)$)")
 

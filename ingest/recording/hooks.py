@@ -299,15 +299,14 @@ class FunctionCalls:
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record what it takes and returns."""
         name = getattr(func, "__name__", "")
-        caller = sys._getframe(2).f_code.co_filename  # noqa: SLF001  (`inspect.stack` takes 10 ms)
-        if name in _NOT_COMPUTED or not self._is_looked_at(caller):
+        if self._is_left_out(name):
             return func(*args, **kwargs)
         plain = name.strip("_") if name.startswith("__") else name
         called = ".".join((*self._modules[-1:], plain))
         op_name = f"{called}.{self._numbers[called]}"
         self._numbers[called] += 1
         op_type = f"{_family(func)}.{plain}"
-        read, named, destination = _without_destination(func, args, kwargs)
+        read, named, destination = _without_destination(func, name, args, kwargs)
         with self.paused():
             # Before the call, which may write into them.
             inputs = self._take_all(op_type, op_name, "input", read)
@@ -317,15 +316,17 @@ class FunctionCalls:
             with self.paused():
                 self._lines.note(op_name)
                 written = output if destination is None else destination
-                if _is_in_flight(func, kwargs, destination):
+                if _is_in_flight(func, name, kwargs, destination):
                     written = {"elem": written}  # as in an `AsyncCollectiveTensor`: nobody has awaited it yet
                 self._take_all(op_type, op_name, "output", written)
         return output
 
-    def _is_looked_at(self, caller: str) -> bool:
-        """Return whether a call from a file is recorded."""
-        is_paused = getattr(self._paused, "now", False) or self._torch.compiler.is_compiling()
-        return self._is_active and not is_paused and not caller.startswith(self._left_out)
+    def _is_left_out(self, name: str) -> bool:
+        """Return whether a function is not recorded, by its name or by who calls `call`."""
+        if not self._is_active or getattr(self._paused, "now", False) or name in _NOT_COMPUTED:
+            return True
+        caller = sys._getframe(3).f_code.co_filename  # noqa: SLF001  (`inspect.stack` takes 10 ms)
+        return caller.startswith(self._left_out) or bool(self._torch.compiler.is_compiling())
 
     def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
         try:
@@ -357,13 +358,12 @@ _DESTINATIONS = {
 
 
 def _without_destination(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Any, called: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """Return what a function reads, and the memory that it is told to write to.
 
     Of a collective, nobody has written that yet.
     """
-    called = getattr(func, "__name__", "")
     if called == "__setitem__":
         return args, kwargs, args[0]
     is_collective = (getattr(func, "__module__", None) or "").startswith("torch.distributed")
@@ -375,12 +375,11 @@ def _without_destination(
     return args[:place] + args[place + 1 :], kwargs, args[place]
 
 
-def _is_in_flight(func: Any, kwargs: dict[str, Any], destination: Any) -> bool:
+def _is_in_flight(func: Any, called: str, kwargs: dict[str, Any], destination: Any) -> bool:
     """Return whether a collective returns before it has written its output."""
-    is_functional = str(func).startswith("_c10d_functional.") and not str(func).startswith(
-        "_c10d_functional.wait_tensor"
-    )
-    is_async = bool(kwargs.get("async_op")) or getattr(func, "__name__", "") == "irecv"
+    package, _, operator = str(func).partition(".")
+    is_functional = package == "_c10d_functional" and not operator.startswith("wait_tensor")
+    is_async = bool(kwargs.get("async_op")) or called == "irecv"
     return is_functional or (destination is not None and is_async)
 
 

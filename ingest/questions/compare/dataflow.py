@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ingest.reader.operator_kinds import (
+    FUNCTIONS,
     StepPart,
     is_awaited,
     is_collective,
@@ -28,8 +29,8 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 _NO_DIGEST = b""
 _MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
-#: Single functions, which are numbered in order: one more or less moves all numbers.
-NUMBERED = ("Functional.", "Tensor.", "Torch.")
+#: A dump that tells the order has at most one input in so many that stands before the output it equals.
+_LATE = 8
 
 
 def gradient_name(parameter: str) -> str:
@@ -38,10 +39,6 @@ def gradient_name(parameter: str) -> str:
         if kind in parameter:
             return parameter.replace(kind, "Gradient" if kind == "Parameter" else "grad__param", 1)
     return ""
-
-
-#: Of so many tensors that are read, one may stand before what wrote it in a dump that tells the order.
-_LATE = 8
 
 
 def module_of(key: TensorKey) -> str:
@@ -114,7 +111,7 @@ class Dataflow:
 
     def is_numbered(self, number: int) -> bool:
         """Return whether nothing but the number of a call tells a tensor from others."""
-        return self.keys[number].op_type.startswith(NUMBERED)
+        return self.keys[number].op_type.startswith(FUNCTIONS)
 
     @cached_property
     def last_of(self) -> dict[str, int]:
@@ -228,9 +225,9 @@ class Dataflow:
         return _LATE * sum(self._written[self.digest(n)] > n for n in read) <= len(read)
 
     def written_as(self, number: int) -> list[int]:
-        """Return the output of A with the bytes of an input; or none."""
-        found = self._written.get(self.digest(number)) if is_input(self.keys[number].io) else None
-        return [] if found is None else [found]
+        """Return the output of A that an input of A has the bytes of, if there is one."""
+        is_known = is_input(self.keys[number].io) and self.digest(number) in self._written
+        return [self._written[self.digest(number)]] if is_known else []
 
     @cached_property
     def _written(self) -> dict[bytes, int]:

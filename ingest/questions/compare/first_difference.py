@@ -26,6 +26,8 @@ from workers.errors import DamagedStore
 from workers.tasks.operands import read_whole
 
 _BAD = frozenset({Verdict.DIFFERENT, Verdict.SHAPE})
+_BY_PATH = "the dump does not tell the order of execution: tensors stand in that of their paths"
+_NO_ORDER = "the dump does not tell the order of execution, and all that it was made of agrees"
 #: A parameter is not named if another one is this many times further from its limit.
 _FAR = 16.0
 
@@ -126,17 +128,13 @@ def _first_unexplained(step: ComparedTensors) -> ComparedTensor | None:
     first = min(grown or different, key=lambda tensor: tensor.number, default=None)
     if first is not None and not step.flow.is_in_order:
         return _without_order(step, different) or replace(first, reason=f"{first.reason}; {_BY_PATH}")
-    moved = [tensor for tensor in grown or different if _is_moved(step, tensor)]
+    moved = [tensor for tensor in grown or different if _is_parameter(step, tensor)]
     return _first_far(moved) if first in moved else first
-
-
-_BY_PATH = "the dump does not tell the order of execution: tensors stand in that of their paths"
-_NO_ORDER = "the dump does not tell the order of execution, and all that it was made of agrees"
 
 
 def _without_order(step: ComparedTensors, different: Sequence[ComparedTensor]) -> ComparedTensor | None:
     """Return a parameter, or what differs although all that its operator read agrees, or what wrote it."""
-    if moved := [tensor for tensor in different if _is_moved(step, tensor)]:
+    if moved := [tensor for tensor in different if _is_parameter(step, tensor)]:
         return _first_far(moved)
     flow, apart = step.flow, {tensor.number: tensor for tensor in different if tensor.name_a}
     names = {step.a.keys[n].op_name for n in apart if flow.parts[n] is StepPart.ACTIVATION}
@@ -144,17 +142,14 @@ def _without_order(step: ComparedTensors, different: Sequence[ComparedTensor]) -
     for is_of_input in (False, True):
         for number, tensor in sorted(apart.items()):
             made_of = flow.written_as(number) if is_of_input else flow.reads(number, every)
-            own = f"{step.a.keys[number].op_name}."
-            if (
-                made_of
-                and apart.keys().isdisjoint(made_of)
-                and not any(name.startswith(own) for name in names)
-            ):
+            within = f"{step.a.keys[number].op_name}."
+            is_made_of_equal = bool(made_of) and apart.keys().isdisjoint(made_of or ())
+            if is_made_of_equal and not any(name.startswith(within) for name in names):
                 return replace(tensor, reason=f"{tensor.reason}; {_NO_ORDER}")
     return None
 
 
-def _is_moved(step: ComparedTensors, tensor: ComparedTensor) -> bool:
+def _is_parameter(step: ComparedTensors, tensor: ComparedTensor) -> bool:
     """Return whether it is a parameter that both sides have."""
     return bool(tensor.name_a) and step.flow.parts[tensor.number] is StepPart.PARAMETER
 

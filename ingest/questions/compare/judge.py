@@ -26,13 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
+    MANY,
     CallsWithSameBytes,
     Measured,
     have_same_rows,
@@ -49,6 +50,7 @@ from ingest.questions.compare.unread import (
     GROWTH,
     Elements,
     Judgement,
+    MeasuredStep,
     SeenSoFar,
     StepBefore,
     StepDifferences,
@@ -64,22 +66,19 @@ _MOVES = 4.0
 #: The most elements of a parameter that are read to explain how it moved, and the most parameters of a step.
 _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 
-#: The tensors that show how a parameter moved: it, its last value and its gradient, each on two sides.
-_OF_AN_UPDATE = 6
-#: The share of the elements of a tensor that few are.
-_FEW = 2.0**-6
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
 _CANCELS = "its addends cancel: rounding is relative to these"
-#: The least size of a tensor of which a single element that differs is wrong, even if nobody reads it.
-_MANY = 64
 _SAME_BYTES = "its operator read the same bytes"
 _SAME_BEFORE = "it and its gradient, as dumped, were equal in the step before"
 #: Verdicts on tensors whose differences do not count as what others read.
 _WITHOUT_EFFECT = frozenset({Verdict.NOISE, Verdict.NOT_READ})
 #: Verdicts on a gradient that tell nothing of how a parameter moved.
 _UNTOLD = frozenset({None, Verdict.DIFFERENT, Verdict.IGNORED})
+
+
+_Row: TypeAlias = npt.NDArray[np.float64]
 
 
 class Judge:
@@ -126,7 +125,8 @@ class Judge:
         is_apart = any(tensor.unequal for tensor in tensors)
         rounding_of_zero = 0.0
         if is_apart or self._steps <= _EQUAL_STEPS:
-            judge = _StepJudge(self._known, tensors, flow, elements, (has_other_calls, has_other_shapes))
+            step = MeasuredStep(tensors, flow, elements, has_other_calls, has_other_shapes)
+            judge = _StepJudge(self._known, step)
             judgements, rounding_of_zero = judge.judge(), judge.rounding_of_zero
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
         is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
@@ -144,18 +144,9 @@ class Judge:
 class _StepJudge(StepDifferences):
     """Judges one step."""
 
-    def __init__(
-        self,
-        known: SeenSoFar,
-        tensors: Sequence[Measured],
-        flow: Dataflow,
-        elements: Elements,
-        other: tuple[bool, bool],
-    ) -> None:
-        super().__init__(known, tensors, flow, elements, has_other_shapes=other[1])
+    def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
+        super().__init__(known, step)
         self._judgements: dict[int, Judgement] = {}
-        self._has_other_calls = other[0]
-        self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
@@ -210,23 +201,6 @@ class _StepJudge(StepDifferences):
         """
         return self._tensors[number].metrics is not None and not self._flow.is_numbered(number)
 
-    def _few_moved(self, tensor: Measured, last: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None) -> str:
-        """Return why few elements of a parameter may have moved apart whose gradients were not dumped.
-
-        An update that divides gradients by their size moves an element by rounding as far as any other.
-        """
-        pairs = [self._elements(tensor.number), last]
-        flat = [real_numbers(values) for pair in pairs if pair for values in pair]
-        if len({values.size for values in flat}) != 1 or len(flat) != _OF_AN_UPDATE - 2:
-            return ""
-        a, b, a_before, b_before = flat
-        off = np.abs((a - b) - (a_before - b_before))
-        largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
-        rounded = rounding(tensor.dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
-        if off.max(initial=0.0) > largest or np.count_nonzero(off > rounded) > _FEW * off.size:
-            return ""
-        return "few of its elements moved apart, by less than an update: their gradients may be rounding"
-
     def _is_in_another_order(self, number: int) -> bool:
         """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
         tensor = self._tensors[number]
@@ -271,7 +245,7 @@ class _StepJudge(StepDifferences):
 
         It is wrong even if nothing was computed from it: memory that is caught in flight differs in more.
         """
-        is_one = tensor.unequal == 1 and tensor.size >= _MANY and tensor.is_alike and tensor.fits
+        is_one = tensor.unequal == 1 and tensor.size >= MANY and tensor.is_alike and tensor.fits
         return is_one and not self._has_other_calls and self._has_same_sources(tensor, reads)
 
     def _harmless(
@@ -455,9 +429,10 @@ class _StepJudge(StepDifferences):
             return f"it is {self._flow.names[copied.number]}, which is noise"
         last = next(filter(self._flow.is_output, reversed(self._judgements)), tensor.number)
         is_near = self._differences[tensor.number] <= GROWTH * self._differences[last]
+        if not is_near or self._verdict(last) is not Verdict.NOISE:
+            return ""
         # Between the two is something that was not dumped.
-        is_passed_on = is_near and self._verdict(last) is Verdict.NOISE
-        return f"no more than what {self._flow.names[last]} differs by, which is noise, makes" * is_passed_on
+        return f"no more than what {self._flow.names[last]} differs by, which is noise, makes"
 
     def _carried_noise(self, tensor: Measured, metrics: Metrics, limit: float, reads: Sequence[int]) -> str:
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
@@ -514,9 +489,10 @@ class _StepJudge(StepDifferences):
         flat = [real_numbers(values) for pair in pairs if pair for values in pair]
         smallest = min((values.size for values in flat), default=0)
         flat = [values[:smallest] if repeats(values, smallest) else values for values in flat]
-        if len(flat) != _OF_AN_UPDATE or len({values.size for values in flat}) != 1:
+        if len(flat) != 2 * len(pairs) or len({values.size for values in flat}) != 1:
             return ""
         a, b, a_before, b_before, grad_a, grad_b = flat
+        apart, largest, rounded = _moved_apart(tensor.dtypes, a, b, a_before, b_before)
         grad_a = grad_a / before.scale
         with np.errstate(all="ignore"):
             uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
@@ -525,13 +501,40 @@ class _StepJudge(StepDifferences):
             if before.verdict(gradient) is Verdict.NOISE:
                 uncertain[:] = 2.0  # it is zero in exact arithmetic: not even signs are known
             uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
-            largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
-            rounded = rounding(tensor.dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
             allowed = largest * np.maximum(uncertain, self._at_start) + np.abs(a_before - b_before) + rounded
-            if not bool(np.all(np.abs((a - b) - (a_before - b_before)) <= _MOVES * allowed)):
+            if not bool(np.all(apart <= _MOVES * allowed)):
                 return ""
         self._known.uncertain[name] = uncertain.astype(np.float32)
         return f"moved by no more than {gradient} allows, which is uncertain there"
+
+    def _few_moved(self, tensor: Measured, last: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None) -> str:
+        """Return why few elements of a parameter may have moved apart whose gradients were not dumped.
+
+        An update that divides gradients by their size moves an element by rounding as far as any other.
+        """
+        pairs = [self._elements(tensor.number), last]
+        flat = [real_numbers(values) for pair in pairs if pair for values in pair]
+        if len(flat) != 2 * len(pairs) or len({values.size for values in flat}) != 1:
+            return ""
+        apart, largest, rounded = _moved_apart(tensor.dtypes, *flat)
+        is_far = apart.max(initial=0.0) > largest
+        if is_far or np.count_nonzero(apart > rounded) * MANY > apart.size:
+            return ""
+        return "few of its elements moved apart, by less than an update: their gradients may be rounding"
+
+
+def _moved_apart(
+    dtypes: tuple[str, str], a: _Row, b: _Row, a_before: _Row, b_before: _Row
+) -> tuple[_Row, float, _Row]:
+    """Return how far an update has moved elements of two parameters apart.
+
+    Returns:
+        By element; the largest change of any of both; and what rounding makes of each.
+    """
+    with np.errstate(all="ignore"):
+        apart = np.abs((a - b) - (a_before - b_before))
+        largest = max(np.abs(a - a_before).max(initial=0.0), np.abs(b - b_before).max(initial=0.0))
+        return apart, float(largest), rounding(dtypes, 1) * np.maximum(np.abs(a), np.abs(b))
 
 
 def _likely_sum(parameter: Measured, known: Sequence[Measured]) -> float:

@@ -34,13 +34,12 @@ import numpy.typing as npt
 
 from ingest.dump_configs.model import flatten
 from ingest.layouts.cann import REFERENCE
-from ingest.questions.compare.dataflow import NUMBERED
 from ingest.questions.compare.mapping import WILD, NameMapping
 from ingest.questions.compare.result import GOOD, UNMATCHED, ComparedTensor, GuessedName, Verdict
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.context.ge_graph import ModelOutput
-from ingest.reader.operator_kinds import StepPart, is_input, is_parameter, parts_of
+from ingest.reader.operator_kinds import FUNCTIONS, StepPart, is_input, is_parameter, parts_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
@@ -607,7 +606,7 @@ def _calls_of(tensors: StepTensors) -> dict[TensorKey, list[int]]:
     """Return the numbers of what was dumped in each call, by name; parameters and gradients left out."""
     calls: dict[TensorKey, list[int]] = {}
     for number, part in enumerate(tensors.parts):
-        if part is StepPart.ACTIVATION and not tensors.keys[number].op_type.startswith(NUMBERED):
+        if part is StepPart.ACTIVATION and not tensors.keys[number].op_type.startswith(FUNCTIONS):
             calls.setdefault(tensors.keys[number]._replace(occurrence=0, copy=0), []).append(number)
     return calls
 
@@ -698,10 +697,11 @@ def is_sure(row: ComparedTensor) -> bool:
     it is open how ranks hold a tensor, or only likely, nothing but what was computed from it tells.
     """
     if row.verdict is Verdict.UNKNOWN:
-        held = row.held
-        is_open = held is not None and held.certainty == Certainty.OPEN and row.reason == held.explanation
-        return not is_open and (held is None or held.certainty != Certainty.LIKELY or bool(row.reason))
-    is_told = not row.guessed and not row.op_type.startswith(NUMBERED) and row.verdict is not Verdict.SHAPE
+        if row.held is None:
+            return True
+        untold: dict[str, str] = {Certainty.OPEN: row.held.explanation, Certainty.LIKELY: ""}
+        return untold.get(row.held.certainty) != row.reason
+    is_told = not row.guessed and not row.op_type.startswith(FUNCTIONS) and row.verdict is not Verdict.SHAPE
     return is_told and row.verdict not in UNMATCHED
 
 

@@ -17,8 +17,8 @@ from workers.arrays.comparison import Metrics
 
 #: Gradients have one factor if what is left of them without it is less than this, relative to them.
 _PARALLEL = 1e-3
-#: One element in so many is few.
-_MANY = 64
+#: Few elements are less than one in this many; a smaller tensor does not tell few from many.
+MANY = 64
 #: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
 #: but with this probability. How many calls that takes.
 _CHANCE = 1e-6
@@ -62,10 +62,10 @@ class Measured(NamedTuple):
     def differs_in_last_bits(self) -> bool:
         """Whether the last bits of many elements differ, and nothing else; narrow types hide that."""
         unit = max(map(unit_of, self.dtypes))
-        is_many = self.unequal * _MANY > self.size >= _MANY
+        is_many = self.unequal * MANY > self.size >= MANY
         if self.metrics is None or not is_many or not 0 < unit <= unit_of("float32"):
             return False
-        is_factor = abs(self.metrics.norm_ratio - 1) > _MANY * unit  # which may have been undone
+        is_factor = abs(self.metrics.norm_ratio - 1) > MANY * unit  # which may have been undone
         return self.difference <= unit and not is_factor
 
     @property

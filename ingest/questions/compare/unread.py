@@ -25,8 +25,8 @@ from workers.arrays.comparison import Metrics
 GROWTH = 16.0
 #: By how much the differences of one step may exceed those with which it began.
 DRIFT = 32.0
-#: Nobody read a tensor if all that was executed later, and so many tensors at least, are this much closer.
-_CLOSER, FEWEST_LATER = 1024.0, 3
+#: A tensor was not read if at least this many tensors were executed later, and all are this much closer.
+FEWEST_LATER, _CLOSER = 3, 1024.0
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
@@ -107,26 +107,29 @@ class SeenSoFar:
     momentum goes on with what was uncertain in earlier steps."""
 
 
-class StepDifferences:
-    """The differences of one step, and what rounding makes of what is zero."""
+class MeasuredStep(NamedTuple):
+    """One step, as `Judge.judge` takes it."""
 
-    def __init__(
-        self,
-        known: SeenSoFar,
-        tensors: Sequence[Measured],
-        flow: Dataflow,
-        elements: Elements,
-        *,
-        has_other_shapes: bool,
-    ) -> None:
-        self._known, self._flow, self._elements = known, flow, elements
+    tensors: Sequence[Measured]
+    flow: Dataflow
+    elements: Elements
+    has_other_calls: bool
+    has_other_shapes: bool
+
+
+class StepDifferences:
+    """The differences of one step, and which of them have no effect."""
+
+    def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
+        tensors, flow, self._elements, self._has_other_calls, self._has_other_shapes = step
+        self._known, self._flow = known, flow
         self._tensors = {tensor.number: tensor for tensor in tensors}
         self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow, tensors)
-        self._has_other_shapes = has_other_shapes
+        self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
 
     def _is_cancelled_number(self, tensor: Measured) -> bool:
         """Return whether a number, such as a loss, is off by no more than its type allows sums.

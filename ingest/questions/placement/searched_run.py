@@ -12,9 +12,7 @@ from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import MANY, Kind, kind_of
 from ingest.questions.placement.slot_kinds import batch_of, outputs_with_gradients
 from ingest.questions.placement.states import States
-from ingest.questions.placement.sums import (
-    layers_of,
-)
+from ingest.questions.placement.sums import layers_of
 from ingest.reader.mesh import replica_groups
 from ingest.reader.operator_kinds import is_numbered
 from ingest.reader.step_statistics import StepStatistics
@@ -107,19 +105,22 @@ class SearchedRun:
         if self.batch is None or self.seen.constant[number, self.batch]:
             return ()
         labels = self.seen.labels(number, self.batch)
-        bad = self.statistics.block(self.snapshot.steps[number]).statistic("nan_count")[:, self.batch]
-        if np.nansum(bad):  # NaN is the same everywhere
-            return ()
         for group in self._apart:
             for first in group:
                 same = [place for place in group if labels[place] == labels[first] >= 0]
                 if len(same) > 1:
-                    return tuple(self.snapshot.ranks[place] for place in same)
+                    ranks = tuple(self.snapshot.ranks[place] for place in same)
+                    return () if self._has_nan(number, self.batch) else ranks  # NaN is the same everywhere
         return ()
+
+    def _has_nan(self, number: int, tensor: int) -> bool:
+        """Return whether a tensor has NaN in a step on any rank."""
+        counts = self.statistics.block(self.snapshot.steps[number]).statistic("nan_count")[:, tensor]
+        return bool(np.nansum(counts))
 
     @staticmethod
     def is_mostly_shared(members: int, other: int) -> bool:
-        """Return whether so many of some members of a kind are shared that the others are odd."""
+        """Return whether all but a few members of a kind are shared, which makes these few odd."""
         return members - other >= max(MANY, 2 * other)
 
     def shared_gradients(self, number: int) -> int:

@@ -308,11 +308,18 @@ class StepOfSums:
     def _is_shared_elsewhere(self, output: int) -> bool:
         """Return whether ranks hold most others of a kind alike, NaN aside, and not this one."""
         kinds, seen, number = self._search.kinds, self._seen, self._number
-        bad = np.nansum(self._block.statistic("nan_count"), axis=0)
-        alike = [place for place, kind in enumerate(kinds) if kind == kinds[output] and not bad[place]]
+        alike = [
+            place for place, kind in enumerate(kinds) if kind == kinds[output] and not self._has_nan[place]
+        ]
         held = [place for place in alike if seen.holders(number, place) > 1]
         other = [place for place in held if not seen.is_replicated(number, place)]
         return output in other and self._search.is_mostly_shared(len(held), len(other))
+
+    @cached_property
+    def _has_nan(self) -> list[bool]:
+        """By tensor, whether any rank has NaN in it."""
+        counts = np.nansum(self._block.statistic("nan_count"), axis=0)
+        return [bool(count) for count in counts.tolist()]
 
     def _mixes(self, way: Account, weight: int, other: int) -> tuple[int, ...]:
         """Return ranks that were added up, and hold the same weight and other values beside it."""
