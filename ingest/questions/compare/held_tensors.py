@@ -73,6 +73,8 @@ class HeldTensors:
     keys: list[TensorKey]
     holders: list[tuple[Holder, ...]]
     """By tensor, the ranks that have a piece, in order."""
+    _pieces: dict[int, Pieces] = field(default_factory=dict)
+    """By tensor: what has been asked for."""
 
     @property
     def step(self) -> int | None:
@@ -122,7 +124,7 @@ class HeldTensors:
 
         Axes on which the places of its ranks follow from others are left out.
         """
-        told, grid = self._told(tensor), self._grid(tensor)
+        told, grid = self._told(tensor), self.pieces(tensor).grid
         return told if grid is None else {name: told[name] for name in grid.names if name in told}
 
     def _told(self, tensor: int) -> Told:
@@ -140,17 +142,19 @@ class HeldTensors:
 
     def pieces(self, tensor: int) -> Pieces:
         """Describe the pieces of a tensor before they are read."""
+        if tensor not in self._pieces:
+            self._pieces[tensor] = self._described(tensor)
+        return self._pieces[tensor]
+
+    def _described(self, tensor: int) -> Pieces:
         first: dict[object, int] = {}
         twins = tuple(
             first.setdefault(digest if any(digest[0]) else number, number)
             for number, digest in enumerate(self.digests(tensor))
         )
-        return Pieces(self.shapes(tensor), twins, self._grid(tensor))
-
-    def _grid(self, tensor: int) -> MeshGrid | None:
-        """Return where the holders lie on the mesh, if that is known and they fill a part of it."""
+        # Where the holders lie on the mesh, if that is known and they fill a part of it.
         places = [self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]]
-        return grid_of(places, self._told(tensor))
+        return Pieces(self.shapes(tensor), twins, grid_of(places, self._told(tensor)))
 
     def as_step(self) -> StepTensors:
         """Return the tensors as those of one step: with the form of the first piece, and the bytes of all."""
@@ -220,15 +224,27 @@ def calls_of(ranks: Iterable[StepTensors]) -> dict[TensorKey, int]:
     calls: Counter[TensorKey] = Counter()
     for tensors in ranks:
         for key in tensors.keys:
-            calls[call_of(key)] = max(calls[call_of(key)], key.occurrence + 1)
+            call = call_of(key)
+            calls[call] = max(calls[call], key.occurrence + 1)
     return calls
 
 
 def _counted(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> Iterator[tuple[int, TensorKey]]:
-    """Yield the tensors that others have, too, with calls counted from the first of these.
+    """Yield the tensors that others have, too, with calls counted from the first of these."""
+    extra = _extra_calls(tensors, calls)
+    if not extra:
+        yield from enumerate(tensors.keys)
+        return
+    for number, key in enumerate(tensors.keys):
+        if call_of(key, key.occurrence) not in extra:
+            before = sum(call_of(key, earlier) in extra for earlier in range(key.occurrence))
+            yield number, key._replace(occurrence=key.occurrence - before)
 
-    Passes that train nothing are left out; and calls that repeat the one before bit by bit, to see shapes or
-    instead of keeping activations, if the other side called less often.
+
+def _extra_calls(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> set[TensorKey]:
+    """Return the calls of passes that train nothing; and those that repeat the one before bit by bit.
+
+    These are made to see shapes, or instead of keeping activations, if the other side called less often.
     """
     keys, own = tensors.keys, calls_of([tensors])
     extra = {call_of(keys[number], keys[number].occurrence) for number in Dataflow(keys).idle}
@@ -239,10 +255,7 @@ def _counted(tensors: StepTensors, calls: Mapping[TensorKey, int]) -> Iterator[t
         is_repeated = digests == contents.get(call_of(call, call.occurrence - 1)) and all(map(any, digests))
         if is_repeated and 0 < calls.get(call_of(call), 0) < own[call_of(call)]:
             extra.add(call)
-    for number, key in enumerate(keys):
-        if call_of(key, key.occurrence) not in extra:
-            before = sum(call_of(key, earlier) in extra for earlier in range(key.occurrence))
-            yield number, key._replace(occurrence=key.occurrence - before)
+    return extra
 
 
 def with_tied_weights(

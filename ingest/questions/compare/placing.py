@@ -6,7 +6,7 @@ Digests decide first, then marginals with one pass over the elements, then a sea
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -158,6 +158,8 @@ class SeenPlacements:
     agreements: Agreements = field(default_factory=Agreements)
     in_vain: defaultdict[Kind, float] = field(default_factory=lambda: defaultdict(float))
     """By kind, how many tensors no way fits; below zero if the values showed that of any."""
+    guessed_in_vain: Counter[Kind] = field(default_factory=Counter)
+    """By kind, how many tensors that no name pairs are not those of B that were tried."""
 
 
 class Placing:
@@ -358,12 +360,17 @@ class Placing:
 
     def _match_by_content(self, candidates: Iterable[TensorPair]) -> set[int]:
         """Pair tensors whose values agree in some way; return those of B."""
-        candidates = [pair for pair in candidates if self.can_be_read(pair)]
-        answers = answer_each(self._runner, search_placements, list(map(self._question, candidates)))
+        candidates, in_vain = list(filter(self.can_be_read, candidates)), self._seen.guessed_in_vain
+        questions = [
+            replace(self._question(pair), by_content=in_vain[self._kind(pair.a)] < _OF_A_KIND)
+            for pair in candidates
+        ]
+        answers = answer_each(self._runner, search_placements, questions)
         taken: set[int] = set()
         for pair, answer in zip(candidates, answers, strict=True):
             decision = decide(answer.search, self._dtypes(pair))
             if pair.a in self._pairs or decision.certainty is not Certainty.CERTAIN:
+                in_vain[self._kind(pair.a)] += 1
                 continue
             self._pairs[pair.a], self._decisions[pair.a] = pair, decision
             taken.add(pair.b)

@@ -642,9 +642,7 @@ class _Sides:
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
         """Return the error between the two sides if they are put together in these ways."""
-        choices_a, choices_b = _distinct(way_a.assembly, self.a), _distinct(way_b.assembly, self.b)
-        choices = [(choice, choices_b[0]) for choice in choices_a]
-        choices += [(choices_a[0], choice) for choice in choices_b[1:]]
+        choices = _choices(way_a.assembly, self.a.twins, way_b.assembly, self.b.twins)
         agreements = [self._agreement(*choice) for choice in choices]
         errors = [agreement.error for agreement in agreements]
         place = errors.index(max(errors))
@@ -678,10 +676,9 @@ class _Sides:
         scored.sort(key=lambda way: way.error)
         return Search(tuple(scored), order)
 
-    def _agreement(self, assembly_a: Assembly, assembly_b: Assembly) -> Agreement:
-        """Compare two assemblies over ranges; of a padded axis, what both have."""
+    def _agreement(self, a: Assembly, b: Assembly) -> Agreement:
+        """Compare two assemblies over ranges."""
         agreement = Agreement()
-        a, b = trimmed(assembly_a, assembly_b), trimmed(assembly_b, assembly_a)
         for start, stop in _ranges(math.prod(b.shape)):
             agreement.add(a.read(self.elements_a, start, stop), b.read(self.elements_b, start, stop))
         return agreement
@@ -717,9 +714,21 @@ def is_sum(way: Placement) -> bool:
     return any(dimension.held in {Held.PARTIAL_SUM, Held.MEAN} for dimension in way.dimensions)
 
 
-def _distinct(assembly: Assembly, side: Pieces) -> list[Assembly]:
-    """Return an assembly with every choice of replicas that differ in any byte."""
-    return list(dict.fromkeys(_with_twins(choice, side.twins) for choice in replicas(assembly)))
+@lru_cache(_FORMS * _MAX_PAIRS)
+def _choices(
+    a: Assembly, twins_a: tuple[int, ...], b: Assembly, twins_b: tuple[int, ...]
+) -> list[tuple[Assembly, Assembly]]:
+    """Return two assemblies with every choice of replicas of one that differ in any byte.
+
+    Of a padded axis, they have what both have.
+    """
+    choices_a, choices_b = (
+        list(dict.fromkeys(_with_twins(choice, twins) for choice in replicas(assembly)))
+        for assembly, twins in ((a, twins_a), (b, twins_b))
+    )
+    choices = [(choice, choices_b[0]) for choice in choices_a]
+    choices += [(choices_a[0], choice) for choice in choices_b[1:]]
+    return [(trimmed(one, other), trimmed(other, one)) for one, other in choices]
 
 
 def _with_twins(assembly: Assembly, twins: Sequence[int]) -> Assembly:
