@@ -221,7 +221,7 @@ class PlacementQuestion:
     b: tuple[Operand, ...]
     pieces_a: Pieces
     pieces_b: Pieces
-    by_content: bool = True
+    further: bool = True
     """Whether values are searched for blocks in any order, if no usual way fits."""
 
     @property
@@ -275,7 +275,7 @@ def _search_placement(question: PlacementQuestion) -> PlacementAnswer:
             with_twins(question.pieces_b, elements[count:]),
             elements[:count],
             elements[count:],
-            by_content=question.by_content,
+            further=question.further,
         )
     except DamagedStore as exc:
         return PlacementAnswer(Search(()), exc.message, damaged=True)

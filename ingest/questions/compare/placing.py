@@ -48,8 +48,8 @@ from workers.tasks.compare import (
     search_placements,
 )
 
-#: Of how many tensors of a kind the values are searched for blocks in any order, if none has any.
-_OF_A_KIND = 8
+#: Of how many tensors of a kind ways are searched further than the usual ones, if that finds none.
+_OF_A_KIND = 3
 #: How many tensors of B are tried for one whose name only A has.
 _NEIGHBOURS = 4
 #: The most elements of a tensor that are read to see which ranks differ.
@@ -157,7 +157,7 @@ class SeenPlacements:
     layout_map: LayoutMap
     agreements: Agreements = field(default_factory=Agreements)
     in_vain: defaultdict[Kind, float] = field(default_factory=lambda: defaultdict(float))
-    """By kind, how many tensors no way fits; below zero if the values showed that of any."""
+    """By kind, how many tensors no way fits; below zero if that of any was found by a further search."""
     guessed_in_vain: Counter[Kind] = field(default_factory=Counter)
     """By kind, how many tensors that no name pairs are not those of B that were tried."""
 
@@ -291,7 +291,7 @@ class Placing:
         other = [pair for pairs in of_kind.values() for pair in pairs[_OF_A_KIND:]]
         for asked in (first, other):
             questions = [
-                replace(self._question(pair), by_content=self._seen.in_vain[self._kind(pair.a)] < _OF_A_KIND)
+                replace(self._question(pair), further=self._seen.in_vain[self._kind(pair.a)] < _OF_A_KIND)
                 for pair in asked
             ]
             answers = answer_each(self._runner, search_placements, questions)
@@ -351,8 +351,9 @@ class Placing:
             self._problems[pair.a] = answer
         else:
             decision = self._decisions[pair.a] = decide(answer.search, self._dtypes(pair))
-            fits_by_content = decision.fits and answer.search.order is not None
-            self._seen.in_vain[self._kind(pair.a)] += -math.inf if fits_by_content else not decision.fits
+            search = answer.search
+            is_worth_it = decision.fits and (search.order is not None or search.is_unusual)
+            self._seen.in_vain[self._kind(pair.a)] += -math.inf if is_worth_it else not decision.fits
 
     def _question(self, pair: TensorPair) -> PlacementQuestion:
         a, b = self._a, self._b
@@ -362,7 +363,7 @@ class Placing:
         """Pair tensors whose values agree in some way; return those of B."""
         candidates, in_vain = list(filter(self.can_be_read, candidates)), self._seen.guessed_in_vain
         questions = [
-            replace(self._question(pair), by_content=in_vain[self._kind(pair.a)] < _OF_A_KIND)
+            replace(self._question(pair), further=in_vain[self._kind(pair.a)] < _OF_A_KIND)
             for pair in candidates
         ]
         answers = answer_each(self._runner, search_placements, questions)

@@ -523,6 +523,8 @@ class Search:
     ways: tuple[ScoredWay, ...]
     order: MatchedOrder | None = None
     """Where the values of each piece of A lie in the tensor, if no way fits and they were found."""
+    is_unusual: bool = False
+    """Whether the closest way is one that is tried only where no usual one fits."""
 
 
 def search(
@@ -531,11 +533,12 @@ def search(
     elements_a: Sequence[Elements],
     elements_b: Sequence[Elements],
     *,
-    by_content: bool = True,
+    further: bool = True,
 ) -> Search:
     """Score every way in which pieces of A and of the reference B may make up the same tensor.
 
-    If none fits, values are searched for blocks in any order, unless `by_content` is false.
+    If none fits, ways follow in which both sides are cut into blocks or added up, or values are searched for
+    blocks in any order, unless `further` is false.
     """
     sides = _Sides(a, b, elements_a, elements_b)
     scored: list[ScoredWay] = []
@@ -549,10 +552,11 @@ def search(
     is_number = math.prod(b.shapes[0]) == 1
     if scored and scored[0].error <= (_POOR_NUMBER if is_number else _POOR):
         return Search(tuple(scored))
-    if len(b.shapes) > 1 and not b.identical:
-        scored += [sides.score(*pair) for pair in _unusual_pairs(a, b)]
-        return Search(tuple(sorted(scored, key=lambda way: (way.error, not way.same_on_both))))
-    return sides.in_blocks(scored, by_content=by_content)
+    if len(b.shapes) == 1 or b.identical:
+        return sides.in_blocks(scored, by_content=further)
+    unusual = [sides.score(*pair) for pair in _unusual_pairs(a, b)] if further else []
+    ways = sorted([*scored, *unusual], key=lambda way: (way.error, not way.same_on_both))
+    return Search(tuple(ways), is_unusual=any(way is ways[0] for way in unusual))
 
 
 @lru_cache(_FORMS * (_MOST_DIMENSIONS + 1))
