@@ -571,13 +571,17 @@ def _are_of_another_rank(batches: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
 
 
 def _is_constant(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether an input is one value, and no step before had one or was a mask."""
+    """Return for each rank whether an input is one value, and no step before had one or was a mask.
+
+    A mask has two values, such as 0 and 1 or 0 and -10000: then the variance is as large as it can be with
+    this mean between these bounds (R. Bhatia and C. Davis, American Mathematical Monthly 107, 2000).
+    """
     was: list[npt.NDArray[Any]] = []
     is_mask: list[npt.NDArray[Any]] = []
     for step in window.steps:
         low, high, mean, std = (window.value(name, step)[:, place] for name in ("min", "max", "mean", "std"))
         was.append(low == high)
-        is_mask.append((low == 0) & (high == 1) & np.isclose(std**2, mean * (1 - mean), rtol=1e-3))
+        is_mask.append((low < high) & np.isclose(std**2, (mean - low) * (high - mean), rtol=1e-3))
     before: npt.NDArray[Any] = np.array([was[:-1], is_mask[:-1]])
     enough = window.value("count")[:, place] >= _ELEMENTS
     result: npt.NDArray[np.bool_] = was[-1] & ~before.any(axis=(0, 1)) & enough

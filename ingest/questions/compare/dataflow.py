@@ -205,8 +205,10 @@ class Dataflow:
         if self.parts[number] is StepPart.PARAMETER_GRADIENT:
             module = module_of(key)
             used = [*self._gradients_of_outputs.get(module, ()), *self._inputs.get(module, ())]
-            # Of a parameter that no module of its own computes with, any of the step may have been read.
-            used = used or self._of_activations
+            # Of a parameter that no module of its own computes with, any of the step may have been read; and
+            # a table is multiplied with where the model calls no module, as its head.
+            is_table = all("int" in self.dtypes[0][n] for n in self._inputs.get(module, ()))
+            used = [*used, *self._of_activations] if is_table else used
         elif self.is_output(number) and (inputs := self._inputs.get(key.operator)):
             used = list(range(inputs[0], number))
         else:

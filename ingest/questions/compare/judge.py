@@ -264,8 +264,7 @@ class _StepJudge(StepDifferences):
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
         """Return the difference that rounding and what was read explain, and that of rounding alone."""
         part = self._flow.parts[tensor.number]
-        # The gradient of a parameter is added up over the calls of its module.
-        calls = self._flow.keys[tensor.number].occurrence + 1 if part is StepPart.PARAMETER_GRADIENT else 1
+        calls = self._calls_of(tensor.number)
         dtypes = self._dtypes(tensor)
         base = rounding(dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
         fixed = max(map(default_limit, dtypes))
@@ -335,7 +334,13 @@ class _StepJudge(StepDifferences):
         A layout or a flag may choose another kernel, which differs in last bits; an update has no kernels.
         """
         is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
-        return tensor.is_alike and tensor.fits and (is_moved or not tensor.differs_in_last_bits)
+        is_other_kernel = not is_moved and tensor.differs_in_last_bits(self._calls_of(tensor.number))
+        return tensor.is_alike and tensor.fits and not is_other_kernel
+
+    def _calls_of(self, number: int) -> int:
+        """Return over how many calls a tensor was added up, as the gradient of a parameter is."""
+        is_sum = self._flow.parts[number] is StepPart.PARAMETER_GRADIENT
+        return self._flow.keys[number].occurrence + 1 if is_sum else 1
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
         """Return whether an operator of one type returned another one than those like it, on one side."""

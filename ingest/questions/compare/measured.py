@@ -19,6 +19,9 @@ from workers.arrays.comparison import Metrics
 _PARALLEL = 1e-3
 #: Few elements are less than one in this many; a smaller tensor does not tell few from many.
 MANY = 64
+#: Last bits of a small tensor differ by another order of sums if those of one element in this many do, and of
+#: at least as many: a fault is in one element.
+_SHARE = 4
 #: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
 #: but with this probability. How many calls that takes.
 _CHANCE = 1e-6
@@ -58,15 +61,18 @@ class Measured(NamedTuple):
         """The number of elements."""
         return math.prod(self.shape)
 
-    @property
-    def differs_in_last_bits(self) -> bool:
-        """Whether the last bits of many elements differ, and nothing else; narrow types hide that."""
+    def differs_in_last_bits(self, calls: int) -> bool:
+        """Return whether the last bits of many elements differ, and nothing else; narrow types hide that.
+
+        `calls` is over how many it was added up: each rounds.
+        """
         unit = max(map(unit_of, self.dtypes))
-        is_many = self.unequal * MANY > self.size >= MANY
+        share = MANY if self.size >= MANY else _SHARE
+        is_many = self.unequal >= _SHARE and self.unequal * share > self.size
         if self.metrics is None or not is_many or not 0 < unit <= unit_of("float32"):
             return False
         is_factor = abs(self.metrics.norm_ratio - 1) > MANY * unit  # which may have been undone
-        return self.difference <= unit and not is_factor
+        return self.difference <= calls * unit and not is_factor
 
     @property
     def difference_text(self) -> str:

@@ -32,7 +32,7 @@ from ingest.questions.placement.decide import (
     settled_by,
 )
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.reader.operator_kinds import StepPart
+from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.unsharded import told_text
 from workers.arrays.comparison import no_difference
 from workers.arrays.sharded.assembly import replicas
@@ -350,8 +350,11 @@ class Placing:
         if answer.problem:
             self._problems[pair.a] = answer
         else:
-            decision = self._decisions[pair.a] = decide(answer.search, self._dtypes(pair))
-            search = answer.search
+            search, is_number = answer.search, math.prod(self._b.shapes(pair.b)[0]) == 1
+            (part,) = parts_of([self._a.keys[pair.a]])
+            decision = self._decisions[pair.a] = decide(
+                search, self._dtypes(pair), may_be_mean=part.is_gradient or is_number
+            )
             is_worth_it = decision.fits and (search.order is not None or search.is_unusual)
             self._seen.in_vain[self._kind(pair.a)] += -math.inf if is_worth_it else not decision.fits
 

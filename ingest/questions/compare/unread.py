@@ -31,6 +31,7 @@ _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is 
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
 _OTHER_SAMPLES = "its call holds other samples than that of B"
+_OTHER_ORDER = "its call holds other samples than that of B, or holds them in another order"
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 AWAITED = "dumped before anybody waited for the collective that writes it"
 
@@ -185,32 +186,33 @@ class StepDifferences:
         gradients = (self._differences[n] for n in self._flow.parameter_gradients if n in self._differences)
         of_gradients = min(of_parameters, max(filter(math.isfinite, gradients), default=0.0))
         for number, tensor in reversed(self._tensors.items()):
-            # What cannot be compared at all is not any closer for that.
-            part, difference = self._flow.parts[number], min(self._differences[number], 1.0)
-            is_whole = part.is_of_parameter and not self._flow.is_partial_sum(number)
-            if is_whole or number in unread:
+            part = self._flow.parts[number]
+            if number in unread or (part.is_of_parameter and not self._flow.is_partial_sum(number)):
                 continue
-            if why := self._read_as_other(tensor, of_parameters):
+            # What cannot be compared at all is not any closer for that.
+            difference = min(self._differences[number], 1.0)
+            why = self._read_as_other(tensor, of_parameters)
+            if of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
+                what = _OTHER_ORDER if is_cut_otherwise else "nothing was computed from it"
+                closer = f"the gradients of all parameters are at least {_CLOSER:.0f} times closer"
+                why = why or f"{what}: {closer}"
+            elif later >= FEWEST_LATER and max(closest, of_gradients) * _CLOSER < difference:
+                why = why or self._in_flight(number, later, unread)
+            if why:
                 unread[number] = why
-            elif of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
-                unread[number] = (
-                    f"nothing was computed from it: the gradients of all parameters are at least "
-                    f"{_CLOSER:.0f} times closer"
-                )
-            elif (
-                later >= FEWEST_LATER
-                and max(closest, of_gradients) * _CLOSER < difference
-                and self._may_be_in_flight(number)
-                # Without gradients of parameters, nothing tells that batches are cut in another way.
-                and (not self._flow.parameter_gradients or not self._has_effect(number, difference, unread))
-            ):
-                unread[number] = (
-                    f"nothing was computed from it: the {later} tensors that were executed later are at "
-                    f"least {_CLOSER:.0f} times closer"
-                )
             else:
                 later, closest = later + 1, max(closest, self._differences[number])
         return unread
+
+    def _in_flight(self, number: int, later: int, unread: Container[int]) -> str:
+        """Return why a tensor has no effect that is far from the `later` ones; "" if it may have one."""
+        difference = min(self._differences[number], 1.0)
+        # Without gradients of parameters, nothing tells that batches are cut in another way.
+        has_effect = self._flow.parameter_gradients and self._has_effect(number, difference, unread)
+        if has_effect or not self._may_be_in_flight(number):
+            return ""
+        closer = f"the {later} tensors that were executed later are at least {_CLOSER:.0f} times closer"
+        return f"nothing was computed from it: {closer}"
 
     def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:
         """Return what shows that something else was read than a differing tensor; "" if nothing does.
@@ -221,8 +223,8 @@ class StepDifferences:
         reader = self._flow.read_otherwise(tensor.number) if tensor.unequal else None
         if reader in self._differences and self._differences[reader] <= self._coarsest:
             return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
-        is_cut_by_ranks = self._is_saved_of_calls(tensor.number) and self._has_loose_pieces
-        is_cut = (self._has_other_shapes or is_cut_by_ranks) and tensor.unequal
+        is_of_ranks = tensor.spread > 0 or self._is_saved_of_calls(tensor.number)
+        is_cut = (self._has_other_shapes or (is_of_ranks and self._has_loose_pieces)) and tensor.unequal
         return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
 
     @cached_property

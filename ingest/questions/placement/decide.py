@@ -83,12 +83,14 @@ def fit_limit(dtypes: Sequence[str]) -> float:
     return max(_FIT, *(min(2 * _FIT_EPSILONS * unit_of(dtype), _MAX_FIT) for dtype in dtypes))
 
 
-def decide(search: Search, dtypes: Sequence[str]) -> Decision:
+def decide(search: Search, dtypes: Sequence[str], *, may_be_mean: bool = True) -> Decision:
     """Decide which of the ways of a search holds.
 
     Args:
         search: the ways that were tried, the closest first.
         dtypes: the types of the elements on both sides.
+        may_be_mean: whether its mean over ranks may be near what it is computed to be, as that of a gradient.
+            The mean of activations of several samples is that of none.
     """
     if all("int" in dtype for dtype in dtypes):  # numbers of tokens have no mean
         ways = tuple(way for way in search.ways if Held.MEAN not in {each.held for each in way.a.dimensions})
@@ -100,7 +102,7 @@ def decide(search: Search, dtypes: Sequence[str]) -> Decision:
     limit = fit_limit(dtypes)
     if best.error <= limit:
         return _fitting(search, best)
-    return _up_to_a_factor(search, limit) or _not_fitting(search, best)
+    return _up_to_a_factor(search, limit) or _not_fitting(search, best, may_be_mean=may_be_mean)
 
 
 def _fitting(search: Search, best: ScoredWay) -> Decision:
@@ -127,7 +129,7 @@ def _up_to_a_factor(search: Search, limit: float) -> Decision | None:
     return Decision(simplest[0], Certainty.CERTAIN, text, search=search)
 
 
-def _not_fitting(search: Search, best: ScoredWay) -> Decision:
+def _not_fitting(search: Search, best: ScoredWay, *, may_be_mean: bool) -> Decision:
     off = f"the values are off by {best.error:.1e}"
     if _is_another_order(search, best):
         text = "the pieces make up the tensor in an order of no known way"
@@ -136,7 +138,8 @@ def _not_fitting(search: Search, best: ScoredWay) -> Decision:
     if decision := _by_shape(search, best, off):
         return decision
     others = [way.error for way in search.ways if way.kinds != best.kinds]
-    if best.error <= _LIKELY and (not others or best.error <= _LIKELY_SHARE * min(others)):
+    may_be = may_be_mean or Held.MEAN not in {each.held for each in best.a.dimensions}
+    if may_be and best.error <= min([_LIKELY, *(_LIKELY_SHARE * error for error in others)]):
         return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
     names = list(dict.fromkeys(describe(way) for way in search.ways))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
