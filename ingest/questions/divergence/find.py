@@ -30,6 +30,7 @@ from ingest.questions.divergence.expectations import (
     within,
 )
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
+from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
@@ -54,6 +55,8 @@ _SUSPECTS = 2
 _ALONE_HINT = "Choose two ranks or more; `audit` looks within one."
 _GROUP_HINT = "For example: 0-7, or 0,2,4."
 _MAX_RANKS = 1_000_000
+#: How many parameters of a kind must agree, at least, and for each that does not, before it is expected to.
+_LIKE, _MOST_LIKE = 2, 3
 #: Names that a note spells out.
 _SHOWN = 3
 #: Why tensors that replicas can share are not compared.
@@ -199,6 +202,8 @@ class _DivergenceSearch:
         self.steps = tuple(self.snapshot.steps)
         self.how, self.replicas = groups.how, groups.ranks
         self.notes = [groups.note] if groups.note else []
+        self.told = set[tuple[int, ...]]()
+        """Ranks that hold the same pieces of tensors, as the dump tells."""
 
     def run(self, conditions: FilterFields, *, missed_ranks: bool, layout: bool) -> Divergence:
         """Return the answer for the tensors that fulfil conditions.
@@ -291,6 +296,8 @@ class _DivergenceSearch:
             coordinates = self.snapshot.store.coordinates(self.ranks)
             places = [coordinates[rank] for rank in self.ranks]
             told = stage_partitions(seen, places) | told_partitions(self.statistics, seen, places)
+        blocks = chain.from_iterable(told.values())
+        self.told = {tuple(self.ranks[place] for place in block) for block in blocks}
         for members, history, expected in _decide(expectations, seen, chosen, self.steps, told):
             if expected is not None:
                 rows += finder.find(members, history, expected)
@@ -320,10 +327,17 @@ class _DivergenceSearch:
 
     def _groups(self, finder: DifferenceFinder) -> tuple[Group, ...]:
         groups = [
-            Group(tuple(self.ranks[place] for place in block), self.how, *counts.tolist())
+            Group(
+                ranks := tuple(self.ranks[place] for place in block), self._known_by(ranks), *counts.tolist()
+            )
             for block, counts in finder.groups.items()
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
+
+    def _known_by(self, ranks: tuple[int, ...]) -> str:
+        """Return how it is known that ranks share tensors: some share more than replicas do."""
+        is_known = self.replicas is None or any({*ranks} <= {*group} for group in self.replicas)
+        return self.how if is_known or ranks in self.told else "inferred"
 
     def _note_ungrouped(self, ranks: set[int]) -> None:
         if ranks:
@@ -383,17 +397,20 @@ def _decide(
         expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
         decided.append((members, history, expected))
     usual, shared = _usual_of_parameters(seen, decided), _sharing_all(seen, decided)
+    of_kind = _shared_by_kind(expectations, seen, decided)
     for (members, history, expected), (_, _, pieces) in zip(decided, alike, strict=True):
-        begun = expectations.begun(history)
-        begun = begun if begun == usual.get(history.universe) else None
+        begun, most = expectations.begun(history) or (), usual.get(history.universe)
+        is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
         by_expected: dict[Partition | None, list[int]] = {}
         for tensor in filter(chosen.__getitem__, members):
             last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
             if last is None and tensor in seen.gradient_of:
                 last = _decide_by_gradient(seen, tensor, numbers)
                 last = last or (expectations.begun_equal(history) if history.universe in shared else None)
-            if last is None and history.kind is SlotKind.PARAMETER:
-                last = begun
+            if last is None and history.kind is SlotKind.PARAMETER and is_begun:
+                last = most
+            if (kind_of(seen.keys[tensor], 0), history.universe) in of_kind:
+                last = expectations.begun_equal(history) or last
             by_expected.setdefault(last, []).append(tensor)
         for last, tensors in by_expected.items():
             yield tensors, history, _of_same_pieces(last, pieces)
@@ -426,13 +443,38 @@ def _decide_by_gradient(seen: AgreementOfRanks, tensor: int, numbers: Sequence[i
     return (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
 
 
+def _shared_by_kind(
+    expectations: Expectations,
+    seen: AgreementOfRanks,
+    decided: Iterable[tuple[list[int], TensorHistory, Partition | None]],
+) -> set[tuple[Kind, tuple[int, ...]]]:
+    """Return the kinds of parameters that all ranks hold alike in all layers but one or few.
+
+    Norms are so along tensor parallelism, whose ranks are no replicas in most else. With sequence
+    parallelism, they stay so if their gradients are added up.
+    """
+    agreeing, parted = Counter[tuple[Kind, tuple[int, ...]]](), Counter[tuple[Kind, tuple[int, ...]]]()
+    for members, history, _ in decided:
+        is_told = history.kind is SlotKind.PARAMETER and history.ever_tells
+        whole = (history.universe,)
+        if not is_told or expectations.begun_equal(history) is None:
+            continue
+        counts = parted if expectations.differs(history.patterns, whole) else agreeing
+        counts.update((kind_of(seen.keys[tensor], 0), history.universe) for tensor in members)
+    return {kind for kind, count in parted.items() if agreeing[kind] >= max(_LIKE, _MOST_LIKE * count)}
+
+
 def _usual_of_parameters(
     seen: AgreementOfRanks, decided: Iterable[tuple[list[int], TensorHistory, Partition | None]]
 ) -> dict[tuple[int, ...], Partition]:
-    """Return by universe the partition of more than half of the parameters that have a gradient."""
+    """Return by universe the partition of more than half of the parameters that have a gradient.
+
+    Where no gradient was dumped, of all parameters.
+    """
     counts: dict[tuple[int, ...], Counter[Partition | None]] = {}
     for members, history, expected in decided:
-        trained = sum(tensor in seen.gradient_of for tensor in members)
+        is_parameter = history.kind is SlotKind.PARAMETER and not seen.gradient_of
+        trained = sum(is_parameter or tensor in seen.gradient_of for tensor in members)
         counts.setdefault(history.universe, Counter())[expected] += trained
     most = {universe: counter.most_common(1)[0] for universe, counter in counts.items()}
     return {
