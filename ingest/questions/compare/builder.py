@@ -57,7 +57,7 @@ class ComparisonBuilder:
     """If tensors were put together: how many by placement and certainty."""
     damaged: int = 0
     """Tensors that could not be read because a store is damaged, listed or not."""
-    other_calls: int = 0
+    other_calls: set[int | None] = field(default_factory=set)
     """Steps whose calls hold other samples on both sides."""
     notes_on_ranks: Sequence[str] = ()
     """How ranks number their layers, if that had to be found."""
@@ -250,8 +250,8 @@ class ComparisonBuilder:
             )
         if self.other_calls:
             yield (
-                f"in {counted(self.other_calls, 'step')}, calls of A and B hold other samples of one batch: "
-                "of these steps, only parameters are compared"
+                f"in {counted(len(self.other_calls), 'step')}, calls of A and B hold other samples of one "
+                "batch: of these steps, only parameters are compared"
             )
         if unreduced := self._unreduced:
             yield (

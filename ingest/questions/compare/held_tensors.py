@@ -28,7 +28,7 @@ from ingest.questions.compare.thresholds import relative_difference
 from ingest.questions.placement.decide import Certainty, Decision, fit_limit
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.mesh import REPLICATED, Coordinates
-from ingest.reader.operator_kinds import is_parameter, parts_of
+from ingest.reader.operator_kinds import StepPart, is_parameter, parts_of
 from ingest.reader.unsharded import Told, grid_of, told_placement
 from workers.arrays.comparison import Metrics
 from workers.arrays.digest import DIGEST_BYTES, digest
@@ -304,26 +304,51 @@ def are_cut_into_other_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepT
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    several_a, several_b = (
-        {rank: side for rank, side in ranks.items() if _has_several_calls(side)} for ranks in (a, b)
-    )
-    if not several_a or not several_b:
+    several = [{rank: side for rank, side in ranks.items() if _has_several_calls(side)} for ranks in (a, b)]
+    if not all(several):
         return False
-    sides = (
-        _calls_with_samples(several_a, calls_of(b.values())),
-        _calls_with_samples(several_b, calls_of(a.values())),
-    )
-    first = next(
-        (key for key, calls in sides[1].items() if key in sides[0] and any(n for n, *_ in calls)), None
-    )
+    samples = _same_samples(*several, calls=(a, b))
+    return samples is not None and samples[0].keys() == samples[1].keys() and samples[0] != samples[1]
+
+
+def are_cut_into_more_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepTensors]) -> bool:
+    """Return whether all ranks read the same samples on both sides, in calls of other sizes.
+
+    That is, without gradients of parameters, which would tell whether both computed the same: the next
+    parameters do.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    if any(StepPart.PARAMETER_GRADIENT in side.parts for ranks in (a, b) for side in ranks.values()):
+        return False
+    samples = _same_samples(a, b, calls=(a, b))
+    return samples is not None and samples[0].keys() != samples[1].keys()
+
+
+_Ranks: TypeAlias = Mapping[int, StepTensors]
+
+
+def _same_samples(
+    a: _Ranks, b: _Ranks, *, calls: tuple[_Ranks, _Ranks]
+) -> tuple[dict[int, set[bytes]], dict[int, set[bytes]]] | None:
+    """Return the samples by the number of the call; None if both sides do not read the same ones.
+
+    Those of the first tensor that is read in several calls on either side. `calls` are of which ranks.
+    """
+    of_a = _calls_with_samples(a, calls_of(calls[1].values()))
+    of_b = _calls_with_samples(b, calls_of(calls[0].values()))
+    both = (key for key in of_b if key in of_a)
+    first = next((key for key in both if any(n for n, *_ in (*of_a[key], *of_b[key]))), None)
     if first is None:
-        return False
+        return None
     try:
-        samples = [_samples_by_call(side[first]) for side in sides]
+        samples = _samples_by_call(of_a[first]), _samples_by_call(of_b[first])
     except (DamagedStore, ValueError):
-        return False  # whoever compares them names what is wrong
-    same_batch = set().union(*samples[0].values()) == set().union(*samples[1].values())
-    return same_batch and samples[0].keys() == samples[1].keys() and samples[0] != samples[1]
+        return None  # whoever compares them names what is wrong
+    read_a, read_b = (set().union(*side.values()) for side in samples)
+    return samples if read_a == read_b else None
 
 
 #: The number of a call, and a tensor of it: the step of a rank and the number there.
@@ -388,6 +413,12 @@ def hold_together(
             last = order[key][0]
     keys = sorted(order, key=order.__getitem__)
     return HeldTensors(ranks, coordinates, keys, [tuple(holders[key]) for key in keys])
+
+
+def parameters_of(side: StepTensors) -> StepTensors:
+    """Return the parameters of a step of one rank."""
+    ranks = {side.key.rank: side}
+    return hold_together(ranks, {side.key.rank: {}}, without_activations=True).as_step()
 
 
 def by_batch(

@@ -12,11 +12,13 @@ from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.held_tensors import (
     HeldTensors,
     LocalNumbers,
+    are_cut_into_more_calls,
     are_cut_into_other_calls,
     by_batch,
     call_of,
     calls_of,
     hold_together,
+    parameters_of,
     with_tied_weights,
 )
 from ingest.questions.compare.mapping import NameMapping
@@ -140,8 +142,10 @@ def compare(
         pairing = pair_runs(steps_a, steps_b, include_partial=include_partial)
     else:
         pairing = pair_steps(steps_a, steps_b)
+    has_other_calls = not pairing.together and looked_at is not None and _are_of_other_sizes(sides, pairing)
     with ExitStack() as stack:
         run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
+        run.has_other_calls = has_other_calls
         run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
     if sides[0] is not side_a:
         exchanged = f"A and B were exchanged: A is {steps_a.label}, which has more ranks"
@@ -162,6 +166,8 @@ class _Run:
             lambda: SeenSteps(SeenPlacements(layout_map))
         )
         self.builder = ComparisonBuilder(choices)
+        self.has_other_calls = False
+        """Whether calls of ranks hold other samples on both sides, so that only parameters are the same."""
 
     def compare(
         self, pairing: StepPairing, groups: Iterator[tuple[_Loaded | list[LeftOut], _Loaded | list[LeftOut]]]
@@ -177,8 +183,11 @@ class _Run:
                 self._compare_together(a, b, is_last=is_last)
             else:
                 ((own,), (other,)) = a.values(), b.values()
-                ranks = own.key.rank, other.key.rank
-                self._compare(own, other, ranks, is_last=is_last, has_other_ranks=len(last) > 1)
+                ranks, known = (own.key.rank, other.key.rank), {"has_other_calls": self.has_other_calls}
+                if self.has_other_calls:
+                    own, other = parameters_of(own), parameters_of(other)
+                    self.builder.other_calls.add(own.key.step)
+                self._compare(own, other, ranks, is_last=is_last, has_other_ranks=len(last) > 1, **known)
         self.builder.notes_on_ranks = [*self._numbers[0].notes, *self._numbers[1].notes]
 
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
@@ -194,7 +203,7 @@ class _Run:
                     break
             held_a, held_b = held
             placing = Placing(held_a, held_b, self._seen[batch].placements, self._runner)
-            self.builder.other_calls += has_other_calls
+            self.builder.other_calls |= {held_a.step} if has_other_calls else set()
             self._compare(
                 held_a.as_step(),
                 held_b.as_step(),
@@ -331,6 +340,22 @@ def _are_cut_over_ranks(a: StepTensors, b: StepTensors, ranks: int) -> bool:
         len({of_side[call_of(own)] for of_side in calls}) == 1 and _is_cut(of_both[own], shapes[own], ranks)
         for own in other
     )
+
+
+def _are_of_other_sizes(sources: tuple[Source, Source], pairing: StepPairing) -> bool:
+    """Return whether ranks read their first batch in calls of other sizes; see `are_cut_into_more_calls`."""
+    first = [keys for keys in pairing.groups if keys[0][0].step == pairing.groups[0][0][0].step]
+    sides: tuple[_Loaded, _Loaded] = ({}, {})
+    try:
+        for keys in first:
+            for number, (key,) in enumerate(keys):
+                sides[number][key.rank] = sources[number].load(key)
+            a, b = (side[key.rank] for side, (key,) in zip(sides, keys, strict=True))
+            if a.keys == b.keys and a.shapes == b.shapes:
+                return False
+        return are_cut_into_more_calls(*sides)
+    except DamagedStore:
+        return False  # whoever compares them names what is wrong
 
 
 def _is_cut(a: tuple[int, ...], b: tuple[int, ...], ranks: int) -> bool:

@@ -27,11 +27,15 @@ GROWTH = 16.0
 DRIFT = 32.0
 #: A tensor was not read if at least this many tensors were executed later, and all are this much closer.
 FEWEST_LATER, _CLOSER = 3, 1024.0
+#: Elements that are sorted to see whether they are the same in another order.
+_MOST_SORTED = 1 << 22
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
 _OTHER_SAMPLES = "its call holds other samples than that of B"
-_OTHER_ORDER = "its call holds other samples than that of B, or holds them in another order"
+_OTHER_ORDER = (
+    "its call holds other samples than that of B, or in another order: the gradients of all parameters agree"
+)
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
 AWAITED = "dumped before anybody waited for the collective that writes it"
 
@@ -192,17 +196,24 @@ class StepDifferences:
             # What cannot be compared at all is not any closer for that.
             difference = min(self._differences[number], 1.0)
             why = self._read_as_other(tensor, of_parameters)
-            if of_parameters * _CLOSER < difference and (part.is_gradient or is_cut_otherwise):
-                what = _OTHER_ORDER if is_cut_otherwise else "nothing was computed from it"
-                closer = f"the gradients of all parameters are at least {_CLOSER:.0f} times closer"
-                why = why or f"{what}: {closer}"
-            elif later >= FEWEST_LATER and max(closest, of_gradients) * _CLOSER < difference:
-                why = why or self._in_flight(number, later, unread)
+            why = why or self._of_other_order(number, of_parameters, is_cut_otherwise=is_cut_otherwise)
+            if not why and later >= FEWEST_LATER and max(closest, of_gradients) * _CLOSER < difference:
+                why = self._in_flight(number, later, unread)
             if why:
                 unread[number] = why
             else:
                 later, closest = later + 1, max(closest, self._differences[number])
         return unread
+
+    def _of_other_order(self, number: int, of_parameters: float, *, is_cut_otherwise: bool) -> str:
+        """Return why a tensor that is far apart had no effect on the gradients of parameters, or ""."""
+        difference = min(self._differences[number], 1.0)
+        if is_cut_otherwise and of_parameters < difference > self._coarsest:
+            return _OTHER_ORDER
+        if not self._flow.parts[number].is_gradient or of_parameters * _CLOSER >= difference:
+            return ""
+        closer = f"the gradients of all parameters are at least {_CLOSER:.0f} times closer"
+        return f"nothing was computed from it: {closer}"
 
     def _in_flight(self, number: int, later: int, unread: Container[int]) -> str:
         """Return why a tensor has no effect that is far from the `later` ones; "" if it may have one."""
@@ -263,7 +274,10 @@ class StepDifferences:
         )
         if any(2 * apart[call] <= count for call, count in calls.items()):
             return False  # what trains is alike, and a call that generates is not
-        return of_parameters * _CLOSER < min(min(self._differences[n], 1.0) for n in different)
+        least = min(min(self._differences[n], 1.0) for n in different)
+        if of_parameters * _CLOSER < least:
+            return True
+        return of_parameters < min(least, self._most_of_gradients) and self._reads_same_elements
 
     def _may_be_in_flight(self, number: int) -> bool:
         """Return whether a tensor may have been dumped before it was written; a loss may not."""
@@ -323,7 +337,10 @@ class StepDifferences:
         read = [
             n for n, tensor in self._tensors.items() if tensor.unequal and parts[n] is StepPart.ACTIVATION
         ]
-        pairs = [self._elements(n) for n in read if name_of(n) == name_of(read[0])]
+        read = [n for n in read if name_of(n) == name_of(read[0])]
+        if sum(self._tensors[n].size for n in read) > _MOST_SORTED:
+            return False
+        pairs = [self._elements(n) for n in read]
         if any(pair is None for pair in pairs):
             return False
         flat = [[np.asarray(pair[side], np.float64).ravel() for pair in pairs if pair] for side in (0, 1)]
