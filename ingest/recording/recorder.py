@@ -41,7 +41,7 @@ from ingest.recording.snapshots import (
     placement_of,
 )
 from ingest.recording.triggers import save_on_sigterm
-from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps
+from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps, has_only_parameters
 from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
 from workers.errors import UsageError
@@ -401,8 +401,12 @@ class Recorder:
                 f"{self.directory} cannot be written: {exc.strerror or exc}",
                 hint="The recorder writes below the directory that `ingest.record` names: give it one.",
             ) from exc
-        existing = [step for step in existing if step >= self._choice.first_step]
-        if existing and self._box is None:
+        first = self._choice.first_step
+        existing = [step for step in existing if step >= first]
+        if existing == [first] and has_only_parameters(self.directory / f"step_{first}"):
+            # The job that ended at this checkpoint began the step, and saw what its last update made.
+            self._writer.resumed = first
+        elif existing and self._box is None:
             raise UsageError(
                 f"{self.directory} already has step {existing[0]} of rank {self._rank}", hint=hint
             )

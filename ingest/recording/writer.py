@@ -231,6 +231,16 @@ def existing_steps(directory: Path) -> set[int]:
     return {int(number) for number in numbers if number.isascii() and number.isdecimal()}
 
 
+def has_only_parameters(directory: Path) -> bool:
+    """Return whether a step is finished and holds parameters alone, as that after the last update does."""
+    try:
+        lines = (directory / STATISTICS_FILE).read_bytes().splitlines()
+        known = [msgspec.json.decode(line, type=RecordedTensor) for line in lines]
+    except (OSError, msgspec.DecodeError):
+        return False
+    return (directory / STEP_FILE).exists() and {line.op_type for line in known} == {"Parameter"}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """A tensor to write."""
@@ -289,6 +299,8 @@ class Writer:
     def __init__(self, directory: Path, limit_nbytes: int) -> None:
         self.queue: ByteQueue[Queued] = ByteQueue(limit_nbytes)
         self.failure: Exception | None = None
+        self.resumed: int | None = None
+        """The step that is there and is written again, after a restart at a checkpoint."""
         self._directory = directory
         self._max_file_nbytes = max(1, min(MAX_FILE_NBYTES, limit_nbytes // 4))
         self._files: StepFiles | None = None
@@ -335,7 +347,8 @@ class Writer:
                 return
             if self._files is None:
                 directory = self._directory / f"step_{item.step}"
-                self._files = StepFiles(directory, self._max_file_nbytes)
+                again = item.step == self.resumed
+                self._files = StepFiles(directory, self._max_file_nbytes, again=again)
             if self._files.add(item.name, item.snapshot, item.dtensor):
                 self._release()
             return

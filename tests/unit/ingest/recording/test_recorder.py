@@ -14,6 +14,7 @@ import pytest
 
 import ingest
 from ingest.recording import writer
+from ingest.settings import load
 from tests import recordings
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
@@ -278,6 +279,22 @@ def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType
     with pytest.raises(ingest.UsageError, match="already has step 6 of rank 0") as error:
         ingest.record(net, tmp_path, first_step=5).__enter__()
     assert error.value.hint == "Record into another directory, or remove those steps first."
+
+
+def test_a_job_goes_on_in_the_step_that_its_last_update_began(torch: Any, tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    settings = load(quiet_s=0.1, workers=1).settings
+    for first_step in (0, 2):
+        with ingest.record(net, tmp_path / "dump", advance="optimizer", first_step=first_step):
+            for _ in range(2):
+                net(torch.ones(2, 2)).sum().backward()
+                optimizer.step()
+        ingest.ingest_dump(tmp_path / "dump", tmp_path / "run.zarr", settings=settings)
+    store = ingest.open_store(tmp_path / "run.zarr")
+    counts = [len(list(store.tensors(step=step))) for step in store.steps]
+    assert counts == [*[counts[0]] * 4, 2]
+    assert counts[0] > 2
 
 
 def test_a_recorder_that_was_used_is_refused_and_hooks_nothing(
