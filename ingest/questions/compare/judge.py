@@ -494,18 +494,16 @@ class _StepJudge(StepDifferences):
         flat = [real_numbers(values) for pair in pairs if pair for values in pair]
         smallest = min((values.size for values in flat), default=0)
         flat = [values[:smallest] if repeats(values, smallest) else values for values in flat]
-        if len(flat) != 2 * len(pairs) or len({values.size for values in flat}) != 1:
+        if len(flat) != 2 * len(pairs) or len({values.size for values in flat[:4]}) != 1:
             return ""
-        a, b, a_before, b_before, grad_a, grad_b = flat
+        a, b, a_before, b_before, *gradients = flat
+        if gradients[0].size != gradients[1].size or gradients[0].size % a.size:
+            return ""
         apart, largest, rounded = _moved_apart(tensor.dtypes, a, b, a_before, b_before)
-        grad_a = grad_a / before.scale
+        # Of gradients that ranks hold each its own of, any that is certain counts.
+        uncertain = _uncertainty(*gradients, before, gradient).reshape(-1, a.size).min(axis=0)
+        uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
         with np.errstate(all="ignore"):
-            uncertain = np.minimum(np.abs(grad_a - grad_b) / np.abs(grad_b), 2.0)
-            uncertain[grad_a == grad_b] = 0.0
-            uncertain[(np.abs(grad_b) <= GROWTH * before.rounding) & (grad_b != 0)] = 2.0
-            if before.verdict(gradient) is Verdict.NOISE:
-                uncertain[:] = 2.0  # it is zero in exact arithmetic: not even signs are known
-            uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
             allowed = largest * np.maximum(uncertain, self._at_start) + np.abs(a_before - b_before) + rounded
             if not bool(np.all(apart <= _MOVES * allowed)):
                 return ""
@@ -526,6 +524,18 @@ class _StepJudge(StepDifferences):
         if is_far or np.count_nonzero(apart > rounded) * MANY > apart.size:
             return ""
         return "few of its elements moved apart, by less than an update: their gradients may be rounding"
+
+
+def _uncertainty(a: _Row, b: _Row, before: StepBefore, gradient: str) -> _Row:
+    """Return by element how uncertain the gradient of a step is, relative to its size: 2 if its sign is."""
+    a = a / before.scale
+    with np.errstate(all="ignore"):
+        uncertain = np.minimum(np.abs(a - b) / np.abs(b), 2.0)
+    uncertain[a == b] = 0.0
+    uncertain[(np.abs(b) <= GROWTH * before.rounding) & (b != 0)] = 2.0
+    if before.verdict(gradient) is Verdict.NOISE:
+        uncertain[:] = 2.0  # it is zero in exact arithmetic
+    return uncertain
 
 
 def _moved_apart(
