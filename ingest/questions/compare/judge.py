@@ -494,14 +494,18 @@ class _StepJudge(StepDifferences):
         flat = [real_numbers(values) for pair in pairs if pair for values in pair]
         smallest = min((values.size for values in flat), default=0)
         flat = [values[:smallest] if repeats(values, smallest) else values for values in flat]
-        if len(flat) != 2 * len(pairs) or len({values.size for values in flat[:4]}) != 1:
+        sizes = [values.size for values in flat]
+        if (
+            len(flat) != 2 * len(pairs)
+            or len({*sizes[:4]}) != 1
+            or sizes[4] != sizes[5]
+            or sizes[4] % sizes[0]
+        ):
             return ""
-        a, b, a_before, b_before, *gradients = flat
-        if gradients[0].size != gradients[1].size or gradients[0].size % a.size:
-            return ""
+        a, b, a_before, b_before, of_a, of_b = flat
         apart, largest, rounded = _moved_apart(tensor.dtypes, a, b, a_before, b_before)
         # Of gradients that ranks hold each its own of, any that is certain counts.
-        uncertain = _uncertainty(*gradients, before, gradient).reshape(-1, a.size).min(axis=0)
+        uncertain = _uncertainty(of_a, of_b, before, gradient).reshape(-1, a.size).min(axis=0)
         uncertain = np.maximum(uncertain, self._known.uncertain.get(name, 0.0))
         with np.errstate(all="ignore"):
             allowed = largest * np.maximum(uncertain, self._at_start) + np.abs(a_before - b_before) + rounded
