@@ -220,10 +220,21 @@ class StepDifferences:
         difference = min(self._differences[number], 1.0)
         # Without gradients of parameters, nothing tells that batches are cut in another way.
         has_effect = self._flow.parameter_gradients and self._has_effect(number, difference, unread)
-        if has_effect or not self._may_be_in_flight(number):
+        if has_effect or not self._may_be_in_flight(number) or self._is_evaluated_apart(number, difference):
             return ""
         closer = f"the {later} tensors that were executed later are at least {_CLOSER:.0f} times closer"
         return f"nothing was computed from it: {closer}"
+
+    def _is_evaluated_apart(self, number: int, difference: float) -> bool:
+        """Return whether a module of which nothing is trained gave something else because it read it.
+
+        So does a copy that is an average of the model, a teacher or a reference: no gradient tells what was
+        computed from it.
+        """
+        path = self._flow.keys[number].op_name
+        is_trained = any(f"{module}.".startswith(f"{path}.") for module in self._trained_modules)
+        read = () if is_trained else self._flow.reads(number, self._tensors) or ()
+        return any(self._differences[n] * _CLOSER >= difference for n in read)
 
     def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:
         """Return what shows that something else was read than a differing tensor; "" if nothing does.

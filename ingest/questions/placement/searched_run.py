@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingest.identities.evidence import Level
-from ingest.questions.divergence.agreement import AgreementOfRanks
+from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
 from ingest.questions.placement.agree import MANY, Kind, kind_of
-from ingest.questions.placement.slot_kinds import batch_of, outputs_with_gradients
+from ingest.questions.placement.slot_kinds import batch_of, in_all_calls, outputs_with_gradients
 from ingest.questions.placement.states import States
 from ingest.questions.placement.sums import layers_of
 from ingest.reader.mesh import replica_groups
@@ -65,6 +65,7 @@ class SearchedRun:
         self._states = States(seen.keys)
         self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
         self.batch = batch_of(seen.keys)
+        self._batches = in_all_calls(seen.keys, self.batch)
         self.layers_read = outputs_with_gradients(seen.keys)
         self.beside = {
             gradient: beside for layer in self.layers for gradient, beside in layer.learns_beside()
@@ -101,17 +102,16 @@ class SearchedRun:
         return [np.flatnonzero(self.seen.labels(step, self.batch) >= 0).tolist() for step in apart][:1]
 
     def shares_batch(self, number: int) -> tuple[int, ...]:
-        """Return ranks that read the same batch in a step, and should have batches of their own."""
-        if self.batch is None or self.seen.constant[number, self.batch]:
-            return ()
-        labels = self.seen.labels(number, self.batch)
-        for group in self._apart:
-            for first in group:
-                same = [place for place in group if labels[place] == labels[first] >= 0]
-                if len(same) > 1:
-                    ranks = tuple(self.snapshot.ranks[place] for place in same)
-                    return () if self._has_nan(number, self.batch) else ranks  # NaN is the same everywhere
-        return ()
+        """Return ranks that read the same batch in a step, and should have batches of their own.
+
+        They read it in all calls: what is evaluated between two updates may be the same on all ranks.
+        """
+        batches = [place for place in self._batches if not self.seen.constant[number, place]]
+        if not batches or any(self._has_nan(number, place) for place in batches):
+            return ()  # NaN is the same everywhere
+        read = np.array([self.seen.labels(number, place) for place in batches])
+        same = next(filter(None, (_sharing(group, read) for group in self._apart)), [])
+        return tuple(self.snapshot.ranks[place] for place in same)
 
     def _has_nan(self, number: int, tensor: int) -> bool:
         """Return whether a tensor has NaN in a step on any rank."""
@@ -127,3 +127,14 @@ class SearchedRun:
         """Return how many gradients are the same on all ranks, which hold the same parameter."""
         pairs = (pair for pair in self._gradients if self.seen.is_replicated(number, pair[1]))
         return sum(self.seen.is_replicated(number, gradient) for gradient, _ in pairs)
+
+
+def _sharing(ranks: Collection[int], read: Labels) -> list[int]:
+    """Return ranks that read the same bytes in all calls that they made, by labels of (call, rank)."""
+    for first in ranks:
+        known = (read >= 0) & (read[:, [first]] >= 0)
+        is_same = known.any(axis=0) & ((read == read[:, [first]]) | ~known).all(axis=0)
+        same = [rank for rank in ranks if is_same[rank]]
+        if len(same) > 1:
+            return same
+    return []
