@@ -186,6 +186,8 @@ class Recorder:
         """The sequence of each tensor in the first step, if there is a budget: others have fewer tensors."""
         self._outputs: dict[str, tuple[TensorName, str, tuple[int, ...]]] = {}
         """By module: the name, element type and shape of its output, as it was seen last."""
+        self._is_called = self._is_updated = False
+        """Whether the model was called in this step, and an optimizer has updated it since."""
         self._spent_s = self._began_s = self._written_s = 0.0
         self._cost_s = self._steps_s = 0.0
         """What the recorder has cost since the second step, and how long the steps took without it."""
@@ -230,6 +232,8 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_updated:
+            self._next()  # for what the last update made
         is_failure = error is not None and getattr(error, "code", 1) not in (0, None)  # as `sys.exit` has
         if is_failure and self._box is not None and not self._is_copy:
             self._request(f"{type(error).__name__}: {error}")
@@ -455,8 +459,9 @@ class Recorder:
             return
         # In a backward pass, a checkpoint runs the model again: that does not begin a step.
         is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch has no public one)
-        if self._choice.advance == "forward" and not is_again:
+        if (self._choice.advance == "forward" or self._is_updated) and not is_again:
             self._next()
+        self._is_called = True
         if self._hooks is not None:
             self._hooks.take_parameters()
 
@@ -480,13 +485,19 @@ class Recorder:
     def _after_optimizer(self, own: set[int]) -> Callable[..., None]:
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001  (as torch calls it)
             groups = optimizer.param_groups
-            if any(id(parameter) in own for group in groups for parameter in group["params"]):
+            if not any(id(parameter) in own for group in groups for parameter in group["params"]):
+                return
+            # Several optimizers may have a part each of one update, and one may call another: the next call
+            # of the model begins a step. Of a model whose parts are called by themselves, each update does.
+            self._is_updated = self._is_called
+            if not self._is_called:
                 self._next()
 
         return after
 
     def _next(self) -> None:
         began = time.thread_time()
+        self._is_called = self._is_updated = False
         self._end("")
         try:
             self._begin(self._choice.first_step if self.step is None else self.step + 1)

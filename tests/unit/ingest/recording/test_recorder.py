@@ -281,6 +281,29 @@ def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType
     assert error.value.hint == "Record into another directory, or remove those steps first."
 
 
+def test_an_update_of_several_optimizers_and_of_one_within_another_is_one_step(
+    torch: Any, tmp_path: Path
+) -> None:
+    class Outer(torch.optim.SGD):  # as ZeroRedundancyOptimizer and Lookahead do
+        def step(self, closure: Any = None) -> Any:
+            return inner.step(closure)
+
+    net = torch.nn.Linear(2, 1)
+    inner, of_bias = (torch.optim.SGD([each], 0.1) for each in (net.weight, net.bias))
+    outer = Outer([net.weight], 0.1)
+    with ingest.record(net, tmp_path, advance="optimizer") as recorder:
+        for _ in range(3):
+            net(torch.ones(2, 2)).sum().backward()
+            outer.step()
+            of_bias.step()
+    assert recordings.steps(recorder.directory) == [0, 1, 2, 3]
+    names = [recordings.names(recorder.directory, step) for step in range(4)]
+    gradients = [sorted(name for name in of_step if name.startswith("Gradient")) for of_step in names]
+    assert gradients[:3] == [gradients[0]] * 3
+    assert {"Gradient.bias", "Gradient.weight"} <= {*gradients[0]}
+    assert gradients[3] == []
+
+
 def test_a_job_goes_on_in_the_step_that_its_last_update_began(torch: Any, tmp_path: Path) -> None:
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
