@@ -107,6 +107,8 @@ class SeenSoFar:
     found: bool = False
     """Whether a difference that nothing explains was found."""
     before: StepBefore | None = None
+    sizes: dict[str, float] = field(default_factory=dict)
+    """By module: the largest root mean square of what it read and wrote."""
     uncertain: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     """The relative uncertainty of the gradients, by the name and element of each parameter that moved apart:
     momentum goes on with what was uncertain in earlier steps."""

@@ -164,6 +164,8 @@ class Summand(NamedTuple):
     values: ByRank
     magnitudes: ByRank
     terms: int
+    unit: float = 0.0
+    """The unit roundoff of the type in which they are summed, if that may be coarser than the result's."""
 
     def is_like(self, results: ByRank) -> bool:
         """Return whether it has the shape of the results, on all of their ranks."""
@@ -242,14 +244,19 @@ def _is_sum(
 
 
 def _expected(
-    result: Array, terms_of: Iterable[tuple[float, Array, Array]], bias: Array | float, terms: int
+    result: Array,
+    terms_of: Iterable[tuple[float, Array, Array]],
+    bias: Array | float,
+    terms: int,
+    unit: float = 0.0,
 ) -> tuple[Any, Any]:
     """Return a sum, and how far rounding may take a result from it."""
     total: Any = bias
     bound: Any = np.abs(bias)
     for factor, term, magnitude in terms_of:
         total, bound = total + term, bound + max(factor, 1.0) * magnitude
-    return total, _ROUNDINGS * (unit_roundoff(result.dtype) + 2.0**-24 * math.sqrt(terms)) * bound
+    unit = max(unit, unit_roundoff(result.dtype))
+    return total, _ROUNDINGS * (unit + 2.0**-24 * math.sqrt(terms)) * bound
 
 
 class Deviation(NamedTuple):
@@ -276,7 +283,9 @@ def deviation(
             for rank, result in results.items():
                 own = bias[rank].astype(np.float64) if bias is not None else 0.0
                 terms = [(factor, factor * sums[rank], bounds[rank])]
-                total, limit = _expected(result, terms, own, summand.terms * len(groups[0]))
+                total, limit = _expected(
+                    result, terms, own, summand.terms * len(groups[0]), unit=summand.unit
+                )
                 if np.shape(total) != result.shape:
                     return None
                 off[rank] = shape_of_difference(total, result.astype(np.float64), limit)
@@ -469,10 +478,12 @@ def of_parameter(values: StepElements, layer: Layer, ranks: Sequence[int], *, bi
     if layer.calls > 1 or not gradients or any(not gradient.ndim for gradient in gradients.values()):
         return None
     flat = {rank: _flat(gradient) for rank, gradient in gradients.items()}
+    # Under autocast, a narrow sum is stored as wide as the parameter.
+    unit = max(unit_roundoff(gradient.dtype) for gradient in gradients.values())
     if bias:
         terms = {rank: gradient.sum(axis=0) for rank, gradient in flat.items()}
         sizes = {rank: np.abs(gradient).sum(axis=0) for rank, gradient in flat.items()}
-        return Summand(terms, sizes, max(map(len, flat.values())))
+        return Summand(terms, sizes, max(map(len, flat.values())), unit)
     weights = values.by_rank(ranks, layer.weight)
     if not weights:
         return None
@@ -480,10 +491,8 @@ def of_parameter(values: StepElements, layer: Layer, ranks: Sequence[int], *, bi
         inputs = values.by_rank(ranks, layer.input)
         if not inputs or any(len(_flat(inputs[rank])) != len(flat[rank]) for rank in ranks):
             return None
-        return _products(
-            {rank: gradient.T for rank, gradient in flat.items()},
-            {rank: _flat(x) for rank, x in inputs.items()},
-        )
+        rows = {rank: _flat(x) for rank, x in inputs.items()}
+        return _products({rank: each.T for rank, each in flat.items()}, rows)._replace(unit=unit)
     return _of_norm(values, layer, ranks, flat, weights)
 
 
