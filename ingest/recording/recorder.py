@@ -232,8 +232,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_updated:
-            self._next()  # for what the last update made
+        self._begin_after_update()
         is_failure = error is not None and getattr(error, "code", 1) not in (0, None)  # as `sys.exit` has
         if is_failure and self._box is not None and not self._is_copy:
             self._request(f"{type(error).__name__}: {error}")
@@ -494,6 +493,11 @@ class Recorder:
                 self._next()
 
         return after
+
+    def _begin_after_update(self) -> None:
+        """Begin a step for what the last update made, if nothing has called the model since."""
+        if self._is_updated:
+            self._next()
 
     def _next(self) -> None:
         began = time.thread_time()

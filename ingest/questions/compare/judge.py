@@ -31,7 +31,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.limits import unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
 from ingest.questions.compare.measured import (
     MANY,
@@ -156,11 +155,6 @@ class _StepJudge(StepDifferences):
 
     def judge(self) -> dict[int, Judgement]:
         """Return the judgements by number."""
-        sizes = self._known.sizes
-        for number, tensor in self._tensors.items():
-            if self._flow.parts[number] is StepPart.ACTIVATION and tensor.rms > 0:
-                module = self._flow.keys[number].op_name
-                sizes[module] = max(sizes.get(module, 0.0), tensor.rms)
         for number, tensor in self._tensors.items():
             if self._flow.parts[number].is_gradient or self._flow.is_output(number):
                 self._executed.add((self._flow.keys[number].op_name, self._flow.parts[number].is_gradient))
@@ -419,19 +413,12 @@ class _StepJudge(StepDifferences):
             is_noise = self._is_rounding_of_zero(tensor.number)
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if part is StepPart.PARAMETER:
-            return (
-                self._rounded_away(tensor, metrics)
-                or self._shifted_buffer(tensor, metrics)
-                or self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
-            )
+            return self._noise_of_parameter(tensor, metrics)
         return self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
 
-    def _rounded_away(self, tensor: Measured, metrics: Metrics) -> str:
-        """Return why a bias or a running mean may differ: what it is added to is rounded by more."""
-        sizes = self._known.sizes
-        size = sizes.get(module_of(self._flow.keys[tensor.number]), np.median([*sizes.values()] or [0.0]))
-        is_below = metrics.max_abs <= max(map(unit_of, tensor.dtypes)) * size
-        return "off by less than rounding of what its module computes with" if is_below else ""
+    def _noise_of_parameter(self, tensor: Measured, metrics: Metrics) -> str:
+        noise = self.rounded_away(tensor.number) or self._shifted_buffer(tensor, metrics)
+        return noise or self._uncertain_update(tensor, self._flow.repeated_name(tensor.number))
 
     def _shifted_buffer(self, tensor: Measured, metrics: Metrics) -> str:
         """Return why a buffer may differ, as a running mean behind a bias that is noise; "" if it may not."""

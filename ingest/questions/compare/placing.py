@@ -447,9 +447,10 @@ class Placing:
 
     def _cuts_of_batches(self, parts: Sequence[StepPart]) -> frozenset[tuple[int | None, int]]:
         """Return along which axis, over how many ranks, batches are cut: as tokens and what comes first."""
-        numbers = sorted(self._pairs)
-        first = next((number for number in numbers if not parts[number].is_of_parameter), None)
-        told = [number for number in numbers if number == first or "int" in self._a.dtype(number)]
+        keys, numbers = self._a.keys, [n for n in sorted(self._pairs) if not parts[n].is_of_parameter]
+        # What the model reads in all of its calls: what it evaluates may be other samples on each rank.
+        model = keys[numbers[0]]._replace(occurrence=0) if numbers else None
+        told = [n for n in numbers if keys[n]._replace(occurrence=0) == model or "int" in self._a.dtype(n)]
         ways = [way for n in told if n in self._decisions and (way := self._decisions[n].way) is not None]
         cuts = (cut for way in ways for cut in (*way.a.dimensions, *way.b.dimensions))
         return frozenset((cut.axis, cut.size) for cut in cuts if cut.axis is not None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, filterfalse
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -136,7 +136,26 @@ class StepDifferences:
         self._length = longest_sum({tensor.shape for tensor in tensors})
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow, tensors)
+        self._remember_sizes()
         self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
+
+    def _remember_sizes(self) -> None:
+        sizes, keys = self._known.sizes, self._flow.keys
+        for number, tensor in self._tensors.items():
+            if self._flow.parts[number] is StepPart.ACTIVATION and tensor.rms > 0:
+                sizes[keys[number].op_name] = max(sizes.get(keys[number].op_name, 0.0), tensor.rms)
+
+    def rounded_away(self, number: int) -> str:
+        """Return why a bias or a running mean may differ: what it is added to is rounded by more."""
+        sizes, metrics, dtypes = (
+            self._known.sizes,
+            self._tensors[number].metrics,
+            self._tensors[number].dtypes,
+        )
+        size = sizes.get(module_of(self._flow.keys[number]), np.median([*sizes.values(), 0.0]))
+        unit = GROWTH * max(map(unit_of, dtypes))  # a mean is a sum
+        is_below = metrics is not None and metrics.max_abs <= unit * size
+        return "off by less than rounding of what its module computes with" if is_below else ""
 
     def _is_cancelled_number(self, tensor: Measured) -> bool:
         """Return whether a number, such as a loss, is off by no more than its type allows sums.
@@ -320,8 +339,8 @@ class StepDifferences:
         by_calls = {module_of(flow.keys[n]) for n in moved} & self._trained_modules
         if by_calls or len(moved) > _MOVED * len(known):
             return math.inf
-        told = itertools.filterfalse(self._is_rounding_of_zero, known)
-        return max(map(self._differences.__getitem__, (*told, *moved)), default=math.inf)
+        told = filterfalse(self._is_rounding_of_zero, known), filterfalse(self.rounded_away, moved)
+        return max(map(self._differences.__getitem__, chain(*told)), default=math.inf)
 
     def _moved_alone(self, gradients: Mapping[int, int]) -> list[int]:
         """Return the parameters that have no gradient and may have moved; `gradients` are by parameter."""
@@ -347,17 +366,19 @@ class StepDifferences:
     def _reads_same_elements(self) -> bool:
         """Whether the calls of what is called first read the same elements on both sides, in any order."""
         parts, name_of = self._flow.parts, self._flow.repeated_name
-        read = [
-            n for n, tensor in self._tensors.items() if tensor.unequal and parts[n] is StepPart.ACTIVATION
-        ]
-        read = [n for n in read if name_of(n) == name_of(read[0])]
-        if sum(self._tensors[n].size for n in read) > _MOST_SORTED:
+        activations = [n for n in self._tensors if parts[n] is StepPart.ACTIVATION]
+        first = next((n for n in activations if self._tensors[n].unequal), None)
+        calls = [n for n in activations if first is not None and name_of(n) == name_of(first)]
+        if sum(self._tensors[n].size for n in calls) > _MOST_SORTED:
             return False
-        pairs = [self._elements(n) for n in read]
-        if any(pair is None for pair in pairs):
-            return False
-        flat = [[np.asarray(pair[side], np.float64).ravel() for pair in pairs if pair] for side in (0, 1)]
-        a, b = (np.sort(np.concatenate(side)) if side else np.zeros(0) for side in flat)
+        # Pieces that make up nothing are of other samples on each rank, as in an evaluation.
+        pairs = [pair for n in calls if (pair := self._elements(n)) is not None]
+        if first is None or not pairs:
+            return first is None
+        a, b = (
+            np.sort(np.concatenate([np.asarray(pair[n], np.float64).ravel() for pair in pairs]))
+            for n in (0, 1)
+        )
         return a.shape == b.shape and np.allclose(a, b, rtol=self._coarsest, atol=0.0)
 
     @cached_property

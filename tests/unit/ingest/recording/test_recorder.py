@@ -284,7 +284,7 @@ def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType
 def test_an_update_of_several_optimizers_and_of_one_within_another_is_one_step(
     torch: Any, tmp_path: Path
 ) -> None:
-    class Outer(torch.optim.SGD):  # as ZeroRedundancyOptimizer and Lookahead do
+    class Outer(torch.optim.SGD):  # type: ignore[misc]  # as ZeroRedundancyOptimizer does
         def step(self, closure: Any = None) -> Any:
             return inner.step(closure)
 
