@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ DRIFT = 32.0
 FEWEST_LATER, _CLOSER = 3, 1024.0
 #: Elements that are sorted to see whether they are the same in another order.
 _MOST_SORTED = 1 << 22
+#: What a model reads is of other samples if it is off by more than this; numbers of tokens, if they are off.
+_OTHER = 0.5
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
@@ -146,16 +149,16 @@ class StepDifferences:
                 sizes[keys[number].op_name] = max(sizes.get(keys[number].op_name, 0.0), tensor.rms)
 
     def rounded_away(self, number: int) -> str:
-        """Return why a bias or a running mean may differ: what it is added to is rounded by more."""
+        """Return why a bias or a running mean may differ: all of it is rounding of what it is added to."""
         sizes, metrics, dtypes = (
             self._known.sizes,
             self._tensors[number].metrics,
             self._tensors[number].dtypes,
         )
         size = sizes.get(module_of(self._flow.keys[number]), np.median([*sizes.values(), 0.0]))
-        unit = GROWTH * max(map(unit_of, dtypes))  # a mean is a sum
-        is_below = metrics is not None and metrics.max_abs <= unit * size
-        return "off by less than rounding of what its module computes with" if is_below else ""
+        rounding_of_sum = GROWTH * max(map(unit_of, dtypes)) * size
+        is_below = metrics is not None and 0 < size_of(metrics) + metrics.max_abs <= rounding_of_sum
+        return "no more than rounding of what its module computes with" if is_below else ""
 
     def _is_cancelled_number(self, tensor: Measured) -> bool:
         """Return whether a number, such as a loss, is off by no more than its type allows sums.
@@ -266,15 +269,41 @@ class StepDifferences:
         reader = self._flow.read_otherwise(tensor.number) if tensor.unequal else None
         if reader in self._differences and self._differences[reader] <= self._coarsest:
             return f"caught in flight: {self._flow.names[reader]} reads other bytes, which agree"
-        is_of_ranks = tensor.spread > 0 or self._is_saved_of_calls(tensor.number)
-        is_cut = (self._has_other_shapes or (is_of_ranks and self._has_loose_pieces)) and tensor.unequal
+        is_of_ranks = self._is_put_together or self._is_saved_of_calls(tensor.number)
+        is_cut = (
+            self._has_other_shapes or (is_of_ranks and self._has_loose_pieces(tensor.number))
+        ) and tensor.unequal
         return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
 
     @cached_property
-    def _has_loose_pieces(self) -> bool:
-        """Whether pieces of ranks make up no activation of the other side, as if calls are cut otherwise."""
-        parts = self._flow.parts
-        return any(not each.fits and parts[n] is StepPart.ACTIVATION for n, each in self._tensors.items())
+    def _is_put_together(self) -> bool:
+        """Whether tensors are put together of the pieces of several ranks, as far as it shows."""
+        return any(tensor.spread > 0 or not tensor.fits for tensor in self._tensors.values())
+
+    def _has_loose_pieces(self, number: int) -> bool:
+        """Return whether pieces of ranks make up nothing in the call of the model that a tensor is of.
+
+        So it is if calls are cut otherwise. A gradient may be of any call.
+        """
+        begins = list(self._loose_calls)
+        of = bisect_right(begins, number) - 1
+        is_of_call = self._flow.parts[number] is StepPart.ACTIVATION and of >= 0
+        return self._loose_calls[begins[of]] if is_of_call else any(self._loose_calls.values())
+
+    @cached_property
+    def _loose_calls(self) -> dict[int, bool]:
+        """By the number of what a call of the model reads first: whether pieces make up nothing in it."""
+        keys, parts = self._flow.keys, self._flow.parts
+        activations = [n for n in self._tensors if parts[n] is StepPart.ACTIVATION]
+        model = keys[activations[0]]._replace(occurrence=0) if activations else None
+        loose, begin = dict[int, bool](), -1
+        for n in activations:
+            is_begin = keys[n]._replace(occurrence=0) == model
+            begin = n if is_begin else begin
+            most = _OTHER if any(map(unit_of, self._tensors[n].dtypes)) else 0.0
+            is_apart = is_begin and self._differences[n] > most
+            loose[begin] = loose.get(begin, False) or is_apart or not self._tensors[n].fits
+        return loose
 
     @cached_property
     def _most_of_gradients(self) -> float:
