@@ -259,7 +259,8 @@ class _DivergenceSearch:
         names = {seen.keys[tensor].name for tensor in np.flatnonzero(chosen).tolist()}
         # A parameter may change after it was dumped: then the step before shows that another one was used.
         begun = [self.steps.index(onset.first_step) for onset in odd[:_SUSPECTS]]
-        asked = {self.steps[number] for place in begun for number in (place - 1, place) if number >= 0}
+        # The first step shows over how many ranks sums are made.
+        asked = {self.steps[number] for place in begun for number in (0, place - 1, place) if number >= 0}
         findings = MistakeSearch(self.statistics, seen, thorough=False, asked=asked).find()
         return tuple(finding for finding in findings if finding.name in names)
 
