@@ -242,8 +242,9 @@ class Camera:
         if hasattr(tensor, "to_local"):
             yield from self.parts(tensor.to_local())
         elif tensor.layout == torch.sparse_coo:
-            yield ("indices",), tensor._indices()  # noqa: SLF001  (the public one wants a coalesced tensor)
-            yield ("values",), tensor._values()  # noqa: SLF001  (the same)
+            whole = tensor.detach().coalesce()  # else their order, and whether some come twice, means nothing
+            yield ("indices",), whole.indices()
+            yield ("values",), whole.values()
         elif tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
             yield from _compressed_parts(
                 tensor, is_by_row=tensor.layout in (torch.sparse_csr, torch.sparse_bsr)

@@ -79,8 +79,13 @@ class Dataflow:
 
     @cached_property
     def parameter_gradients(self) -> list[int]:
-        """The gradients of parameters."""
-        return [n for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT]
+        """The gradients of parameters; not the parts of sparse ones, whose rows each rank has its own of."""
+        gradients = (n for n, part in enumerate(self.parts) if part is StepPart.PARAMETER_GRADIENT)
+        return [n for n in gradients if not self.is_sparse(n)]
+
+    def is_sparse(self, number: int) -> bool:
+        """Return whether a tensor is the indices or the values of a sparse one."""
+        return self.keys[number].io.endswith((".indices", ".values"))
 
     @cached_property
     def idle(self) -> frozenset[int]:

@@ -103,6 +103,7 @@ class Judge:
         is_last: bool = False,
         has_other_calls: bool = False,
         has_other_shapes: bool = False,
+        is_put_together: bool = False,
     ) -> dict[int, Judgement]:
         """Judge one step; return the judgements by the number of the tensor, of equal ones maybe none.
 
@@ -117,6 +118,7 @@ class Judge:
                 the same.
             has_other_shapes: activations have other shapes on both sides, as where a batch is cut in another
                 way: then calls hold other samples, too, if the gradients of all parameters agree.
+            is_put_together: tensors are put together of the pieces of several ranks.
         """
         self._steps += 1
         scaled = {} if is_last and not self._is_scale_undone else without_scale(tensors, flow.parts)
@@ -125,7 +127,8 @@ class Judge:
         is_apart = any(tensor.unequal for tensor in tensors)
         rounding_of_zero = 0.0
         if is_apart or self._steps <= _EQUAL_STEPS:
-            step = MeasuredStep(tensors, flow, elements, has_other_calls, has_other_shapes)
+            told = has_other_calls, has_other_shapes, is_put_together
+            step = MeasuredStep(tensors, flow, elements, *told)
             judge = _StepJudge(self._known, step)
             judgements, rounding_of_zero = judge.judge(), judge.rounding_of_zero
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]

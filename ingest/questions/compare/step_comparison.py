@@ -338,6 +338,7 @@ class StepComparison:
             self._elements,
             is_last=self._is_last,
             has_other_calls=self._has_other_calls,
+            is_put_together=self._placing is not None,
             has_other_shapes=any(
                 row.verdict is Verdict.SHAPE and self._flow.parts[row.number] is StepPart.ACTIVATION
                 for row in rows

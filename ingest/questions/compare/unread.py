@@ -40,6 +40,7 @@ _OTHER_ORDER = (
     "its call holds other samples than that of B, or in another order: the gradients of all parameters agree"
 )
 _OVERWRITTEN = "its operator writes over it, and what it has written agrees"
+_SPARSE = "it is a part of a sparse tensor, of which each rank has rows: the next parameter tells"
 AWAITED = "dumped before anybody waited for the collective that writes it"
 
 Elements: TypeAlias = Callable[[int], tuple[npt.NDArray[Any], npt.NDArray[Any]] | None]
@@ -125,13 +126,15 @@ class MeasuredStep(NamedTuple):
     elements: Elements
     has_other_calls: bool
     has_other_shapes: bool
+    is_put_together: bool
 
 
 class StepDifferences:
     """The differences of one step, and which of them have no effect."""
 
     def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
-        tensors, flow, self._elements, self._has_other_calls, self._has_other_shapes = step
+        tensors, flow, self._elements, self._has_other_calls, self._has_other_shapes, _ = step
+        self._is_put_together = step.is_put_together
         self._known, self._flow = known, flow
         self._tensors = {tensor.number: tensor for tensor in tensors}
         self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
@@ -207,6 +210,8 @@ class StepDifferences:
         unread = dict.fromkeys(self._flow.idle, _IDLE)
         unread |= {n: AWAITED for n in self._tensors if self._flow.is_awaited(n)}
         unread |= {n: _OVERWRITTEN for n in self._tensors if self._is_overwritten_alike(n)}
+        sparse = filter(self._flow.is_sparse, self._tensors if self._is_put_together else ())
+        unread |= dict.fromkeys(sparse, _SPARSE)
         later, closest = 0, 0.0
         of_parameters = self._largest_of_gradients()
         is_cut_otherwise = self._is_cut_otherwise(unread, of_parameters)
@@ -274,11 +279,6 @@ class StepDifferences:
             self._has_other_shapes or (is_of_ranks and self._has_loose_pieces(tensor.number))
         ) and tensor.unequal
         return _OTHER_SAMPLES if is_cut and of_parameters <= self._most_of_gradients else ""
-
-    @cached_property
-    def _is_put_together(self) -> bool:
-        """Whether tensors are put together of the pieces of several ranks, as far as it shows."""
-        return any(tensor.spread > 0 or not tensor.fits for tensor in self._tensors.values())
 
     def _has_loose_pieces(self, number: int) -> bool:
         """Return whether pieces of ranks make up nothing in the call of the model that a tensor is of.
