@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
-from ingest.reader.operator_kinds import StepPart, parts_of
+from ingest.reader.operator_kinds import FUNCTIONS, StepPart, parts_of
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
@@ -274,6 +274,8 @@ def observe(
     sizes = np.zeros(0)
     kinds = np.zeros(0, np.int8)
     parameters: dict[int, U64] = {}
+    since: dict[int, int] = {}
+    """By input that holds the bytes of a parameter: the first step in which it does, by its place."""
     for block in statistics.blocks():
         # The axis may be ahead of the block: the next step is read meanwhile.
         new = [slot_kind_of(statistics.axis[place]) for place in range(len(kinds), block.row.shape[1])]
@@ -285,8 +287,17 @@ def observe(
         content.append(patterns.numbers(labels_of(block, ranks)))
         tells.append(telling(block))
         constant.append(np.asarray((~block.present | _tells_nothing(block)).all(axis=0)))
+        was_parameter = kinds == SlotKind.PARAMETER
         parameters = _mark_aliases(block, statistics.axis, kinds, tells[-1], parameters)
+        since |= dict.fromkeys(
+            np.flatnonzero((kinds == SlotKind.PARAMETER) & ~was_parameter), len(content) - 1
+        )
     absent = int(patterns.numbers(np.full((len(ranks), 1), ABSENT, np.int32))[0])
+    for place, first in since.items():
+        # A call of a function is told by its number, and may have been another one before.
+        is_function = statistics.axis.keys[place].op_type.startswith(FUNCTIONS)
+        for earlier in filter(lambda row: place < len(row), content[: first * is_function]):
+            earlier[place] = absent
 
     def widened(rows: Sequence[npt.NDArray[Any]], fill: int) -> npt.NDArray[Any]:
         width = len(kinds)
