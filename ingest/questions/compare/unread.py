@@ -32,6 +32,8 @@ FEWEST_LATER, _CLOSER = 3, 1024.0
 _MOST_SORTED = 1 << 22
 #: What a model reads is of other samples if it is off by more than this; numbers of tokens, if they are off.
 _OTHER = 0.5
+#: The share of elements of which not all are padding.
+_ALL = 0.9
 _IDLE = "it is of a first pass of which no parameter has a gradient: nothing is trained by it"
 #: For each gradient, as many parameters may move without one.
 _MOVED = 2
@@ -255,14 +257,15 @@ class StepDifferences:
         return f"nothing was computed from it: {closer}"
 
     def _is_evaluated_apart(self, number: int, difference: float) -> bool:
-        """Return whether a module of which nothing is trained gave something else because it read it.
+        """Return whether a module gave something else because it read it, and not in some places alone.
 
-        So does a copy that is an average of the model, a teacher or a reference: no gradient tells what was
-        computed from it.
+        No gradient tells what was computed from a copy that is an average of the model, a teacher or a
+        reference; nor from a sample. Of what is trained, places that are padding may differ.
         """
-        path = self._flow.keys[number].op_name
+        path, tensor = self._flow.keys[number].op_name, self._tensors[number]
         is_trained = any(f"{module}.".startswith(f"{path}.") for module in self._trained_modules)
-        read = () if is_trained else self._flow.reads(number, self._tensors) or ()
+        is_padding = is_trained and tensor.unequal < _ALL * tensor.size
+        read = () if is_padding else self._flow.reads(number, self._tensors) or ()
         return any(self._differences[n] * _CLOSER >= difference for n in read)
 
     def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:
