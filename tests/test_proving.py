@@ -14,7 +14,6 @@ from proving.runner import Proving
 pytestmark = pytest.mark.timeout(900)
 #: Cases, and what is not as it should be of them: `alone`, `compared`. An improvement makes that shorter.
 SAMPLE: dict[str, str] = {
-    "transformer, otherwise: groups=2, kernel=sdpa, record, functions": "",
     "cnn, otherwise: restart=3": "",
     "cnn": "",
     "lstm, statistics": "",
@@ -26,7 +25,6 @@ SAMPLE: dict[str, str] = {
     "megatron, sp=2, late": "",
     "cnn, optimizer=adam: no zero_grad": "",
     "cnn: learning rate 0 on one group": "",
-    "lstm: gradients clipped to nothing": "",
     "cnn, evaluate_every=2: eval mode not left": "",
     "cnn: NaN in a batch": "",
     "transformer: eps of one norm": "",
@@ -40,7 +38,6 @@ SAMPLE: dict[str, str] = {
     "dtensor tp: output left as partial sum": "alone",
     "lora: both factors begin at zero": "",
     "cnn: channels loaded in another order": "",
-    "megatron, cp=2, further": "",
 }
 
 
@@ -94,8 +91,8 @@ def test_what_answers_said_truly_they_still_say_truly(name: str, results: Mappin
 
 @pytest.mark.slow
 def test_an_agent_finds_what_the_commands_find(stores: Path, results: Mapping[str, Result]) -> None:
-    """In every third of these cases; `python -m proving --agent` asks about all."""
-    found = [result.case for result in results.values() if Verdict.RIGHT in result.verdicts.values()][::3]
+    """In every fifth of these cases; `python -m proving --agent` asks about all."""
+    found = [result.case for result in results.values() if Verdict.RIGHT in result.verdicts.values()][::5]
     with Proving(stores, as_agent=True) as proving:
         for result in proving.results(found):
             verdicts = {*result.verdicts.values()}
