@@ -135,7 +135,8 @@ class StepDifferences:
     """The differences of one step, and which of them have no effect."""
 
     def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
-        tensors, flow, self._elements, self._has_other_calls, self._has_other_shapes, _ = step
+        tensors, flow, self._elements = step.tensors, step.flow, step.elements
+        self._has_other_calls, self._has_other_shapes = step.has_other_calls, step.has_other_shapes
         self._is_put_together = step.is_put_together
         self._known, self._flow = known, flow
         self._tensors = {tensor.number: tensor for tensor in tensors}
@@ -155,13 +156,10 @@ class StepDifferences:
 
     def rounded_away(self, number: int) -> str:
         """Return why a bias or a running mean may differ: all of it is rounding of what it is added to."""
-        sizes, metrics, dtypes = (
-            self._known.sizes,
-            self._tensors[number].metrics,
-            self._tensors[number].dtypes,
-        )
+        tensor, sizes = self._tensors[number], self._known.sizes
         size = sizes.get(module_of(self._flow.keys[number]), np.median([*sizes.values(), 0.0]))
-        rounding_of_sum = GROWTH * max(map(unit_of, dtypes)) * size
+        rounding_of_sum = GROWTH * max(map(unit_of, tensor.dtypes)) * size
+        metrics = tensor.metrics
         is_below = metrics is not None and 0 < size_of(metrics) + metrics.max_abs <= rounding_of_sum
         return "no more than rounding of what its module computes with" if is_below else ""
 
