@@ -65,7 +65,7 @@ class Prometheus(LoopbackServer):
             raise ValueError(f"{expr}: {answer['error']}")
         return [Sample(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]
 
-    def wait_for(self, expr: str, *, timeout_s: float = 15) -> list[Sample]:
+    def wait_for(self, expr: str, *, timeout_s: float = 40) -> list[Sample]:
         """Return the first result of `expr` that is not empty. Raise TimeoutError if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while not (samples := self.query(expr)):
