@@ -264,6 +264,7 @@ class StepDifferences:
         is_trained = any(f"{module}.".startswith(f"{path}.") for module in self._trained_modules)
         is_padding = is_trained and tensor.unequal < _ALL * tensor.size
         read = () if is_padding else self._flow.reads(number, self._tensors) or ()
+        read = [n for n in read if self._flow.parts[n] is StepPart.ACTIVATION]
         return any(self._differences[n] * _CLOSER >= difference for n in read)
 
     def _read_as_other(self, tensor: Measured, of_parameters: float) -> str:

@@ -272,7 +272,9 @@ def _aligned(of_parts: Sequence[Sequence[Assembly]]) -> list[tuple[Assembly, ...
 
 
 def widened(values: Array) -> Array:
-    """Return numbers as float64, or complex128."""
+    """Return numbers as float64, or complex128; themselves if they are."""
+    if values.dtype in (np.float64, np.complex128):
+        return values
     with np.errstate(all="ignore"):
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 

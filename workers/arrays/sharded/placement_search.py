@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -540,7 +540,7 @@ def search(
     If none fits, ways follow in which both sides are cut into blocks or added up, or values are searched for
     blocks in any order, unless `further` is false.
     """
-    sides = _Sides(a, b, elements_a, elements_b)
+    sides = _Sides(a, b, _held(a, elements_a), _held(b, elements_b))
     scored: list[ScoredWay] = []
     for dimensions in range(_MOST_DIMENSIONS + 1):
         scored += [sides.score(way_a, way_b) for way_a, way_b in _pairs(a, b, dimensions)]
@@ -557,6 +557,24 @@ def search(
     unusual = [sides.score(*pair) for pair in _unusual_pairs(a, b)] if further else []
     ways = sorted([*scored, *unusual], key=lambda way: (way.error, not way.same_on_both))
     return Search(tuple(ways), is_unusual=any(way is ways[0] for way in unusual))
+
+
+def _held(side: Pieces, elements: Sequence[Elements]) -> Sequence[Elements]:
+    """Return pieces in memory and widened, if they are small: each way reads them again."""
+    sizes = list(map(math.prod, side.shapes))
+    if sum(sizes) > _WHOLE:
+        return elements
+    return [_Held(widened(each.read(0, size))) for each, size in zip(elements, sizes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """The elements of a piece in memory."""
+
+    values: Array
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.values[start:stop]
 
 
 @lru_cache(_FORMS * (_MOST_DIMENSIONS + 1))
@@ -643,6 +661,8 @@ class _Sides:
     b: Pieces
     elements_a: Sequence[Elements]
     elements_b: Sequence[Elements]
+    _read: dict[tuple[bool, Assembly], Array] = field(default_factory=dict)
+    """What small tensors are, put together."""
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
         """Return the error between the two sides if they are put together in these ways."""
@@ -682,10 +702,20 @@ class _Sides:
 
     def _agreement(self, a: Assembly, b: Assembly) -> Agreement:
         """Compare two assemblies over ranges."""
-        agreement = Agreement()
-        for start, stop in _ranges(math.prod(b.shape)):
+        agreement, size = Agreement(), math.prod(b.shape)
+        for start, stop in _ranges(size) if size > _WHOLE else ():
             agreement.add(a.read(self.elements_a, start, stop), b.read(self.elements_b, start, stop))
+        if size <= _WHOLE:
+            agreement.add(self._whole(a, is_a=True), self._whole(b, is_a=False))
         return agreement
+
+    def _whole(self, assembly: Assembly, *, is_a: bool) -> Array:
+        """Return what an assembly makes of the pieces of a side; each is in several pairs of ways."""
+        key = is_a, assembly
+        if key not in self._read:
+            pieces = self.elements_a if is_a else self.elements_b
+            self._read[key] = assembly.read(pieces, 0, math.prod(assembly.shape))
+        return self._read[key]
 
 
 def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]:
