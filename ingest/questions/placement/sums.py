@@ -290,7 +290,9 @@ def deviation(
                     return None
                 off[rank] = shape_of_difference(total, result.astype(np.float64), limit)
             ranks = tuple(rank for rank, difference in off.items() if difference)
-            if ranks and all(named_difference(off[rank]) for rank in ranks):
+            if not ranks:
+                return None  # it is this sum, whatever others it is nearly
+            if all(named_difference(off[rank]) for rank in ranks):
                 found.append(Deviation(Account(groups, factor), ranks, off[ranks[0]]))
     return min(found, key=lambda one: one.difference.elements, default=None)
 
@@ -475,7 +477,8 @@ def summand_of(parts: ByRank, results: ByRank) -> Summand | None:
 def of_parameter(values: StepElements, layer: Layer, ranks: Sequence[int], *, bias: bool) -> Summand | None:
     """Return the gradients of a parameter that ranks compute alone; None if that does not follow."""
     gradients = values.by_rank(ranks, layer.output_gradient)
-    if layer.calls > 1 or not gradients or any(not gradient.ndim for gradient in gradients.values()):
+    # Of images, channels come first, and not last.
+    if layer.calls > 1 or not gradients or any(each.ndim not in (1, 2, 3) for each in gradients.values()):
         return None
     flat = {rank: _flat(gradient) for rank, gradient in gradients.items()}
     # Under autocast, a narrow sum is stored as wide as the parameter.

@@ -540,7 +540,7 @@ def search(
     If none fits, ways follow in which both sides are cut into blocks or added up, or values are searched for
     blocks in any order, unless `further` is false.
     """
-    sides = _Sides(a, b, _held(a, elements_a), _held(b, elements_b))
+    sides = _Sides(a, b, _in_memory(a, elements_a), _in_memory(b, elements_b))
     scored: list[ScoredWay] = []
     for dimensions in range(_MOST_DIMENSIONS + 1):
         scored += [sides.score(way_a, way_b) for way_a, way_b in _pairs(a, b, dimensions)]
@@ -559,16 +559,16 @@ def search(
     return Search(tuple(ways), is_unusual=any(way is ways[0] for way in unusual))
 
 
-def _held(side: Pieces, elements: Sequence[Elements]) -> Sequence[Elements]:
+def _in_memory(side: Pieces, elements: Sequence[Elements]) -> Sequence[Elements]:
     """Return pieces in memory and widened, if they are small: each way reads them again."""
     sizes = list(map(math.prod, side.shapes))
     if sum(sizes) > _WHOLE:
         return elements
-    return [_Held(widened(each.read(0, size))) for each, size in zip(elements, sizes, strict=True)]
+    return [_PieceInMemory(widened(each.read(0, size))) for each, size in zip(elements, sizes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
+class _PieceInMemory:
     """The elements of a piece in memory."""
 
     values: Array
