@@ -233,6 +233,7 @@ class ComparisonBuilder:
         """Yield the notes that a reader of the figures needs."""
         yield from self._notes_on_names(tensors)
         yield from self._notes_on_limits()
+        yield from self._notes_on_calls()
         if self._programs:
             yield str(self._programs)
         if reshaped := sum(step.counts.get(Verdict.SHAPE, 0) for step in self.steps):
@@ -248,11 +249,7 @@ class ComparisonBuilder:
                 f"how ranks hold {counted(undecided, 'tensor')} is open (`certainty`); "
                 "--layout-map FILE settles it"
             )
-        if self.other_calls:
-            yield (
-                f"in {counted(len(self.other_calls), 'step')}, calls of A and B hold other samples of one "
-                "batch: of these steps, only parameters are compared"
-            )
+        yield from self._notes_on_calls()
         if unreduced := self._unreduced:
             yield (
                 f"each rank of A holds its part of {', '.join(unreduced[:3])}"
@@ -262,6 +259,14 @@ class ComparisonBuilder:
         if self.guessed:
             yield f"paired by values, because names differ: {counted(self.guessed.total(), 'tensor')}"
         yield from self.notes_on_ranks
+
+    def _notes_on_calls(self) -> Iterator[str]:
+        """Yield in how many steps only parameters were compared."""
+        if self.other_calls:
+            yield (
+                f"in {counted(len(self.other_calls), 'step')}, calls of A and B hold other samples of one "
+                "batch: of these steps, only parameters are compared"
+            )
 
     def _notes_on_names(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
         """Yield what there is to say of how tensors were matched."""

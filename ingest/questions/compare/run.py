@@ -142,10 +142,8 @@ def compare(
         pairing = pair_runs(steps_a, steps_b, include_partial=include_partial)
     else:
         pairing = pair_steps(steps_a, steps_b)
-    has_other_calls = not pairing.together and looked_at is not None and _are_of_other_sizes(sides, pairing)
     with ExitStack() as stack:
         run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
-        run.has_other_calls = has_other_calls
         run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
     if sides[0] is not side_a:
         exchanged = f"A and B were exchanged: A is {steps_a.label}, which has more ranks"
@@ -159,15 +157,15 @@ class _Run:
     def __init__(
         self, sides: tuple[Source, Source], choices: Choices, runner: PairRunner, layout_map: LayoutMap
     ) -> None:
-        self._choices, self._runner = choices, runner
+        self._sides, self._choices, self._runner = sides, choices, runner
         self._places = sides[0].coordinates(), sides[1].coordinates()
         self._numbers = LocalNumbers("A"), LocalNumbers("B")
         self._seen: defaultdict[object, SeenSteps] = defaultdict(
             lambda: SeenSteps(SeenPlacements(layout_map))
         )
         self.builder = ComparisonBuilder(choices)
-        self.has_other_calls = False
-        """Whether calls of ranks hold other samples on both sides, so that only parameters are the same."""
+        self._has_other_calls = False
+        """Whether calls of a rank hold other samples on both sides, so that only parameters are the same."""
 
     def compare(
         self, pairing: StepPairing, groups: Iterator[tuple[_Loaded | list[LeftOut], _Loaded | list[LeftOut]]]
@@ -181,14 +179,36 @@ class _Run:
             is_last = any(keys is of_rank for of_rank in last.values())
             if pairing.together:
                 self._compare_together(a, b, is_last=is_last)
-            else:
-                ((own,), (other,)) = a.values(), b.values()
-                ranks, known = (own.key.rank, other.key.rank), {"has_other_calls": self.has_other_calls}
-                if self.has_other_calls:
-                    own, other = parameters_of(own), parameters_of(other)
-                    self.builder.other_calls.add(own.key.step)
-                self._compare(own, other, ranks, is_last=is_last, has_other_ranks=len(last) > 1, **known)
+                continue
+            ((own,), (other,)) = a.values(), b.values()
+            if keys is pairing.groups[0][0]:
+                self._has_other_calls = self._reads_in_other_calls(own, other, pairing)
+            self._compare_rank(own, other, is_last=is_last, has_other_ranks=len(last) > 1)
         self.builder.notes_on_ranks = [*self._numbers[0].notes, *self._numbers[1].notes]
+
+    def _reads_in_other_calls(self, a: StepTensors, b: StepTensors, pairing: StepPairing) -> bool:
+        """Return whether ranks read the first batch in calls of other sizes, by the step of the first rank.
+
+        Only if that has other tensors or shapes, the steps of the other ranks are loaded for it.
+        """
+        is_alike = a.keys == b.keys and a.shapes == b.shapes
+        if is_alike or self._choices.chosen or not self._choices.elements:
+            return False
+        return _are_of_other_sizes(self._sides, pairing)
+
+    def _compare_rank(self, a: StepTensors, b: StepTensors, *, is_last: bool, has_other_ranks: bool) -> None:
+        """Compare one step of one rank."""
+        if self._has_other_calls:
+            a, b = parameters_of(a), parameters_of(b)
+            self.builder.other_calls.add(a.key.step)
+        self._compare(
+            a,
+            b,
+            (a.key.rank, b.key.rank),
+            is_last=is_last,
+            has_other_ranks=has_other_ranks,
+            has_other_calls=self._has_other_calls,
+        )
 
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
         """Compare one step of all ranks: those that read one batch at a time."""
@@ -203,7 +223,8 @@ class _Run:
                     break
             held_a, held_b = held
             placing = Placing(held_a, held_b, self._seen[batch].placements, self._runner)
-            self.builder.other_calls |= {held_a.step} if has_other_calls else set()
+            if has_other_calls:
+                self.builder.other_calls.add(held_a.step)
             self._compare(
                 held_a.as_step(),
                 held_b.as_step(),
