@@ -222,7 +222,7 @@ class PlacementQuestion:
     pieces_a: Pieces
     pieces_b: Pieces
     further: bool = True
-    """Whether values are searched for blocks in any order, if no usual way fits."""
+    """Whether a search goes further than the usual ways, if none of these fits."""
 
     @property
     def nbytes(self) -> int:
@@ -257,7 +257,8 @@ class PlacedPair:
 def search_placements(questions: Sequence[PlacementQuestion]) -> list[PlacementAnswer]:
     """Answer each question.
 
-    Memory: for one question at a time, what `elements_of` takes, and twice 256 Ki elements.
+    Memory: for one question at a time, what `elements_of` takes, twice 256 Ki elements, and
+    what `search` keeps of small tensors.
 
     Raises:
         StoreError: a store cannot be reached. Damage is reported in the answer.

@@ -29,7 +29,7 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 _NO_DIGEST = b""
 _MARK = re.compile(r"^(?:param|grad)\w*[._]+")
 
-#: A dump that tells the order has at most one input in so many that stands before the output it equals.
+#: In a dump that tells the order, at most one input in this many stands before the output that it equals.
 _LATE = 8
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -290,10 +290,7 @@ class Placing:
         first = [pair for pairs in of_kind.values() for pair in pairs[:_OF_A_KIND]]
         other = [pair for pairs in of_kind.values() for pair in pairs[_OF_A_KIND:]]
         for asked in (first, other):
-            questions = [
-                replace(self._question(pair), further=self._seen.in_vain[self._kind(pair.a)] < _OF_A_KIND)
-                for pair in asked
-            ]
+            questions = [self._question(pair, self._seen.in_vain) for pair in asked]
             answers = answer_each(self._runner, search_placements, questions)
             for pair, answer in zip(asked, answers, strict=True):
                 self._take(pair, answer)
@@ -358,17 +355,16 @@ class Placing:
             is_worth_it = decision.fits and (search.order is not None or search.is_unusual)
             self._seen.in_vain[self._kind(pair.a)] += -math.inf if is_worth_it else not decision.fits
 
-    def _question(self, pair: TensorPair) -> PlacementQuestion:
-        a, b = self._a, self._b
-        return PlacementQuestion(a.operands(pair.a), b.operands(pair.b), a.pieces(pair.a), b.pieces(pair.b))
+    def _question(self, pair: TensorPair, in_vain: Mapping[Kind, float]) -> PlacementQuestion:
+        """Return what is asked of a pair; no further than the usual ways if that was in vain for its kind."""
+        a, b, further = self._a, self._b, in_vain.get(self._kind(pair.a), 0) < _OF_A_KIND
+        pieces = a.pieces(pair.a), b.pieces(pair.b)
+        return PlacementQuestion(a.operands(pair.a), b.operands(pair.b), *pieces, further)
 
     def _match_by_content(self, candidates: Iterable[TensorPair]) -> set[int]:
         """Pair tensors whose values agree in some way; return those of B."""
         candidates, in_vain = list(filter(self.can_be_read, candidates)), self._seen.guessed_in_vain
-        questions = [
-            replace(self._question(pair), further=in_vain[self._kind(pair.a)] < _OF_A_KIND)
-            for pair in candidates
-        ]
+        questions = [self._question(pair, in_vain) for pair in candidates]
         answers = answer_each(self._runner, search_placements, questions)
         taken: set[int] = set()
         for pair, answer in zip(candidates, answers, strict=True):

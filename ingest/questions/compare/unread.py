@@ -154,10 +154,14 @@ class StepDifferences:
             if self._flow.parts[number] is StepPart.ACTIVATION and tensor.rms > 0:
                 sizes[keys[number].op_name] = max(sizes.get(keys[number].op_name, 0.0), tensor.rms)
 
+    @cached_property
+    def _usual_size(self) -> float:
+        return float(np.median([*self._known.sizes.values(), 0.0]))
+
     def rounded_away(self, number: int) -> str:
         """Return why a bias or a running mean may differ: all of it is rounding of what it is added to."""
         tensor, sizes = self._tensors[number], self._known.sizes
-        size = sizes.get(module_of(self._flow.keys[number]), np.median([*sizes.values(), 0.0]))
+        size = sizes.get(module_of(self._flow.keys[number]), self._usual_size)
         rounding_of_sum = GROWTH * max(map(unit_of, tensor.dtypes)) * size
         metrics = tensor.metrics
         is_below = metrics is not None and 0 < size_of(metrics) + metrics.max_abs <= rounding_of_sum

@@ -451,8 +451,8 @@ def _shared_by_kind(
 ) -> set[tuple[Kind, tuple[int, ...]]]:
     """Return the kinds of parameters that all ranks hold alike in all layers but one or few.
 
-    Norms are so along tensor parallelism, whose ranks are no replicas in most else. With sequence
-    parallelism, they stay so if their gradients are added up.
+    Norms are held so along tensor parallelism, although its ranks hold different parts of most other
+    parameters. With sequence parallelism, they stay equal only if their gradients are added up.
     """
     agreeing, parted = Counter[tuple[Kind, tuple[int, ...]]](), Counter[tuple[Kind, tuple[int, ...]]]()
     for members, history, _ in decided:

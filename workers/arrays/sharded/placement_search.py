@@ -453,6 +453,8 @@ def _merged(made: Joined) -> list[AxisSegment]:
 
 #: Up to this many elements, a tensor is read as a whole to score a way.
 _WHOLE = 256 * 1024
+#: Up to this many, what ways make of a side is kept while others are scored.
+_KEPT = 2 * 1024
 #: Of a larger one, this many ranges, with this many elements each.
 _RANGES, _RANGE = 64, 4096
 #: The most pairs of ways that are scored.
@@ -539,6 +541,9 @@ def search(
 
     If none fits, ways follow in which both sides are cut into blocks or added up, or values are searched for
     blocks in any order, unless `further` is false.
+
+    Memory: pieces of together at most 256 Ki elements, in float64; and what each way makes of a tensor of at
+    most 2 Ki elements, 16 KiB.
     """
     sides = _Sides(a, b, _in_memory(a, elements_a), _in_memory(b, elements_b))
     scored: list[ScoredWay] = []
@@ -661,8 +666,8 @@ class _Sides:
     b: Pieces
     elements_a: Sequence[Elements]
     elements_b: Sequence[Elements]
-    _read: dict[tuple[bool, Assembly], Array] = field(default_factory=dict)
-    """What small tensors are, put together."""
+    _kept: dict[tuple[bool, Assembly], Array] = field(default_factory=dict)
+    """What assemblies of small tensors make of the pieces of A (true) or of B."""
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
         """Return the error between the two sides if they are put together in these ways."""
@@ -702,20 +707,19 @@ class _Sides:
 
     def _agreement(self, a: Assembly, b: Assembly) -> Agreement:
         """Compare two assemblies over ranges."""
-        agreement, size = Agreement(), math.prod(b.shape)
-        for start, stop in _ranges(size) if size > _WHOLE else ():
-            agreement.add(a.read(self.elements_a, start, stop), b.read(self.elements_b, start, stop))
-        if size <= _WHOLE:
-            agreement.add(self._whole(a, is_a=True), self._whole(b, is_a=False))
+        agreement = Agreement()
+        for start, stop in _ranges(math.prod(b.shape)):
+            agreement.add(self._values(a, start, stop, is_a=True), self._values(b, start, stop, is_a=False))
         return agreement
 
-    def _whole(self, assembly: Assembly, *, is_a: bool) -> Array:
-        """Return what an assembly makes of the pieces of a side; each is in several pairs of ways."""
-        key = is_a, assembly
-        if key not in self._read:
-            pieces = self.elements_a if is_a else self.elements_b
-            self._read[key] = assembly.read(pieces, 0, math.prod(assembly.shape))
-        return self._read[key]
+    def _values(self, assembly: Assembly, start: int, stop: int, *, is_a: bool) -> Array:
+        """Return what an assembly makes of the pieces of a side. Each is in several pairs of ways."""
+        pieces = self.elements_a if is_a else self.elements_b
+        if stop - start > _KEPT or (start, stop) != (0, math.prod(assembly.shape)):
+            return assembly.read(pieces, start, stop)
+        if (is_a, assembly) not in self._kept:
+            self._kept[is_a, assembly] = assembly.read(pieces, start, stop)
+        return self._kept[is_a, assembly]
 
 
 def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]:
