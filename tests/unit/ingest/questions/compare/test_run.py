@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,3 +200,24 @@ def test_where_the_order_is_not_told_what_was_made_of_equal_operands_is_named(tm
     assert first is not None
     assert first.tensor.name.endswith("y.output.0")
     assert "the dump does not tell the order of execution" in first.reason
+
+
+def test_without_gradients_other_micro_batches_leave_the_parameters_to_be_compared(
+    torch: Any, tmp_path: Path
+) -> None:
+    tokens = torch.arange(32).reshape(4, 8) % 11
+    for name, size in (("two", 2), ("one", 4)):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Embedding(11, 4), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        of = ("inputs", "outputs", "parameters")
+        with ingest.record(net, tmp_path / name, what="tensors", of=of, advance="optimizer"):
+            for _ in range(2):
+                optimizer.zero_grad()
+                for part in tokens.split(size):
+                    (net(part).square().mean() * size / 4).backward()
+                optimizer.step()
+        ingest_directly(tmp_path / name, tmp_path / f"{name}.zarr")
+    found = compare(tmp_path / "two.zarr", tmp_path / "one.zarr")
+    assert found.verdict == "close"
+    assert any("of these steps, only parameters are compared" in note for note in found.notes)
