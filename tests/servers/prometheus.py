@@ -51,15 +51,9 @@ class Prometheus(LoopbackServer):
         """The address of its own pages."""
         return f"http://127.0.0.1:{self._port}"
 
-    def query(self, expr: str, at: float | None = None) -> list[Sample]:
-        """Evaluate a PromQL expression that gives an instant vector. Raise ValueError if it is invalid.
-
-        Args:
-            expr: the expression.
-            at: for which Unix time; None for now.
-        """
-        parameters = {"query": expr} if at is None else {"query": expr, "time": f"{at}"}
-        status, body = http_get(self._port, "/api/v1/query?" + urlencode(parameters))
+    def query(self, expr: str) -> list[Sample]:
+        """Evaluate a PromQL expression that gives an instant vector. Raise ValueError if it is invalid."""
+        status, body = http_get(self._port, "/api/v1/query?" + urlencode({"query": expr}))
         answer = json.loads(body)
         if status != http.client.OK:
             raise ValueError(f"{expr}: {answer['error']}")
