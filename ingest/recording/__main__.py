@@ -5,7 +5,7 @@
 
 The variable names the directory, and arguments of `ingest.record`. Without it, the script runs as ever. What
 is recorded is the module that was called and has the parameters which an optimizer updates first: from that
-update on, as step 1.
+update on, as step 1, or as the step that the optimizer has counted to in a job that goes on at a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from ingest.environment import RECORD_VARIABLE
 from ingest.recording.record import record
 from ingest.recording.snapshots import TorchModule, import_torch
 from workers.errors import DumpIngestError, UsageError
+
+#: How often `torchrun` has started the processes again.
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 def options_of(text: str) -> tuple[str, dict[str, Any]]:
@@ -59,6 +62,8 @@ class FirstUpdate:
         self._recording, self._directory, self._options = recording, directory, options
         self._called: dict[TorchModule, None] = {}
         self._model: TorchModule | None = None
+        self._updates: int | None = None
+        """How many updates the optimizer counts, those before a checkpoint included; None if it does not."""
         self._hooks = [
             modules.register_module_forward_pre_hook(self._before),
             optimizers.register_optimizer_step_post_hook(self._choose),
@@ -74,6 +79,8 @@ class FirstUpdate:
         model = max(owned, key=lambda module: owned[module], default=None)
         if self._model is None and model is not None and owned[model][0]:
             self._model = model
+            counts = (int(state["step"]) for state in optimizer.state.values() if "step" in state)
+            self._updates = max(counts, default=None)
 
     def _before(self, module: TorchModule, _inputs: Any) -> None:
         if self._model is None:
@@ -82,8 +89,17 @@ class FirstUpdate:
         # Now, and not after the update: hooks of optimizers cannot be added while they are called.
         for hook in self._hooks:
             hook.remove()
-        options = {"advance": "optimizer", "first_step": 1, **self._options}
+        options = {"advance": "optimizer", "first_step": self._updates or 1, **self._options}
         try:
+            if (
+                self._updates is None
+                and int(os.environ.get(_RESTARTS, "0"))
+                and "first_step" not in self._options
+            ):
+                raise UsageError(
+                    "the optimizer does not count its steps, so it is not known where this restart goes on",
+                    hint="Call `ingest.record` in the script, with `first_step`.",
+                )
             self._recording.enter_context(record(self._model, self._directory, **options))
         except DumpIngestError as exc:  # the training goes on
             warnings.warn(f"nothing is recorded: {exc.message}. {exc.hint}", RuntimeWarning, stacklevel=2)

@@ -455,10 +455,11 @@ class BlackBoxWriter(Writer):
             self._triggers.add(row.step, why)
 
     def _begin(self, step: int) -> None:
-        """Begin to write the statistics of a step, unless that would replace what an incident has saved."""
+        """Begin to write the statistics of a step, unless an incident of an earlier process has saved it."""
         self._step, self._files, self._left_out = step, None, 0
-        if not self._triggers.protects(step):
-            directory = self._directory / f"step_{step}"
+        directory = self._directory / f"step_{step}"
+        earlier = _mark_of(directory)
+        if not earlier.incident or earlier.not_saved:
             shutil.rmtree(directory, ignore_errors=True)
             self._files = StepFiles(directory, self._max_file_nbytes)
 

@@ -128,10 +128,6 @@ class Triggers:
         self._look()
         self._earlier = list(self._triggers.values())
 
-    def protects(self, step: int) -> bool:
-        """Return whether a step was saved before this process began: statistics must not replace that."""
-        return any(trigger.first <= step <= trigger.last for trigger in first_of_each(self._earlier))
-
     def add(self, step: int, why: str) -> None:
         """Trigger, unless the steps around are to be saved anyway.
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.layouts.black_box import OUTSIDE
+from ingest.layouts.black_box import DIRECTORY, OUTSIDE, Trigger
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
-from ingest.recording.triggers import Triggers
+from ingest.recording.triggers import Triggers, write_trigger
 from tests import recordings
 from tests.pipeline import ingest_directly
 
@@ -327,6 +327,17 @@ def test_a_restart_repeats_steps_and_does_not_replace_what_was_saved(
         nets.train(net, 10)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == evidence
     assert recordings.steps(again.directory) == list(range(12))
+
+
+def test_a_restart_records_steps_of_an_incident_that_this_rank_did_not_save(
+    net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    with box(net, tmp_path) as recorder:
+        nets.train(net, 3)
+    write_trigger(tmp_path / DIRECTORY, Trigger(4, 1, "the other rank died", 2, 5))
+    with box(net, tmp_path, first_step=2):
+        nets.train(net, 6)
+    assert recordings.steps(recorder.directory) == list(range(8))
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,25 @@ print("done", __name__)
 """
 
 
+def _trained(
+    place: Path, script: str, program: str, options: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script by a module of Python, with the recorder in the environment."""
+    (place / "train.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "-m", *program.split(), "train.py", "20"],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "DUMP_INGEST_RECORD": f"run-dump,{options}", **env},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
 def test_a_script_is_recorded_from_its_second_update_on(torch: Any, tmp_path: Path) -> None:
     del torch
-    (tmp_path / "train.py").write_text(SCRIPT)
-    program = [sys.executable, "-m", "ingest.recording", "train.py", "20"]
-    env = {**os.environ, "DUMP_INGEST_RECORD": "run-dump,black_box=2,after=0,keep=1MiB"}
-    run = subprocess.run(
-        program, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+    run = _trained(tmp_path, SCRIPT, "ingest.recording", "black_box=2,after=0,keep=1MiB")
     assert run.returncode == 1, run.stderr
     assert "done" not in run.stdout
     recorded = tmp_path / "run-dump/recorded/rank_0"
@@ -46,6 +57,61 @@ def test_a_script_is_recorded_from_its_second_update_on(torch: Any, tmp_path: Pa
     names = {line["op_name"] for line in recordings.lines(recorded, 1)}
     assert {"0", "2"} <= names
     assert "ZeroDivisionError: in the script" in recordings.mark(recorded, 8)["incident"]
+
+
+RESTARTED = """
+import os
+import torch
+from pathlib import Path
+from torch import distributed, nn
+restarts, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+# Gloo does not find its peers again in the store of the first attempt.
+store = f"file://{Path.cwd()}/init-{restarts}"
+distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters())
+first, checkpoint = 0, Path("checkpoint.pt")
+if checkpoint.exists():
+    saved = torch.load(checkpoint)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    first = saved["step"]
+for step in range(first, 12):
+    if restarts == 0 and step == 8 and rank == 1:
+        raise ZeroDivisionError("in the script")
+    optimizer.zero_grad()
+    model(torch.full((2, 4), float(step))).square().mean().backward()
+    optimizer.step()
+    if step == 4 and rank == 0:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 5}, checkpoint)
+distributed.destroy_process_group()
+"""
+
+
+def test_a_restart_by_torchrun_goes_on_with_the_steps_that_the_optimizer_counts(
+    torch: Any,  # noqa: ARG001  (it must be there)
+    tmp_path: Path,
+) -> None:
+    launched = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1 -m ingest.recording"
+    run = _trained(tmp_path, RESTARTED, launched, "black_box=2,after=1,keep=1MiB")
+    assert run.returncode == 0, run.stderr
+    for rank in (0, 1):
+        (recorded,) = (tmp_path / "run-dump/recorded").glob(f"rank_{rank}.*")
+        # The step behind the last update has the parameters that it made.
+        assert recordings.steps(recorded) == list(range(1, 13))
+        saved = [step for step in range(1, 9) if list((recorded / f"step_{step}").glob("*.safetensors"))]
+        assert saved in ([6, 7, 8], [7, 8]), "of the first attempt"
+
+
+def test_a_restart_is_not_recorded_if_nobody_knows_where_it_goes_on(
+    torch: Any,  # noqa: ARG001  (it must be there)
+    tmp_path: Path,
+) -> None:
+    run = _trained(tmp_path, SCRIPT, "ingest.recording", "black_box=2", TORCHELASTIC_RESTART_COUNT="1")
+    assert "ZeroDivisionError: in the script" in run.stderr
+    assert "nothing is recorded: the optimizer does not count its steps" in run.stderr
+    assert not (tmp_path / "run-dump").exists()
 
 
 def test_an_argument_that_does_not_exist_is_named() -> None:
