@@ -36,14 +36,6 @@ from workers.store.model import StoreAddress
 T = TypeVar("T")
 
 
-class NoAnswer(TimeoutError):
-    """The call went on for too long without progress. It was abandoned, and may still come to an end."""
-
-
-def _no_answer(timeout_s: float) -> Exception:
-    return NoAnswer(f"no answer for {timeout_s:.0f} s")
-
-
 class _DelegatedCall:
     """What a helper does while somebody else waits for it: one call, or work that makes calls."""
 
@@ -65,24 +57,17 @@ class _DelegatedCall:
             self.error = exc
 
     def outcome(self) -> Any:
-        """Return or raise what the action did, which has ended."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
 class _SupervisedCall:
-    """One call that supervised work makes itself."""
-
     __slots__ = ("late", "progressed_at", "timeout_s")
 
     def __init__(self, timeout_s: float, late: Callable[[float], Exception]) -> None:
         self.timeout_s, self.late = timeout_s, late
         self.progressed_at = time.monotonic()
-
-    @property
-    def is_late(self) -> bool:
-        return time.monotonic() - self.progressed_at >= self.timeout_s
 
 
 class _SupervisedWork(_DelegatedCall):
@@ -134,15 +119,12 @@ class _Helper:
     """A thread that makes one call after the other. A daemon: a process does not wait for it to end."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[_DelegatedCall] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[_DelegatedCall] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="dump-ingest-store", daemon=True).start()
-
-    def make(self, call: _DelegatedCall) -> None:
-        self._calls.put(call)
 
     def _run(self) -> None:
         while True:
-            call = self._calls.get()
+            call = self.calls.get()
             _CURRENT.set(call)
             call.make()
             # An abandoned helper comes back, too, when its call has ended after all.
@@ -160,14 +142,14 @@ def _handed_over(call: _DelegatedCall) -> None:
         helper = _idle.pop()
     except IndexError:
         helper = _Helper()
-    helper.make(call)
+    helper.calls.put(call)
 
 
 def call_within(
     timeout_s: float,
     action: Callable[..., T],
     *arguments: object,
-    late: Callable[[float], Exception] = _no_answer,
+    late: Callable[[float], Exception],
 ) -> T:
     """Return `action(*arguments)`, or raise what it raises.
 
@@ -177,8 +159,8 @@ def call_within(
         timeout_s: how long the call may go on without progress, see `made_progress`, in seconds.
         action: what to call.
         arguments: of the action.
-        late: makes the exception that is raised after `timeout_s` without progress, which is its argument. By
-            default `NoAnswer`. The action goes on in its thread.
+        late: makes the exception that is raised after `timeout_s` without progress, which is its argument.
+            The call is abandoned: the action goes on in its thread, and may still come to an end.
     """
     work = _CURRENT.get()
     if isinstance(work, _SupervisedWork):
@@ -204,7 +186,7 @@ def supervised(action: Callable[..., T], *arguments: object) -> T:
     _handed_over(work)
     while not work.ended.acquire(timeout=_LOOK_S):
         call = work.at
-        if call is not None and call.is_late:
+        if call is not None and time.monotonic() - call.progressed_at >= call.timeout_s:
             work.abandoned = call.late(call.timeout_s)
             raise work.abandoned
     result: T = work.outcome()
@@ -246,7 +228,6 @@ class Translated:
     __slots__ = ("_address", "_key", "_verb")
 
     def __init__(self, verb: str, address: StoreAddress, key: str) -> None:
-        """Name the object `key` of `address` in errors, after `verb`."""
         self._verb, self._address, self._key = verb, address, key
 
     def __enter__(self) -> None:
@@ -255,7 +236,6 @@ class Translated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the translated error, if the block raised one."""
         # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
         if isinstance(error, Exception) and not isinstance(error, DumpIngestError):
             raise _translate(error, f"{self._verb} {self._address.url.rstrip('/')}/{self._key}") from error

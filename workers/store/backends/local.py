@@ -19,7 +19,6 @@ class LocalObjects:
     tells_progress = True
 
     def __init__(self, address: StoreAddress) -> None:
-        """Prepare access to the directory that is the URL of `address`; nothing is read or made yet."""
         self.address = address
         self._base = address.url.rstrip("/")
 
@@ -27,7 +26,6 @@ class LocalObjects:
         return f"LocalObjects({self.address.url!r})"
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write one object."""
         with self._errors("write", key):
             file = NewFile(self._path(key))
             try:
@@ -38,42 +36,41 @@ class LocalObjects:
                 raise
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
-        """Write several objects, one after the other."""
         for key, data in objects.items():
             self.put(key, data)
             made_progress()
 
     def create(self, key: str) -> NewObject:
-        """Begin one object that comes in pieces."""
         return _NewLocalObject(self.address, key, self._path(key))
 
     def get(self, key: str) -> bytes | None:
-        """Return an object."""
-        with self._errors("read", key):
-            return self._read(key)
+        return self.get_range(key, 0)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return the named objects that exist, read one after the other."""
         contents = {}
         for key in keys:
-            data = self.get(key)
-            made_progress()
-            if data is not None:
+            if (data := self.get(key)) is not None:
                 contents[key] = data
+            made_progress()
         return contents
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
-        """Return bytes `start` to `stop`."""
-        with self._errors("read", key):
-            return self._read(key, start, stop)
+        with (
+            self._errors("read", key),
+            suppress(*MISSING),  # a file may have the name of a group
+            open(self._path(key), "rb") as file,  # noqa: PTH123  (paths are text, see `NewFile`)
+        ):
+            if start < 0:
+                start = max(file.seek(0, os.SEEK_END) + start, 0)
+            file.seek(start)
+            return file.read() if stop is None else file.read(max(stop - start, 0))
+        return None
 
     def delete(self, key: str) -> None:
-        """Remove one object."""
         with self._errors("delete", key), suppress(*MISSING):
             os.unlink(self._path(key))  # noqa: PTH108  (paths are text, see `NewFile`)
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects, one after the other."""
         for key in keys:
             self.delete(key)
             made_progress()
@@ -90,7 +87,6 @@ class LocalObjects:
             return {name: stat.st_size for name, stat in _walk(self._path(prefix), follow_file_links=True)}
 
     def listed(self, prefix: str = "") -> dict[str, StoredObject]:
-        """Return every file below a directory."""
         with self._errors("list", prefix):
             if self._is_behind_link(prefix):
                 return {}
@@ -134,16 +130,6 @@ class LocalObjects:
     def _errors(self, verb: str, key: str) -> Translated:
         return Translated(verb, self.address, key)
 
-    def _read(self, key: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        try:
-            with open(self._path(key), "rb") as file:  # noqa: PTH123  (paths are text, see `NewFile`)
-                if start < 0:
-                    start = max(file.seek(0, os.SEEK_END) + start, 0)
-                file.seek(start)
-                return file.read() if stop is None else file.read(max(stop - start, 0))
-        except MISSING:  # a file may have the name of a group
-            return None
-
     def _is_behind_link(self, key: str) -> bool:
         """Return whether a part of a key is a symbolic link. The directory of the store itself may be one."""
         parts = key.split("/") if key else []
@@ -151,8 +137,6 @@ class LocalObjects:
 
 
 class _NewLocalObject:
-    """A new object of a store that is a directory."""
-
     def __init__(self, address: StoreAddress, key: str, path: str) -> None:
         self._address, self._key = address, key
         with self._errors():
@@ -219,7 +203,6 @@ class NewFile:
     """A new object that is a file, with nothing of it in memory. Raises `OSError`."""
 
     def __init__(self, path: str) -> None:
-        """Begin a file; its directory is made if it is missing."""
         # Text, because a step has a dozen small objects, and making a `Path` for each takes longer than
         # writing them.
         self._path = path

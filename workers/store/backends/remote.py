@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -68,28 +68,23 @@ class FsspecObjects:
         return f"{type(self).__name__}({self.address.url!r})"
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write one object."""
         with self._errors("write", key):
             # Clients of object stores are made for bytes: aiohttp warns about a large bytearray.
             self._fs.pipe_file(self._path(key), bytes(data), **self._write_options)
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
-        """Write several objects."""
         with self._errors("write", counted(len(objects), "object")):
             self._fs.pipe({self._path(key): data for key, data in objects.items()}, **self._batch_options)
 
     def create(self, key: str) -> NewObject:
-        """Begin one object, which is gathered in memory."""
         return Gathered(lambda data: self.put(key, data))
 
     def get(self, key: str) -> bytes | None:
-        """Return an object."""
         with self._errors("read", key), suppress(*MISSING):
             return bytes(self._fs.cat_file(self._path(key), **self._read_options))
         return None
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return the named objects that exist."""
         if not keys:
             return {}
         with self._errors("read", keys[0]):
@@ -112,18 +107,15 @@ class FsspecObjects:
             return contents
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
-        """Return bytes `start` to `stop`."""
         with self._errors("read", key), suppress(*MISSING):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
         return None
 
     def delete(self, key: str) -> None:
-        """Remove one object."""
-        with self._errors("delete", key), suppress(*MISSING):
-            self._fs.rm_file(self._path(key))
+        with self._errors("delete", key):
+            self._delete_path(self._path(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects, with one request for each."""
         with (
             self._errors("delete", counted(len(keys), "object")),
             ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="dump-ingest-delete") as threads,
@@ -132,18 +124,15 @@ class FsspecObjects:
                 pass
 
     def children(self, prefix: str = "") -> list[str]:
-        """Return the names one level below `prefix`."""
         with self._errors("list", prefix), suppress(*MISSING):
             paths = self._fs.ls(self._path(prefix), detail=False, refresh=True)
             return sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths} - {""})
         return []
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Return the size of every object below `prefix`."""
         return {key: stored.nbytes for key, stored in self.listed(prefix).items()}
 
     def listed(self, prefix: str = "") -> dict[str, StoredObject]:
-        """Return every object below `prefix`."""
         base = self._path(prefix)
         with self._errors("list", prefix):
             listing = self._fs.find(base, detail=True, refresh=True)
@@ -266,7 +255,6 @@ class S3Objects(FsspecObjects):
         S3Listener.attach(self._fs)
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects, up to a thousand in one request."""
         with self._errors("delete", counted(len(keys), "object")):
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._delete_at_once(keys[start : start + _DELETED_AT_ONCE])
@@ -274,18 +262,11 @@ class S3Objects(FsspecObjects):
     def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
         """Return the uploads in parts below `prefix` that are not completed."""
         bucket, base, _ = self._fs.split_path(f"{self._path(prefix)}/")
-        uploads: list[UnfinishedUpload] = []
-        page: dict[str, Any] = {"IsTruncated": True}
-        markers: dict[str, str] = {}
         with self._errors("list the uploads of", prefix):
-            while page.get("IsTruncated"):
-                page = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=base, **markers)
-                uploads += [self._measured(bucket, upload) for upload in page.get("Uploads", [])]
-                markers = {
-                    "KeyMarker": page.get("NextKeyMarker", ""),
-                    "UploadIdMarker": page.get("NextUploadIdMarker", ""),
-                }
-        return uploads
+            pages = self._pages(
+                "list_multipart_uploads", ("KeyMarker", "UploadIdMarker"), Bucket=bucket, Prefix=base
+            )
+            return [self._measured(bucket, upload) for page in pages for upload in page.get("Uploads", [])]
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """End an upload in parts."""
@@ -293,19 +274,24 @@ class S3Objects(FsspecObjects):
         with self._errors("abort the upload of", upload.key), suppress(FileNotFoundError):
             self._fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.upload_id)
 
+    def _pages(self, method: str, markers: tuple[str, ...], **arguments: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the pages of a listing, each of which says by `markers` where the next one begins."""
+        page: Mapping[str, Any] = {"IsTruncated": True}
+        begin: dict[str, Any] = {}
+        while page.get("IsTruncated"):
+            page = self._fs.call_s3(method, **arguments, **begin)
+            yield page
+            begin = {marker: page.get(f"Next{marker}", "") for marker in markers}
+
     def _measured(self, bucket: str, upload: Mapping[str, Any]) -> UnfinishedUpload:
         """Return an upload with the size of its parts; of one that has ended meanwhile, with none."""
         key, upload_id = str(upload["Key"]), str(upload["UploadId"])
         nbytes, written_at = 0, upload["Initiated"].timestamp()
-        page: dict[str, Any] = {"IsTruncated": True}
-        marker: dict[str, int] = {}
+        pages = self._pages("list_parts", ("PartNumberMarker",), Bucket=bucket, Key=key, UploadId=upload_id)
         with suppress(FileNotFoundError):
-            while page.get("IsTruncated"):
-                page = self._fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=upload_id, **marker)
-                for part in page.get("Parts", []):
-                    nbytes += int(part["Size"])
-                    written_at = max(written_at, part["LastModified"].timestamp())
-                marker = {"PartNumberMarker": int(page.get("NextPartNumberMarker", 0))}
+            for part in (part for page in pages for part in page.get("Parts", [])):
+                nbytes += int(part["Size"])
+                written_at = max(written_at, part["LastModified"].timestamp())
         _, base, _ = self._fs.split_path(f"{self._base}/")
         return UnfinishedUpload(key.removeprefix(base), upload_id, nbytes, written_at)
 

@@ -40,7 +40,6 @@ class WrapperObjects:
     """
 
     def __init__(self, inner: ObjectStore) -> None:
-        """Pass everything on to `inner`."""
         self._inner = inner
 
     def __repr__(self) -> str:
@@ -48,25 +47,20 @@ class WrapperObjects:
 
     @property
     def address(self) -> StoreAddress:
-        """Where the store inside is."""
         return self._inner.address
 
     @property
     def is_local(self) -> bool:
-        """Whether the store inside is a directory."""
         return self._inner.is_local
 
     @property
     def tells_progress(self) -> bool:
-        """Whether the store inside tells of the progress of its requests."""
         return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write one object."""
         self.request("put", key, lambda: self._inner.put(key, data), len(data))
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
-        """Write several objects."""
         if self.is_local:
             for key, data in objects.items():
                 self.put(key, data)
@@ -80,54 +74,42 @@ class WrapperObjects:
         return self._inner.create(key)
 
     def get(self, key: str) -> bytes | None:
-        """Return an object."""
         return self.request("get", key, lambda: self._inner.get(key))
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return the named objects that exist."""
         return self.request("get_many", keys[0], lambda: self._inner.get_many(keys)) if keys else {}
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
-        """Return bytes `start` to `stop`."""
         return self.request("get", key, lambda: self._inner.get_range(key, start, stop))
 
     def delete(self, key: str) -> None:
-        """Remove one object."""
         self.request("delete", key, lambda: self._inner.delete(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove several objects."""
         if keys:
             what = counted(len(keys), "object")
             self.request("delete", what, lambda: self._inner.delete_many(keys))
 
     def children(self, prefix: str = "") -> list[str]:
-        """Return the names one level below `prefix`."""
         return self.request("list", prefix, lambda: self._inner.children(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Return the size of every object below `prefix`."""
         return self.request("list", prefix, lambda: self._inner.sizes(prefix))
 
     def listed(self, prefix: str = "") -> dict[str, StoredObject]:
-        """Return every object below `prefix`."""
         return self.request("list", prefix, lambda: self._inner.listed(prefix))
 
     def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
-        """Return the uploads in parts that are not completed."""
         return self.request("list", prefix, lambda: self._inner.unfinished_uploads(prefix))
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """End an upload."""
         self.request("delete", upload.key, lambda: self._inner.abort_upload(upload))
 
     def flush(self, prefix: str) -> None:
-        """Have the store inside flush."""
         if self.is_local:
             self.request("flush", prefix, lambda: self._inner.flush(prefix))
 
     def prune(self, prefix: str) -> None:
-        """Have the store inside prune."""
         if self.is_local:
             self.request("prune", prefix, lambda: self._inner.prune(prefix))
 
@@ -177,9 +159,6 @@ class BoundedObjects(WrapperObjects):
         """
         super().__init__(inner)
         self._timeout_s, self._outage = timeout_s, outage
-
-    def __repr__(self) -> str:
-        return f"BoundedObjects({self._inner!r}, {self._timeout_s:g})"
 
     def create(self, key: str) -> NewObject:
         """Begin one object that comes in pieces."""
