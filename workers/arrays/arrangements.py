@@ -60,7 +60,6 @@ class Arrangement:
             _copy(device, box.device_at, host, box.host_at, dims)
 
     def _boxes(self) -> Iterator[_Box]:
-        """Yield boxes that cover the host array."""
         if not math.prod(self.host):
             return
         device_strides = self.strides or nested_strides(self.device)
@@ -148,25 +147,16 @@ class GroupedArrangement:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A part of the host array that is regular on both sides."""
+    """A part of the host array, or of one of its axes, that is regular on both sides."""
 
     host_at: int
     """Index of its first element on the host."""
     device_at: int
     """Index of its first element on the device."""
-    dims: list[Dim]
+    dims: Sequence[Dim]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A part of a host axis that is regular in device memory."""
-
-    host_at: int
-    device_at: int
-    dims: tuple[Dim, ...]
-
-
-def _stretches(length: int, parts: list[tuple[int, int]], stride: int) -> list[_Stretch]:
+def _stretches(length: int, parts: list[tuple[int, int]], stride: int) -> list[_Box]:
     """Return the parts of a host axis: the full blocks, and the rest in the last one.
 
     Args:
@@ -175,14 +165,14 @@ def _stretches(length: int, parts: list[tuple[int, int]], stride: int) -> list[_
         stride: the stride of the axis on the host.
     """
     if len(parts) == 1:
-        return [_Stretch(0, 0, ((length, stride, parts[0][1]),))]
+        return [_Box(0, 0, ((length, stride, parts[0][1]),))]
     (_, outer), (width, inner) = parts
     full, rest = divmod(length, width)
     stretches = []
     if full:
-        stretches.append(_Stretch(0, 0, ((full, width * stride, outer), (width, stride, inner))))
+        stretches.append(_Box(0, 0, ((full, width * stride, outer), (width, stride, inner))))
     if rest:
-        stretches.append(_Stretch(full * width * stride, full * outer, ((rest, stride, inner),)))
+        stretches.append(_Box(full * width * stride, full * outer, ((rest, stride, inner),)))
     return stretches
 
 
@@ -330,10 +320,9 @@ def inflate(compressed: bytes | bytearray, nbytes: int) -> bytes:
     except zlib.error as exc:
         raise ValueError(str(exc)) from exc
     if len(content) != nbytes:
-        message = (
+        raise ValueError(
             f"{'more than ' if len(content) > nbytes else ''}{min(len(content), nbytes)} bytes, not {nbytes}"
         )
-        raise ValueError(message)
     return content
 
 

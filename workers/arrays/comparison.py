@@ -1,8 +1,8 @@
 """By how much two tensors differ, in one pass and bounded memory.
 
 B is the reference, like the "bench" of msProbe. Everything is computed in float64 after widening. Sums are
-added up block by block and can be merged, so the result does not depend on how tensors were cut into pieces,
-except for the last digits.
+added up block by block, so the result does not depend on how tensors were cut into pieces, except for the
+last digits.
 
 The definitions are those of msProbe (Ascend/mstt, `msprobe/core/compare/npy_compare.py`) where it has one:
 
@@ -137,7 +137,7 @@ def is_real(element: ElementType) -> bool:
 class RunningComparison:
     """The comparison of two tensors that arrive in pieces, each piece with the same elements of both.
 
-    It takes memory for some blocks. Threads must not share one: give each its own, and `merge` them.
+    It takes memory for some blocks. Threads must not share one.
     """
 
     def __init__(self) -> None:
@@ -156,8 +156,7 @@ class RunningComparison:
     def update(self, a: Array, b: Array) -> None:
         """Add a piece of both: 1-D arrays of one length, of any types that are numbers."""
         if a.size != b.size:
-            message = f"{a.size} elements against {b.size}"
-            raise ValueError(message)
+            raise ValueError(f"{a.size} elements against {b.size}")
         self._update_bit_equal(a, b)
         if _are_long_integers(a.dtype, b.dtype):
             for left, right in _blocks(a, b):
@@ -216,20 +215,6 @@ class RunningComparison:
         self._count += len(a)
         self._unequal += different
         self._bit_equal &= not different
-
-    def merge(self, other: RunningComparison) -> None:
-        """Add the comparison of other elements of the same tensors."""
-        for name in ("_count", "_unequal", "_nan", "_inf", "_within_1", "_within_5", "_relative"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self._bit_equal &= other._bit_equal
-        self._is_numeric &= other._is_numeric
-        self._max_abs = max(self._max_abs, other._max_abs)
-        self._max_relative = max(self._max_relative, other._max_relative)
-        if other._unit:
-            self._grow(other._unit)
-            ratio = other._unit / self._unit
-            for name in _SUMS:
-                setattr(self, name, getattr(self, name) + getattr(other, name) * ratio * ratio)
 
     def result(self) -> Metrics:
         """Return the metrics of all pieces so far."""
@@ -327,7 +312,6 @@ class RunningComparison:
         self._ab += _dot(b.conj(), a)
 
     def _grow(self, unit: float) -> None:
-        """Keep sums in at least this unit from now on."""
         if unit > self._unit:
             ratio = self._unit / unit
             for name in _SUMS:
@@ -381,7 +365,6 @@ def _widened(values: Array) -> Array:
 
 
 def _is_as_compiled(values: Array) -> bool:
-    """Return whether compiled loops, which get an address, read these elements."""
     return values.dtype in _NATIVE and values.flags.c_contiguous
 
 
@@ -396,7 +379,6 @@ def _narrowly_widened(values: Array) -> Array:
 
 
 def _are_long_integers(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
-    """Return whether two types are integers, of which at least one has 64 bits."""
     return a.kind in "iu" and b.kind in "iu" and max(a.itemsize, b.itemsize) == 8
 
 

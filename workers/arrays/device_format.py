@@ -88,12 +88,12 @@ def to_host(
     cell = cell_type(element.itemsize)
     device = _cells(payload, cell)
     if element.is_packed or device.size != math.prod(layout.shape):
-        message = f"{device.size} elements of {element.name} do not make a tensor of shape {layout.shape}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{device.size} elements of {element.name} do not make a tensor of shape {layout.shape}"
+        )
     host: Array = np.empty(shape, element.to_numpy()) if out is None else out
     if host.shape != shape or host.itemsize != element.itemsize or not host.flags.c_contiguous:
-        message = f"the output is not a C-contiguous array of {element.name} and shape {shape}"
-        raise ValueError(message)
+        raise ValueError(f"the output is not a C-contiguous array of {element.name} and shape {shape}")
     arrangement.to_host(device, host.reshape(-1).view(cell))
     return host
 
@@ -195,13 +195,11 @@ def _find(layout: DeviceLayout, shape: Shape) -> Arrangement | GroupedArrangemen
 def _arrangement(layout: DeviceLayout, shape: Shape) -> Arrangement | GroupedArrangement:
     arrangement = _find(layout, shape)
     if arrangement is None:
-        message = f"{layout.format} of shape {layout.shape} is not known as a layout of shape {shape}"
-        raise ValueError(message)
+        raise ValueError(f"{layout.format} of shape {layout.shape} is not known as a layout of shape {shape}")
     return arrangement
 
 
 def _cells(data: Payload, cell: np.dtype[Any]) -> Array:
-    """Return the elements of a payload as a 1-D array."""
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     return np.frombuffer(data, cell)
@@ -255,7 +253,6 @@ def _images(shape: Shape) -> Iterator[tuple[Shape, str]]:
 
 
 def _volumes(shape: Shape) -> Iterator[tuple[Shape, str]]:
-    """Yield a host shape as one of volumes or their weights, with the names of its axes."""
     if len(shape) == 5:
         yield from ((shape, order) for order in ("NCDHW", "NDHWC", "DHWCN"))
 

@@ -68,8 +68,7 @@ def differing_runs(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) 
         ValueError: the payloads have different numbers of blocks.
     """
     if len(first) != len(second):
-        message = f"{len(first)} blocks and {len(second)}"
-        raise ValueError(message)
+        raise ValueError(f"{len(first)} blocks and {len(second)}")
     return runs_of(first != second)
 
 

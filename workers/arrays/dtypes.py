@@ -203,14 +203,11 @@ def from_npy_descr(descr: str) -> ElementType:
     descr.encode()  # half a surrogate pair, which no text column can hold, is a ValueError too
     dtype = _numpy_dtype(descr)
     if dtype.hasobject:
-        message = f"element type {descr:.80} holds pickled Python objects, which are never loaded"
-        raise ValueError(message)
+        raise ValueError(f"element type {descr:.80} holds pickled Python objects, which are never loaded")
     if dtype.shape:
-        message = f"element type {descr:.80} is an array of its own"
-        raise ValueError(message)
+        raise ValueError(f"element type {descr:.80} is an array of its own")
     if dtype.itemsize == 0:
-        message = f"element type {descr:.80} has no size"
-        raise ValueError(message)
+        raise ValueError(f"element type {descr:.80} has no size")
     big_endian = dtype.byteorder == ">"
     # zarrs 0.2 exchanges the parts of big-endian complex elements: bytes are better than wrong numbers.
     if dtype.name in _CORE and not (big_endian and dtype.kind == "c"):
@@ -236,7 +233,6 @@ def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any
 
 @lru_cache(maxsize=256)  # asked for every tensor
 def _view_of(element: ElementType) -> tuple[AnyDType, int]:
-    """Return the numpy dtype of payloads, and the bits per element."""
     return element.to_numpy(), element.bits
 
 
@@ -263,8 +259,7 @@ def _numpy_dtype(name: str) -> AnyDType:
     try:
         return np.dtype(ast.literal_eval(name) if name.startswith("[") else name)
     except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as exc:
-        message = f"unknown element type {name:.80}"
-        raise ValueError(message) from exc
+        raise ValueError(f"unknown element type {name:.80}") from exc
 
 
 _ALIASES = {

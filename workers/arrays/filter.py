@@ -74,7 +74,6 @@ def bounds_of(value: Any) -> BoundedColumn:
 
 
 def _decision_of(value: Any) -> Decided:
-    """Return where a value is true: a condition, or a number other than zero."""
     if isinstance(value, Decided):
         return value
     if isinstance(value, BoundedColumn):
@@ -296,7 +295,6 @@ class Filter:
         return Decided(mask, mask)
 
     def _compile(self, node: ast.AST) -> _Value:
-        """Return a function of the columns for a node that a condition may contain; refuse all others."""
         match node:
             case ast.Name(id=name):
                 return self._compile_name(node, name)
@@ -396,11 +394,9 @@ def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _
         try:
             return function(*values)
         except _OnlyNumbersError as exc:
-            message = f"{ast.unparse(node)!r}{_at(node)}: {exc}"
-            raise TypeError(message) from exc
+            raise TypeError(f"{ast.unparse(node)!r}{_at(node)}: {exc}") from exc
         except TypeError as exc:  # numpy names its own function, which tells the user nothing
-            message = f"{ast.unparse(node)!r}{_at(node)} takes text for a number"
-            raise TypeError(message) from exc
+            raise TypeError(f"{ast.unparse(node)!r}{_at(node)} takes text for a number") from exc
 
     return applied
 
@@ -410,7 +406,6 @@ class _OnlyNumbersError(TypeError):
 
 
 def _at(node: ast.AST) -> str:
-    """Return where a part begins, if that is not where the condition does."""
     begin = getattr(node, "col_offset", 0)
     return f" at character {begin + 1}" if begin else ""
 

@@ -187,10 +187,8 @@ class Histogram:
         self, *, magnitude: bool
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return lower and upper ends, and counts, of all bins that hold elements, in order of numbers."""
-        edges = np.ldexp(1.0, np.arange(BINS) + LOWEST_EXPONENT)
-        edges[0] = 0.0
         low, high = (0.0, self.largest) if magnitude else (self.low, self.high)
-        above, below = edges[1:], edges[:-1]
+        above, below = _EDGES[1:], _EDGES[:-1]
         positive = self.magnitudes if magnitude else self.positive
         negative = np.zeros(0, np.int64) if magnitude else self.negative
         end = 0 if magnitude else BINS - 1
@@ -395,7 +393,6 @@ class HistogramTable:
         return BoundedColumn(np.zeros(self.tensors), upper)
 
     def _at_most(self, bound: _Floats) -> BoundedColumn:
-        """Return how many elements but zeros have a magnitude up to a bound; see `Histogram.at_most`."""
         mantissa, exponent = np.frexp(bound)
         place = exponent.astype(np.int64) - 1 - LOWEST_EXPONENT
         is_edge = (mantissa == 0.5) & (place > 0) & (place <= LAST)
@@ -433,7 +430,6 @@ class HistogramTable:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.count)])
 
     def _entry_at(self, tensors: _Integers, rank: _Integers) -> _Integers:
-        """Return the entry that holds the element of this rank, in order of numbers, of each tensor."""
         before = self._up_to[self._starts[tensors]]
         return np.asarray(np.searchsorted(self._up_to[1:], before + rank, side="right"))
 

@@ -26,8 +26,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.compiled import kernels
 from workers.arrays.compiled import marginal_loops as loops
-from workers.arrays.compiled.kernels import LoopPlan, Sums
 from workers.arrays.dtypes import ElementType
 
 #: Tensors of fewer elements have none: what is done once for each tensor would take longer than the pass.
@@ -189,9 +189,13 @@ def kept_axes(shape: Shape, itemsize: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """How a tensor is cut into rows and columns."""
+    """How a tensor is cut into rows and columns; many tensors share it."""
 
-    cut: LoopPlan
+    places: npt.NDArray[np.int64]
+    """(PLAN_FIELDS,): see `marginal_loops.WIDTH`."""
+    address: int
+    memory_size: int
+    """How many numbers the loops need memory for."""
     axes: tuple[tuple[int, int], ...]
     """The kept axes, and their lengths."""
 
@@ -223,7 +227,8 @@ def _plan(shape: Shape, axes: tuple[int, ...]) -> _Plan:
     for number, (length, begin) in enumerate((*leading, *inner)):
         own = loops.FIRST_AXIS + 3 * number
         places[own : own + 2] = length, begin
-    return _Plan(LoopPlan(places), tuple((axis, shape[axis]) for axis in axes))
+    lengths = tuple((axis, shape[axis]) for axis in axes)
+    return _Plan(places, kernels.address(places), loops.PLAN_FIELDS + 3 * total, lengths)
 
 
 def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -237,19 +242,38 @@ def _told_apart(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
+#: Memory that nobody uses, and its address: what is done once for each tensor counts.
+_spare_sums: list[tuple[npt.NDArray[np.int64], int]] = []
+#: Numbers in a piece of memory that is kept: at least, and at most.
+_LEAST_SPARE, _MOST_SPARE = 16 * 1024, 64 * 1024
+
+
+def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return memory of at least `size` numbers, of any values, and its address."""
+    try:
+        memory, place = _spare_sums.pop()
+    except IndexError:
+        memory, place = np.empty(0, np.int64), 0
+    if memory.size < size:
+        memory = np.empty(max(size, _LEAST_SPARE), np.int64)
+        return memory, kernels.address(memory)
+    return memory, place
+
+
 class RunningMarginals:
     """The marginals of a tensor whose elements arrive in pieces, in the order of the payload."""
 
     def __init__(self, plan: _Plan, itemsize: int, ndim: int = 0) -> None:
-        """Prepare for these axes; see `of_axes`. With `ndim`, the plan has those axes in reverse order."""
-        self._plan = plan
-        self._ndim = ndim
-        self._sums = Sums(plan.cut, itemsize)
+        """Begin with no elements. With `ndim`, the plan has those axes in reverse order.
 
-    @classmethod
-    def of_axes(cls, shape: Shape, axes: tuple[int, ...], itemsize: int) -> Self:
-        """Return the marginals of no elements yet; `itemsize` is that of the pieces: 4 or 8."""
-        return cls(_plan(shape, axes), itemsize)
+        Args:
+            plan: how the tensor is cut.
+            itemsize: that of the pieces, 4 or 8.
+            ndim: how many axes the tensor has.
+        """
+        self._plan, self._itemsize, self._ndim = plan, itemsize, ndim
+        self._memory, self._address = _take_memory(plan.memory_size)
+        self._added = 0
 
     def update(self, values: npt.NDArray[Any], *, finite: bool) -> None:
         """Add a piece: 1-D and contiguous, float32 or float64 in native byte order; at least one element.
@@ -258,15 +282,30 @@ class RunningMarginals:
         """
         if not finite:
             values = np.where(np.isfinite(values), values, values.dtype.type(0))
-        self._sums.add_piece(values)
+        entry = kernels.entries()[_ADD[self._itemsize]]
+        entry(kernels.address(values), values.size, self._plan.address, self._address, self._added)
+        self._added += values.size
 
     def result(self) -> MarginalTable:
         """Return the marginals of all pieces; `NO_MARGINALS` if all elements are zeros. Call it once."""
-        table = self._sums.table()
-        if table is None:
+        if self._added == 0:
             return NO_MARGINALS
-        made = MarginalTable(self._plan.axes, table)
+        out = np.empty((len(FIELDS), int(self._plan.places[loops.WANTED])), np.float32)
+        kernels.entries()[_WRITE[self._itemsize]](self._address, kernels.address(out))
+        memory = self._memory
+        has_nonzero = memory[loops.HAS_NONZERO] != 0
+        del self._memory  # the next tensor uses it
+        if memory.size <= _MOST_SPARE:
+            _spare_sums.append((memory, self._address))
+        if not has_nonzero:
+            return NO_MARGINALS
+        made = MarginalTable(self._plan.axes, out)
         return made.mirrored(self._ndim) if self._ndim else made
+
+
+#: The entries by size of the elements.
+_ADD = {size: f"marginals_f{size}" for size in (4, 8)}
+_WRITE = {size: f"marginals_table_f{size}" for size in (4, 8)}
 
 
 def running_marginals(
@@ -290,7 +329,6 @@ def running_marginals(
 
 @lru_cache(maxsize=4096)
 def _kept_plan(element: ElementType, shape: Shape) -> _Plan | None:
-    """Return how a tensor is cut for the marginals that are kept of it; None if none are."""
     axes = kept_axes(shape, element.itemsize) if has_marginals(element) else ()
     return _plan(shape, axes) if axes else None
 
@@ -299,7 +337,7 @@ def marginals_of(values: npt.NDArray[Any], axes: Sequence[int] | None = None) ->
     """Return the marginals of a whole tensor; `axes` are those that are kept unless they are given."""
     wide = values.astype(values.dtype if values.dtype in ("f4", "f8") else np.float32, order="C", copy=False)
     chosen = kept_axes(values.shape, values.dtype.itemsize) if axes is None else tuple(axes)
-    running = RunningMarginals.of_axes(values.shape, chosen, wide.dtype.itemsize)
+    running = RunningMarginals(_plan(values.shape, chosen), wide.dtype.itemsize)
     running.update(wide.reshape(-1), finite=bool(np.isfinite(wide).all()))
     return running.result().by_axis()
 

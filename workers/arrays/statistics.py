@@ -133,50 +133,6 @@ _in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
 )
 
 
-#: Integers that are converted at a time.
-_BLOCK = 32 * 1024
-
-
-class RunningHistogram:
-    """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
-
-    def __init__(self) -> None:
-        self._counts = kernels.take_counts()
-
-    def update(self, values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
-        """Add elements to the histogram, and to the state of their statistics.
-
-        Integers of 64 bits above 2**53 are rounded to float64.
-
-        Args:
-            values: 1-D and contiguous, float32, float64 or integers, in native byte order.
-            state: from `workers.arrays.compiled.kernels.new_state`.
-        """
-        if values.dtype.kind == "f":
-            kernels.accumulate_floats(values, state, self._counts)
-            return
-        kernels.accumulate(values, state)
-        for start in range(0, values.size, _BLOCK):
-            kernels.count_floats(values[start : start + _BLOCK].astype(np.float64), self._counts)
-
-    def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
-        """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""
-        kernels.count_codes(counts, meanings, self._counts)
-
-    def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
-        """Return the histogram as it is stored, (bin, 3); see `FIELDS`. Call it once.
-
-        Args:
-            pos_inf: how many of the elements are +Inf.
-            neg_inf: how many are -Inf.
-        """
-        counts = self._counts
-        del self._counts  # the next tensor uses it
-        rows = kernels.sparse(counts, pos_inf, neg_inf)
-        kernels.give_back(counts)
-        return rows
-
-
 class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
@@ -189,7 +145,7 @@ class RunningStatistics:
         """
         self._state = kernels.new_state()
         self._complex = False
-        self._histogram = RunningHistogram() if with_histogram else None
+        self._counts = kernels.take_counts() if with_histogram else None
         self._marginals = marginals
         self._not_finite = 0.0
 
@@ -202,8 +158,8 @@ class RunningStatistics:
         if values.dtype.itemsize == 1:
             meanings = _meanings(values.dtype)
             counts = kernels.accumulate_codes(values.view(np.uint8), meanings, self._state)
-            if self._histogram is not None:
-                self._histogram.update_codes(counts, meanings)
+            if self._counts is not None:
+                kernels.count_codes(counts, meanings, self._counts)
             return
         if is_complex(values.dtype):
             self._complex = True
@@ -252,19 +208,23 @@ class RunningStatistics:
 
         It is empty if none is computed, or if the elements are complex.
         """
-        if self._histogram is None:
+        counts, self._counts = self._counts, None
+        if counts is None:
             return np.zeros((0, 3), np.int64)
-        return self._histogram.rows(int(self._state[POS_INF]), int(self._state[NEG_INF]))
+        return kernels.sparse(counts, int(self._state[POS_INF]), int(self._state[NEG_INF]))
 
     def marginals(self) -> MarginalTable:
         """Return the marginals of all pieces; none if none are computed. Call it once."""
         return NO_MARGINALS if self._marginals is None else self._marginals.result()
 
     def _accumulate(self, block: Array) -> None:
-        if self._histogram is None:
-            kernels.accumulate(block, self._state)
+        if self._counts is not None and block.dtype.kind == "f":
+            kernels.accumulate_floats(block, self._state, self._counts)
         else:
-            self._histogram.update(block, self._state)
+            kernels.accumulate(block, self._state)
+            if self._counts is not None:
+                for part in _blocks(block):  # of 64 bits, those above 2**53 are rounded
+                    kernels.count_floats(part.astype(np.float64), self._counts)
         if self._marginals is not None:
             not_finite = sum(self._state[NAN : NEG_INF + 1].tolist())
             self._marginals.update(block, finite=not_finite == self._not_finite)
@@ -285,7 +245,6 @@ class RunningStatistics:
 
 @lru_cache(maxsize=64)
 def _meanings(dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
-    """Return the number that each of the 256 codes of a one-byte type represents."""
     codes = np.arange(256, dtype=np.uint8)
     if dtype.kind == "b":
         codes, dtype = (codes != 0).view(np.uint8), np.dtype(np.uint8)  # any byte but 0 is true

@@ -19,7 +19,7 @@ from workers.arrays.arrangements import StridedView
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.sharded.assembly import Array, Elements
+from workers.arrays.sharded.assembly import Array, Elements, WholeElements
 from workers.arrays.sharded.placement_search import Pieces
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
@@ -101,8 +101,7 @@ class Operand:
             return host.reshape(-1).view(self.element.values)
         elements = unpack(payload, self.element, self.size)
         if elements.size != self.size:
-            message = f"{elements.size} elements instead of {self.size}"
-            raise ValueError(message)
+            raise ValueError(f"{elements.size} elements instead of {self.size}")
         return elements if self.is_in_order else elements.reshape(self.shape, order="F").reshape(-1)
 
 
@@ -194,23 +193,6 @@ _AHEAD_NBYTES, _MOST_AHEAD = 96 * MIB, 32
 _RUN_NBYTES = 32 * MIB
 
 
-class WholeElements:
-    """Elements that are in memory."""
-
-    def __init__(self, values: Array) -> None:
-        self._values = values.reshape(-1)
-
-    def read(self, start: int, stop: int) -> Array:
-        """Return elements `start` to `stop`, 1-D."""
-        return self._values[start:stop]
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of the elements and of their type."""
-        values = np.ascontiguousarray(self._values)
-        return digest(values.view(np.uint8).data) + str(values.dtype).encode()
-
-
 class RangedElements:
     """Elements of a large operand, of which some windows are kept. Not safe to share between threads.
 
@@ -295,11 +277,9 @@ class _StoredChunks:
 
     @property
     def phase(self) -> int:
-        """How many elements lie before the operand since the last place where a window could begin."""
         return self.first % _WINDOW
 
     def shard_end(self, element: int) -> int:
-        """Return the first element of the operand that lies in the next shard."""
         return ((self.first + element) // self.shard + 1) * self.shard - self.first
 
 

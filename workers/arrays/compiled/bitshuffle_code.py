@@ -146,7 +146,6 @@ def _interleaved(code: ir.IRBuilder, columns: list[ir.Value]) -> ir.Value:
 
 
 def _transposed_back(code: ir.IRBuilder, planes: ir.Value) -> ir.Value:
-    """Return the 64 bytes of which these words are the bits."""
     by_word = [8 * bit + word for word in range(8) for bit in range(8)]
     words = code.bitcast(_picked(code, code.bitcast(planes, _BYTES), by_word), _WORDS)
     return code.bitcast(_swapped(code, words), _BYTES)
@@ -169,7 +168,6 @@ def _swapped(code: ir.IRBuilder, words: ir.Value) -> ir.Value:
 
 
 def _picked(code: ir.IRBuilder, vector: ir.Value, places: Any) -> ir.Value:
-    """Return 64 bytes of a vector, by their places in it."""
     mask = ir.Constant(ir.VectorType(_INT, LANES), list(places))
     return code.shuffle_vector(vector, ir.Constant(vector.type, None), mask)
 

@@ -15,49 +15,43 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from workers.arrays.compiled.chunk_plan import (
+    BAD_CHECKSUM,
+    BEHIND_END,
     BLOCKS,
     CHECKSUM,
     CHUNK,
     COLUMNS,
     COLUMNS_AT,
+    DAMAGED_STREAM,
+    DECODED,
     END,
+    ENDS_EARLY,
     HEADER_NBYTES,
+    IN_HEADER,
     INFLATE,
     ITEMSIZE,
     LENGTH_NBYTES,
     PLANES,
     STREAM_NBYTES,
     TARGET,
+    TOO_LONG,
     UNSHUFFLE,
-    Outcome,
 )
-
-_DECODED = Outcome.DECODED.value
-_BAD_CHECKSUM = Outcome.BAD_CHECKSUM.value
-_ENDS_EARLY = Outcome.ENDS_EARLY.value
-_IN_HEADER = Outcome.IN_HEADER.value
-_BEHIND_END = Outcome.BEHIND_END.value
-_TOO_LONG = Outcome.TOO_LONG.value
-_DAMAGED_STREAM = Outcome.DAMAGED_STREAM.value
 
 
 @register_jitable
 def decode(plan: Any) -> int:
-    """Decode a chunk; return an `Outcome`.
-
-    Args:
-        plan: see `workers.arrays.compiled.chunk_plan`.
-    """
+    """Decode a chunk; return what became of it. For both see `workers.arrays.compiled.chunk_plan`."""
     nbytes = plan[END] - plan[CHUNK]
     if _checksum(plan[CHECKSUM], plan[CHUNK], nbytes) != _unsigned(plan[END]):
-        return _BAD_CHECKSUM
+        return BAD_CHECKSUM
     if nbytes < HEADER_NBYTES + plan[BLOCKS] * LENGTH_NBYTES:
-        return _ENDS_EARLY
+        return ENDS_EARLY
     for block in range(plan[BLOCKS]):
         outcome = _decode_block(plan, block)
-        if outcome != _DECODED:
+        if outcome != DECODED:
             return outcome
-    return _DECODED
+    return DECODED
 
 
 @register_jitable
@@ -66,24 +60,24 @@ def _decode_block(plan: Any, block: int) -> int:
     end = plan[END] - chunk
     at = _unsigned(chunk + HEADER_NBYTES + block * LENGTH_NBYTES)
     if at < HEADER_NBYTES + plan[BLOCKS] * LENGTH_NBYTES:
-        return _IN_HEADER
+        return IN_HEADER
     for column in range(itemsize):
         begin = at + LENGTH_NBYTES
         if begin > end:
-            return _BEHIND_END
+            return BEHIND_END
         length = _unsigned(chunk + at)
         at = begin + length
         if length > STREAM_NBYTES or at > end:
-            return _TOO_LONG
+            return TOO_LONG
         planes = chunk + begin  # as they are, if LZ4 did not make them smaller
         if length < STREAM_NBYTES:
             planes = plan[PLANES] + column * STREAM_NBYTES
             if _inflate(plan[INFLATE], chunk + begin, planes, length, STREAM_NBYTES) != STREAM_NBYTES:
-                return _DAMAGED_STREAM
+                return DAMAGED_STREAM
         plan[COLUMNS + column] = planes
     target = plan[TARGET] + block * STREAM_NBYTES * itemsize
     _unshuffle(plan[UNSHUFFLE], plan[COLUMNS_AT], STREAM_NBYTES, target)
-    return _DECODED
+    return DECODED
 
 
 def _define_unsigned(_context: Any, _address: Any) -> Any:

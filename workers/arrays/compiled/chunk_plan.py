@@ -6,7 +6,6 @@ blocks. A block has a stream for each byte of an element: its length, and its by
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 #: Bytes of the elements whose bits can be shuffled.
@@ -28,19 +27,7 @@ WORD_NBYTES: Final = 8
 #: How many fields a plan has.
 FIELDS: Final = COLUMNS + max(ITEMSIZES)
 
-
-class Outcome(IntEnum):
-    """What the entry says of a chunk."""
-
-    DECODED = 0
-    BAD_CHECKSUM = 1
-    ENDS_EARLY = 2
-    """It ends within the places of its blocks."""
-    IN_HEADER = 3
-    """A block begins within the header."""
-    BEHIND_END = 4
-    """A stream begins behind the end."""
-    TOO_LONG = 5
-    """A stream is too long."""
-    DAMAGED_STREAM = 6
-    """LZ4 cannot decode a stream."""
+#: What the entry says of a chunk: it is decoded; its checksum does not match; it ends within the places of
+#: its blocks; a block begins within the header; a stream begins behind the end; a stream is too long; LZ4
+#: cannot decode a stream.
+(DECODED, BAD_CHECKSUM, ENDS_EARLY, IN_HEADER, BEHIND_END, TOO_LONG, DAMAGED_STREAM) = range(7)

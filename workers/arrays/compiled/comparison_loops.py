@@ -82,7 +82,6 @@ def _largest(bits: Any) -> Any:
 
 @compiled(_REORDER)
 def _total(relative: Any) -> Any:
-    """Return the sum of relative errors."""
     total = 0.0
     for i in range(relative.size):
         total += relative[i]

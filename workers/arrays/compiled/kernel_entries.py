@@ -193,7 +193,6 @@ def _counted_many(size: int) -> Callable[..., None]:
 
 
 def _counter(size: int) -> Any:
-    """Return a counter for elements of this size, given their bits."""
     if size == 8:
         return kernel_loops.count_float64
     run: Any = kernel_loops.count_float32
@@ -236,7 +235,7 @@ def _marginals_table(size: int) -> Callable[..., None]:
 
 
 def _sums_of(signed: Any) -> Any:
-    """Return what finds the sums in the memory of `marginal_kernels.Sums`: they are after the plan."""
+    """Return what finds the sums in the memory of a `RunningMarginals`: they are after the plan."""
     fields, wide = marginal_loops.PLAN_FIELDS, 8 // np.dtype(signed).itemsize
 
     @numba.njit(error_model="numpy")

@@ -90,7 +90,6 @@ def _find_extremes(signed: Any, unsigned: Any, extremes: Any) -> None:
 
 @compiled(_REORDER)
 def _signs(x: Any, like: Any) -> Any:
-    """Return how many elements are negative, and how many are zero."""
     # Counted in integers as wide as the elements, so that all lanes have one width. A block of 4096 fits.
     count = like.dtype.type
     negative, zero = count(0), count(0)
@@ -274,7 +273,6 @@ def _histogram(x: Any, tables: Any) -> Any:
 
 @compiled(set())
 def _count_code(value: float, n: int, state: Any) -> None:
-    """Add `n` elements of one value to the counts and extremes."""
     state[COUNT] += n
     if math.isnan(value):
         state[NAN] += n

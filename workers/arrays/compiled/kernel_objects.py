@@ -59,8 +59,7 @@ class KernelEntry:
     def __call__(self, *numbers: int) -> None:
         """Run it, without the lock of Python."""
         if self._call(_UNUSED, _UNUSED, *numbers):
-            message = "a kernel failed"
-            raise RuntimeError(message)
+            raise RuntimeError("a kernel failed")
 
 
 class _Kept(msgspec.Struct):
@@ -109,7 +108,6 @@ def _read() -> _Kept | None:
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    """Wait until nobody else compiles these sources."""
     directory = own_directory()
     if directory is None:
         yield
@@ -129,7 +127,6 @@ def _file_name() -> str:
 
 
 def _paths() -> Iterator[Path]:
-    """Yield where the file may be, the shipped one first."""
     name = _file_name()
     yield Path(__file__).parent / "__pycache__" / name
     if configured := os.environ.get("NUMBA_CACHE_DIR"):

@@ -30,7 +30,6 @@ from workers.arrays.compiled.kernel_loops import (
     UNIT,
     WIDTH,
 )
-from workers.arrays.compiled.marginal_loops import HAS_NONZERO, PLAN_FIELDS, TOTAL, WANTED
 
 if TYPE_CHECKING:
     from workers.arrays.compiled.kernel_objects import KernelEntry
@@ -91,19 +90,12 @@ _first_byte_of: Any = ctypes.c_char.from_buffer  # its type stub does not know t
 
 
 class _Scratch(threading.local):
-    """Memory for the loops, of each thread."""
-
     def __init__(self) -> None:
         self.memory = np.empty(SCRATCH, np.float64)
         self.address = address(self.memory)
 
 
 _scratch = _Scratch()
-
-
-def scratch_address() -> int:
-    """Return where the memory of this thread for the loops begins: `SCRATCH` float64."""
-    return _scratch.address
 
 
 @cache
@@ -152,19 +144,16 @@ class Counts:
         self.totals_address = address(memory)
         self.tables_address = self.totals_address + self.totals.nbytes
         self.rows_address = self.tables_address + self.tables.nbytes
-        self._in_tables = 0
-
-    def begin(self) -> None:
-        """Begin again; tables and totals are 0."""
-        self._in_tables = 0
+        self.in_tables = 0
+        """How many elements were counted in them."""
 
     def make_room(self, elements: int) -> None:
         """Make sure that no table overflows when this many elements are counted."""
-        self._in_tables += elements
-        if self._in_tables > _MOST_IN_TABLES:
+        self.in_tables += elements
+        if self.in_tables > _MOST_IN_TABLES:
             self.totals += self.tables[:, : 2 * BINS].sum(axis=0, dtype=np.int64)
             self.tables[:] = 0
-            self._in_tables = elements
+            self.in_tables = elements
 
 
 #: Those that nobody uses: making one takes longer than counting a small tensor.
@@ -172,16 +161,11 @@ _spare: list[Counts] = []
 
 
 def take_counts() -> Counts:
-    """Return counts of nothing. Whoever has used them up by `sparse` gives them back."""
+    """Return counts of nothing, which are used up by `sparse`."""
     try:
         return _spare.pop()
     except IndexError:
         return Counts()
-
-
-def give_back(counts: Counts) -> None:
-    """Keep counts for the next tensor; `sparse` was the last that used them."""
-    _spare.append(counts)
 
 
 #: Elements that are counted in tables of 32 bits. Pieces are much smaller.
@@ -212,8 +196,14 @@ def accumulate_floats(values: npt.NDArray[Any], state: npt.NDArray[np.float64], 
     """
     counts.make_room(values.size)
     entry = entries()[f"counted_f{values.dtype.itemsize}"]
-    scratch, tables = scratch_address(), counts.tables_address
-    entry(address(values), values.size, scratch, address(state), _BIN_ADDRESS, tables)
+    entry(
+        address(values),
+        values.size,
+        _scratch.address,
+        address(state),
+        _BIN_ADDRESS,
+        counts.tables_address,
+    )
 
 
 def accumulate_many(
@@ -237,7 +227,7 @@ def accumulate_many(
         address(values),
         len(ends),
         address(ends),
-        scratch_address(),
+        _scratch.address,
         address(states),
         _BIN_ADDRESS,
         counts.tables_address,
@@ -245,7 +235,7 @@ def accumulate_many(
         address(out),
         address(out_ends),
     )
-    give_back(counts)
+    _spare.append(counts)
     return states, out[: out_ends[-1]].copy(), np.diff(out_ends, prepend=0)
 
 
@@ -262,7 +252,7 @@ def count_codes(occurrences: npt.NDArray[np.int64], values: npt.NDArray[np.float
 
 
 def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
-    """Return the bins that hold finite elements other than zero; nothing is counted afterwards.
+    """Return the bins that hold finite elements other than zero. The next tensor uses these counts.
 
     Args:
         counts: what was counted.
@@ -275,9 +265,10 @@ def sparse(counts: Counts, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
     """
     entry = entries()["histogram_sparse"]
     entry(counts.tables_address, counts.totals_address, pos_inf, neg_inf, counts.rows_address)
-    counts.begin()
-    out = counts.rows
-    return out[: out[-1, 0]].copy()
+    rows = counts.rows[: counts.rows[-1, 0]].copy()
+    counts.in_tables = 0
+    _spare.append(counts)
+    return rows
 
 
 def _bins_of_float64() -> npt.NDArray[np.uint16]:
@@ -290,76 +281,3 @@ def _bins_of_float64() -> npt.NDArray[np.uint16]:
 
 _BIN_OF_FLOAT64 = _bins_of_float64()
 _BIN_ADDRESS = address(_BIN_OF_FLOAT64)
-
-
-#: Memory that nobody uses, and its address: what is done once for each tensor counts.
-_spare_sums: list[tuple[npt.NDArray[np.int64], int]] = []
-#: Numbers in a piece of memory that is kept: at least, and at most.
-_LEAST_SPARE, _MOST_SPARE = 16 * 1024, 64 * 1024
-
-
-def _take_memory(size: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return memory of at least `size` numbers, of any values, and its address."""
-    try:
-        memory, place = _spare_sums.pop()
-    except IndexError:
-        memory, place = np.empty(0, np.int64), 0
-    if memory.size < size:
-        memory = np.empty(max(size, _LEAST_SPARE), np.int64)
-        return memory, address(memory)
-    return memory, place
-
-
-class LoopPlan:
-    """How tensors of a shape are cut, for the loops; many tensors share it."""
-
-    __slots__ = ("address", "memory_size", "places", "wanted")
-
-    def __init__(self, places: npt.NDArray[np.int64]) -> None:
-        """Take what `marginal_loops.WIDTH` describes, (PLAN_FIELDS,)."""
-        self.places = places
-        self.address = address(places)
-        self.memory_size = PLAN_FIELDS + 3 * int(places[TOTAL])
-        self.wanted = int(places[WANTED])
-
-
-class Sums:
-    """The sums of a tensor whose elements arrive in pieces, at least one."""
-
-    __slots__ = ("_added", "_address", "_itemsize", "_memory", "_plan")
-
-    def __init__(self, plan: LoopPlan, itemsize: int) -> None:
-        """Begin with no elements; pieces are of `itemsize`, 4 or 8."""
-        self._plan, self._itemsize = plan, itemsize
-        self._memory, self._address = _take_memory(plan.memory_size)
-        self._added = 0
-
-    def add_piece(self, values: npt.NDArray[Any]) -> None:
-        """Add the next elements of the tensor; see `marginal_loops.add_piece`.
-
-        Args:
-            values: 1-D and contiguous, float32 or float64 in native byte order, finite; at least one.
-        """
-        entry = entries()[_ADD[self._itemsize]]
-        entry(address(values), values.size, self._plan.address, self._address, self._added)
-        self._added += values.size
-
-    def table(self) -> npt.NDArray[np.float32] | None:
-        """Return the sums, norms and largest magnitudes, (3, place).
-
-        It is None if all elements are zero. Call this once, because it adds up columns in place.
-        """
-        if self._added == 0:
-            return None
-        memory, out = self._memory, np.empty((3, self._plan.wanted), np.float32)
-        entries()[_WRITE[self._itemsize]](self._address, address(out))
-        has_nonzero = memory[HAS_NONZERO] != 0
-        del self._memory  # the next tensor uses it
-        if memory.size <= _MOST_SPARE:
-            _spare_sums.append((memory, self._address))
-        return out if has_nonzero else None
-
-
-#: The entries by size of the elements.
-_ADD = {size: f"marginals_f{size}" for size in (4, 8)}
-_WRITE = {size: f"marginals_table_f{size}" for size in (4, 8)}

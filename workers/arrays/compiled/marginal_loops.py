@@ -1,4 +1,4 @@
-"""The loops that sum a tensor along its axes; `marginal_kernels.py` calls them.
+"""The loops that sum a tensor along its axes; `workers.arrays.marginals` calls them.
 
 A tensor is seen as a table: its last axes together are the columns, those before them the rows. One loop
 sums each column, another one each row, whose sums are added up along the leading axes. Both run over some
@@ -114,7 +114,6 @@ def _largest_of_four(bits: Any, largest: Any) -> Any:
 
 @compiled(_REORDER)
 def _moments_of_row(values: Any) -> Any:
-    """Return the sum of a row, and that of its squares."""
     total, square = 0.0, 0.0
     for i in range(values.size):
         v = np.float64(values[i])
@@ -125,7 +124,6 @@ def _moments_of_row(values: Any) -> Any:
 
 @compiled(_REORDER)
 def _largest_of_row(bits: Any) -> Any:
-    """Return the bits of the largest magnitude of a row."""
     kind = bits.dtype.type  # otherwise, numba would calculate in 64 bits
     magnitude, top = kind(np.iinfo(bits.dtype).max), kind(0)
     for i in range(bits.size):
@@ -164,7 +162,6 @@ def _go_to(row: int, axes: Any) -> None:
 
 @compiled(set())
 def _advance(axes: Any) -> None:
-    """Go on to the next row."""
     for own in range(axes.size - 3, -1, -3):
         axes[own + AT] += 1
         if axes[own + AT] < axes[own + LENGTH]:
@@ -174,7 +171,6 @@ def _advance(axes: Any) -> None:
 
 @compiled(set())
 def _add_rows(x: Any, row: int, plan: Any, into: Any) -> None:
-    """Add whole rows, the first of which is `row`, to the sums of the leading axes."""
     values, bits = x
     width, axes = plan[WIDTH], plan[FIRST_AXIS : FIRST_AXIS + 3 * plan[LEADING]]
     _go_to(row, axes)
@@ -185,7 +181,6 @@ def _add_rows(x: Any, row: int, plan: Any, into: Any) -> None:
 
 @compiled(set())
 def _add_table(x: Any, row: int, plan: Any, into: Any) -> None:
-    """Add whole rows, the first of which is `row`, to the sums of the columns and of the leading axes."""
     values, bits = x
     sums, squares, largest = into
     width, first = plan[WIDTH], plan[COLUMNS]
@@ -294,7 +289,6 @@ def _largest_of_columns(columns: Any, last: Any) -> Any:
 
 @compiled(set())
 def _add_up_columns(plan: Any, into: Any) -> None:
-    """Add the sums of the columns to those of the axes that they consist of."""
     sums, squares, largest = into
     end = FIRST_AXIS + 3 * (plan[LEADING] + plan[INNER])
     inner, last = plan[FIRST_AXIS + 3 * plan[LEADING] : end - 3], plan[end - 3 : end]
@@ -339,7 +333,6 @@ def write_table(plan: Any, into: Any, magnitudes: Any, out: Any) -> None:
 
 @compiled(_REORDER)
 def _has_nonzero(magnitudes: Any) -> int:
-    """Return 1 if any magnitude is not zero, else 0."""
     top = np.float32(0)
     for i in range(magnitudes.size):
         top = max(top, magnitudes[i])

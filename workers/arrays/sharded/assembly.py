@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.digest import digest
+
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 
@@ -31,6 +33,23 @@ class Elements(Protocol):
 
     def read(self, start: int, stop: int) -> Array:
         """Return elements `start` to `stop`, 1-D."""
+
+
+class WholeElements:
+    """Elements that are in memory."""
+
+    def __init__(self, values: Array) -> None:
+        self._values = values.reshape(-1)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return elements `start` to `stop`, 1-D."""
+        return self._values[start:stop]
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the elements and of their type."""
+        values = np.ascontiguousarray(self._values)
+        return digest(values.view(np.uint8).data) + str(values.dtype).encode()
 
 
 class AxisSegment(NamedTuple):
@@ -54,11 +73,6 @@ class Piece:
         """Return elements `start` to `stop` of the whole, 1-D."""
         return pieces[self.number].read(start, stop)
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The pieces that are read."""
-        return (self.number,)
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -76,17 +90,11 @@ class Joined:
         lengths[self.axis] = sum(segment.length for segment in self.segments)
         return tuple(lengths)
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The pieces that are read."""
-        used = dict.fromkeys(segment.part for segment in self.segments if segment.length)
-        return tuple(number for part in used for number in self.parts[part].numbers)
-
     def read(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
         """Return elements `start` to `stop` of the whole, 1-D."""
         row = math.prod(self.shape[self.axis :])
         if stop <= start or not row:
-            return self._empty(pieces)
+            return self.parts[0].read(pieces, 0, 0)
         first_whole, last_whole = -(-start // row), stop // row
         if first_whole >= last_whole:  # at most the end of one row and the beginning of the next
             cut = min(first_whole * row, stop)
@@ -99,9 +107,6 @@ class Joined:
         if last_whole * row < stop:
             blocks.append(self._part_of_row(pieces, last_whole * row, stop))
         return _concatenated(blocks)
-
-    def _empty(self, pieces: Sequence[Elements]) -> Array:
-        return self.parts[0].read(pieces, 0, 0)
 
     def _rows(self, pieces: Sequence[Elements], first: int, last: int) -> Array:
         """Return rows `first` to `last`: a row is all that has the same place on the axes before."""
@@ -118,7 +123,6 @@ class Joined:
         return np.concatenate(blocks, axis=1).reshape(-1)
 
     def _part_of_row(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
-        """Return a range that lies within one row."""
         inner = math.prod(self.shape[self.axis + 1 :])
         row = self.shape[self.axis] * inner
         number, begin = divmod(start, row)
@@ -147,11 +151,6 @@ class Summed:
         """The lengths of the axes of the whole."""
         return self.parts[0].shape
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The pieces that are read."""
-        return tuple(number for part in self.parts for number in part.numbers)
-
     def read(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
         """Return elements `start` to `stop` of the whole, 1-D, float64 or complex128."""
         first = self.parts[0].read(pieces, start, stop)
@@ -173,11 +172,6 @@ class Same:
         """The lengths of the axes of the whole."""
         return self.parts[0].shape
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The pieces that are read."""
-        return self.parts[0].numbers
-
     def read(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
         """Return elements `start` to `stop` of the whole, 1-D."""
         return self.parts[0].read(pieces, start, stop)
@@ -189,11 +183,6 @@ class Shaped:
 
     parts: tuple[Assembly]
     shape: Shape
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The pieces that are read."""
-        return self.parts[0].numbers
 
     def read(self, pieces: Sequence[Elements], start: int, stop: int) -> Array:
         """Return elements `start` to `stop` of the whole, 1-D."""

@@ -224,7 +224,6 @@ def _sums(ways: tuple[_Way, ...]) -> int:
 
 
 def _flat(placement: Placement, whole: Shape) -> Placement:
-    """Return a placement of all elements along one axis as that of a tensor of this shape."""
     if placement.assembly.shape == whole:
         return placement
     dimensions = tuple(
@@ -255,11 +254,14 @@ def _placement(
         return Placement(dimensions, assembly, uneven=uneven)
     if whole in shapes:
         return None  # what a rank has is not padded to several times the tensor
-    return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
+    return _padded(
+        Placement(dimensions, assembly, uneven=uneven),
+        whole,
+        max_piece=tuple(map(max, zip(*shapes, strict=True))),
+    )
 
 
 def _may_fit(grid: MeshGrid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
-    """Return whether pieces may make up a shape: a quick look before many of them are put together."""
     if len(set(shapes)) > 1:
         return True
     lengths = list(shapes[0])
@@ -290,7 +292,6 @@ def assembled(
 
 
 def _along(dimension: Dimension, parts: Sequence[Assembly]) -> Assembly | None:
-    """Return parts put together that lie along one dimension of the mesh; None if they do not fit."""
     if dimension.axis is not None:
         return _cut(parts, dimension.held, dimension.axis, dimension.lengths)
     if len({part.shape for part in parts}) > 1:
@@ -308,12 +309,7 @@ def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int
     return zigzag(parts, axis, lengths) if held is Held.ZIGZAG else joined(parts, axis)
 
 
-def _longest(shapes: Sequence[Shape]) -> Shape:
-    return tuple(max(lengths) for lengths in zip(*shapes, strict=True))
-
-
 def _differing_axis(a: Shape, b: Shape) -> int | None:
-    """Return the only axis whose length differs; None if none does, or several."""
     if len(a) != len(b):
         return None
     differing = [
@@ -408,7 +404,6 @@ def _in_blocks(dimensions: Sequence[Dimension], shape: Shape) -> Iterator[tuple[
 
 
 def _is_one(neighbours: tuple[Dimension, Dimension]) -> bool:
-    """Return whether two neighbouring dimensions of a guessed mesh are one: they hold a tensor alike."""
     first, second = neighbours
     return not first.name and first.held is second.held and first.axis == second.axis
 
@@ -440,7 +435,7 @@ def same_on_both(shapes: Sequence[Shape]) -> Assembly | None:
 
 #: A way is accepted if its error is at most the first, and that of every other way this many times larger.
 FIT, _TIMES = 1e-3, 8.0
-_Sides = Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
+_Sides = Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.float32]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +453,6 @@ class MarginalWay:
 
 
 def _are_cut(shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...], axis: int) -> bool:
-    """Return whether pieces of these shapes may be those of a tensor that is cut along one axis."""
     others = {(*own[:axis], *own[axis + 1 :]) for own in shapes}
     return (
         others == {(*shape[:axis], *shape[axis + 1 :])}
@@ -503,13 +497,13 @@ def held_as(ways: Sequence[MarginalWay]) -> MarginalWay | None:
 
 def _replicated(piece: Mapping[int, Marginal], whole: Mapping[int, Marginal]) -> _Sides:
     for axis in piece.keys() & whole.keys():
-        yield _wide(piece[axis].sum), _wide(whole[axis].sum)
-        yield _wide(piece[axis].l2_norm), _wide(whole[axis].l2_norm)
+        yield piece[axis].sum, whole[axis].sum
+        yield piece[axis].l2_norm, whole[axis].l2_norm
 
 
 def _summed(pieces: Sequence[Mapping[int, Marginal]], whole: Mapping[int, Marginal]) -> _Sides:
     for axis in _common(pieces, whole):
-        yield np.sum([_wide(piece[axis].sum) for piece in pieces], axis=0), _wide(whole[axis].sum)
+        yield np.sum([piece[axis].sum for piece in pieces], axis=0, dtype=np.float64), whole[axis].sum
 
 
 def _cut_marginals(
@@ -517,26 +511,23 @@ def _cut_marginals(
 ) -> _Sides:
     for axis in _common(pieces, whole):
         if axis == cut:
-            yield np.concatenate([piece[axis].sum for piece in pieces]), _wide(whole[axis].sum)
-            yield np.concatenate([piece[axis].l2_norm for piece in pieces]), _wide(whole[axis].l2_norm)
+            yield np.concatenate([piece[axis].sum for piece in pieces]), whole[axis].sum
+            yield np.concatenate([piece[axis].l2_norm for piece in pieces]), whole[axis].l2_norm
         else:
             added = Marginal.added(piece[axis] for piece in pieces)
-            yield _wide(added.sum), _wide(whole[axis].sum)
-            yield _wide(added.l2_norm), _wide(whole[axis].l2_norm)
+            yield added.sum, whole[axis].sum
+            yield added.l2_norm, whole[axis].l2_norm
 
 
 def _common(pieces: Sequence[Mapping[int, Marginal]], whole: Mapping[int, Marginal]) -> list[int]:
     return sorted(axis for axis in whole if all(axis in piece for piece in pieces))
 
 
-def _wide(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    return values.astype(np.float64)
-
-
 def _error(sides: _Sides) -> float:
     """Return the largest relative distance of pairs of vectors; NaN if there are none."""
     errors = []
-    for own, expected in sides:
+    for own, narrow in sides:
+        expected = narrow.astype(np.float64)
         scale = float(np.linalg.norm(expected))
         distance = float(np.linalg.norm(own - expected))
         errors.append(distance / scale if scale else (math.inf if distance else 0.0))

@@ -35,6 +35,7 @@ from workers.arrays.sharded.assembly import (
     Shape,
     Shaped,
     Summed,
+    WholeElements,
     interleaved,
     joined,
     replicas,
@@ -315,8 +316,6 @@ class _WholeTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """The elements of a part that is put together from pieces."""
-
     assembly: Assembly
     pieces: Sequence[Elements]
 
@@ -392,7 +391,6 @@ def _parts_along(pieces: _Pieces, dimensions: Sequence[Dimension], number: int) 
 def _placed(
     grid: MeshGrid, shapes: Sequence[Shape], way: Placement, forms: Mapping[int, Dimension | None]
 ) -> Placement | None:
-    """Return the placement with the forms that were found, by dimension of the mesh."""
     dimensions = tuple(forms.get(number) or dimension for number, dimension in enumerate(way.dimensions))
     if dimensions == way.dimensions:
         return None  # that one does not fit
@@ -569,17 +567,7 @@ def _in_memory(side: Pieces, elements: Sequence[Elements]) -> Sequence[Elements]
     sizes = list(map(math.prod, side.shapes))
     if sum(sizes) > _WHOLE:
         return elements
-    return [_PieceInMemory(widened(each.read(0, size))) for each, size in zip(elements, sizes, strict=True)]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PieceInMemory:
-    """The elements of a piece in memory."""
-
-    values: Array
-
-    def read(self, start: int, stop: int) -> Array:
-        return self.values[start:stop]
+    return [WholeElements(widened(each.read(0, size))) for each, size in zip(elements, sizes, strict=True)]
 
 
 @lru_cache(_FORMS * (_MOST_DIMENSIONS + 1))
@@ -606,7 +594,6 @@ def _pairs(a: Pieces, b: Pieces, dimensions: int) -> Sequence[tuple[Placement, P
 
 @lru_cache(_FORMS)
 def _usual_blocks(side: Pieces, whole: Shape) -> Sequence[Placement]:
-    """Return the ways in which ranks hold several blocks of an axis."""
     ways = (way for grid in side.grids for way in block_placements(grid, side.shapes, whole))
     return [way for way in ways if not _adds_replicas(_with_twins(way.assembly, side.twins))]
 
@@ -650,7 +637,6 @@ def _has_mean(way: Placement) -> bool:
 
 
 def _blocks(way: Placement) -> list[tuple[Held, int | None, int]]:
-    """Return which axes hold how many blocks."""
     return [
         (dimension.held, dimension.axis, len(dimension.lengths))
         for dimension in way.dimensions
@@ -660,8 +646,6 @@ def _blocks(way: Placement) -> list[tuple[Held, int | None, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The pieces of both sides, and their elements."""
-
     a: Pieces
     b: Pieces
     elements_a: Sequence[Elements]
@@ -670,7 +654,6 @@ class _Sides:
     """What assemblies of small tensors make of the pieces of A (true) or of B."""
 
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
-        """Return the error between the two sides if they are put together in these ways."""
         choices = _choices(way_a.assembly, self.a.twins, way_b.assembly, self.b.twins)
         agreements = [self._agreement(*choice) for choice in choices]
         errors = [agreement.error for agreement in agreements]
@@ -682,7 +665,6 @@ class _Sides:
         )
 
     def alike(self) -> ScoredWay | None:
-        """Return the score of comparing rank by rank; None if the two sides are not cut alike."""
         if len(self.a.shapes) < 2 or self.a.shapes != self.b.shapes:
             return None
         assembly = same_on_both(self.a.shapes)
@@ -706,7 +688,6 @@ class _Sides:
         return Search(tuple(scored), order)
 
     def _agreement(self, a: Assembly, b: Assembly) -> Agreement:
-        """Compare two assemblies over ranges."""
         agreement = Agreement()
         for start, stop in _ranges(math.prod(b.shape)):
             agreement.add(self._values(a, start, stop, is_a=True), self._values(b, start, stop, is_a=False))
@@ -739,7 +720,6 @@ def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]
 
 
 def _adds_replicas(assembly: Assembly) -> bool:
-    """Return whether an assembly adds up parts that hold the same bytes."""
     if isinstance(assembly, Piece):
         return False
     if isinstance(assembly, Summed) and len(set(assembly.parts)) == 1:

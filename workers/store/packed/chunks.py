@@ -36,7 +36,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.arrays.compiled import chunk_plan, kernels
-from workers.arrays.compiled.chunk_plan import ITEMSIZES, LENGTH_NBYTES, STREAM_NBYTES, Outcome
+from workers.arrays.compiled.chunk_plan import ITEMSIZES, LENGTH_NBYTES, STREAM_NBYTES
 from workers.model import MIB
 from workers.store import untrusted
 
@@ -84,7 +84,6 @@ class ByBlosc:
     """Has Blosc do everything."""
 
     def __init__(self, codec: Blosc) -> None:
-        """Encode by `codec`."""
         self._codec = codec
 
     def encode(self, chunk: memoryview) -> bytes:
@@ -194,7 +193,6 @@ def sample_block(itemsize: int) -> npt.NDArray[np.uint8]:
 
 @lru_cache(maxsize=1)
 def _lz4() -> Any:
-    """Return `LZ4_compress_fast` of the library that Blosc is in; None if it does not show it."""
     return library_function(blosc.__file__, "LZ4_compress_fast", ctypes.c_int, "aaiii")
 
 
@@ -275,8 +273,6 @@ def encoder_of_sparse(rule: str, chunk_nbytes: int, itemsize: int) -> ChunkEncod
 
 
 class _Zstd(NamedTuple):
-    """Functions of the zstd that Blosc is linked with."""
-
     create: Any
     set_parameter: Any
     compress: Any
@@ -304,11 +300,6 @@ def _zstd() -> _Zstd | None:
 
 
 def _context(zstd: _Zstd) -> int:
-    """Return a new context of zstd.
-
-    Raises:
-        MemoryError: there is no room for it.
-    """
     context: int | None = zstd.create()
     if not context:
         raise MemoryError("zstd has no memory for a context")
@@ -332,7 +323,6 @@ class _QuickZstd:
         self._encoded = encoded.data
 
     def encode(self, chunk: memoryview) -> memoryview:
-        """Return a chunk as it is stored."""
         source = np.frombuffer(chunk, np.uint8)
         if self._shuffle is not None:
             self._shuffle(kernels.address(source), source.size // self._itemsize, self._planes_at)
@@ -358,11 +348,11 @@ class _QuickZstd:
 _WORTH_NBYTES: Final = 48 * MIB
 _BAD_CHECKSUM: Final = "crc32c does not match"
 _PROBLEMS: Final = {
-    Outcome.ENDS_EARLY: "it ends within the places of its blocks",
-    Outcome.IN_HEADER: "a block begins within the header",
-    Outcome.BEHIND_END: "a block begins behind the end",
-    Outcome.TOO_LONG: "a stream is too long",
-    Outcome.DAMAGED_STREAM: "a stream of LZ4 is damaged",
+    chunk_plan.ENDS_EARLY: "it ends within the places of its blocks",
+    chunk_plan.IN_HEADER: "a block begins within the header",
+    chunk_plan.BEHIND_END: "a block begins behind the end",
+    chunk_plan.TOO_LONG: "a stream is too long",
+    chunk_plan.DAMAGED_STREAM: "a stream of LZ4 is damaged",
 }
 
 
@@ -464,10 +454,10 @@ def decompress(encoded: memoryview, into: memoryview, itemsize: int, kernels_of:
     plan[chunk_plan.COLUMNS_AT] = plan_at + chunk_plan.COLUMNS * chunk_plan.WORD_NBYTES
     kernels_of.decode(plan_at)
     outcome = plan[chunk_plan.OUTCOME]
-    if outcome == Outcome.BAD_CHECKSUM:
+    if outcome == chunk_plan.BAD_CHECKSUM:
         raise ValueError(_BAD_CHECKSUM)
-    if outcome != Outcome.DECODED:
-        raise RuntimeError(_PROBLEMS[Outcome(outcome)])
+    if outcome != chunk_plan.DECODED:
+        raise RuntimeError(_PROBLEMS[outcome])
 
 
 _Plan = ctypes.c_int64 * chunk_plan.FIELDS
@@ -514,5 +504,4 @@ def _kernels(itemsize: int) -> _Kernels | None:
 
 @lru_cache(maxsize=1)
 def _lz4_decompress() -> Any:
-    """Return `LZ4_decompress_safe` of the library that Blosc is in; None if it does not show it."""
     return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii")

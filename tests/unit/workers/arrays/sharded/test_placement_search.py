@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.in_memory import Values, search_in
+from workers.arrays.sharded.assembly import Piece
 
 RNG = np.random.default_rng(1)
 WHOLE = RNG.normal(size=(12, 8)).astype(np.float32)
@@ -94,7 +95,7 @@ def test_of_replicas_the_worst_counts_on_either_side(side: int) -> None:
     assert replicated.error > 0.1
     assert replicated.spread == pytest.approx(replicated.error)
     assert replicated.worst is not None
-    assert replicated.worst[side].numbers == (1,)
+    assert replicated.worst[side] == Piece(1, WHOLE.shape)
 
 
 def test_means_over_other_numbers_of_ranks_agree_beside_replicas() -> None:

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.arrays.dtypes import from_name
-from workers.arrays.marginals import Marginal, RunningMarginals, kept_axes, marginals_of, running_marginals
+from workers.arrays.marginals import (
+    Marginal,
+    RunningMarginals,
+    _plan,
+    kept_axes,
+    marginals_of,
+    running_marginals,
+)
 from workers.arrays.statistics import RunningStatistics
 
 SHAPES = ((300, 250), (7, 11, 13, 17), (64, 64, 3, 3), (2, 3000), (5000, 1, 2), (3, 70, 2, 40), (4, 9000))
@@ -78,7 +85,7 @@ def test_any_split_into_pieces_gives_the_same(cuts: list[int], axes: set[int]) -
 def running_marginals_of(
     values: np.ndarray[Any, Any], axes: tuple[int, ...], cuts: list[int]
 ) -> dict[int, Marginal]:
-    running = RunningMarginals.of_axes(values.shape, axes, values.itemsize)
+    running = RunningMarginals(_plan(values.shape, axes), values.itemsize)
     for piece in np.split(values.reshape(-1), sorted(cuts)):
         running.update(np.ascontiguousarray(piece), finite=True)
     return running.result().by_axis()
