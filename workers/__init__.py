@@ -9,10 +9,8 @@ if TYPE_CHECKING:
 
 
 def _load(name: str) -> str:
-    """Return the version, which few who import this package ask for."""
     if name != "__version__":
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version  # deferred: takes 30 ms to import
 
     try:

@@ -176,7 +176,6 @@ class OpenFile:
         return envelope
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
-        """Fill buffers, which have `nbytes` in total."""
         if not nbytes or os.preadv(self._fd, buffers, position) == nbytes:
             return
         # A short read is rare (2 GiB limit, network file systems): read the rest step by step.

@@ -78,7 +78,6 @@ _ENVIRONMENT = "the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...)"
 
 
 def _all(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all options, and the options inside of them, such as in `client_kwargs`."""
     for name, value in options.items():
         yield str(name), value
         for below in value if isinstance(value, list | tuple) else [value]:

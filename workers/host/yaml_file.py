@@ -102,8 +102,9 @@ def parse(text: str, path: str, *, strict: bool = True, hint: str = "") -> YamlF
         raise UsageError(f"{_where(path, exc)}: {exc.problem}", hint=hint) from exc
     except yaml.YAMLError as exc:
         problem = getattr(exc, "problem", None) or " ".join(str(exc).split())
-        message = f"{_where(path, exc)}: not valid YAML: {problem}"
-        raise UsageError(message, hint="Check the indentation.") from exc
+        raise UsageError(
+            f"{_where(path, exc)}: not valid YAML: {problem}", hint="Check the indentation."
+        ) from exc
     except RecursionError as exc:
         raise UsageError(f"{path}: nested too deeply", hint=hint) from exc
     return YamlFile(path, value, root)
@@ -143,7 +144,6 @@ class _Loader(yaml.SafeLoader):
     """
 
     def fetch_more_tokens(self) -> Any:
-        """Read on, unless too many brackets and indentations are open."""
         if self.flow_level + len(self.indents) > _MAX_DEPTH:
             raise ComposerError(None, None, "nested too deeply", self.get_mark())
         return super().fetch_more_tokens()

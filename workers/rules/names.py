@@ -26,19 +26,12 @@ _LISTED_BY: Mapping[str, str] = {"tensor": "dump-ingest find STORE", "rule": "du
 
 
 class _CompiledPattern(NamedTuple):
-    """One pattern of a rule, compiled."""
-
     part: str
     """A text that all names have which the pattern matches: to look for it takes a tenth of the time."""
     match: Callable[[str], re.Match[str] | None]
 
     @classmethod
     def of(cls, pattern: str) -> _CompiledPattern:
-        """Compile a pattern.
-
-        Raises:
-            re.error: the regular expression is not valid.
-        """
         if pattern.startswith(REGEX):
             return cls("", re.compile(pattern.removeprefix(REGEX)).search)
         parts = [""] if "[" in pattern else re.split("[*?]", pattern)

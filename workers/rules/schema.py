@@ -62,19 +62,16 @@ def _patterns(value: Any) -> Any:
             try:
                 re.compile(pattern.removeprefix(REGEX))
             except re.error as exc:
-                message = f"{pattern!r} is not a valid regular expression: {exc}"
-                raise ValueError(message) from exc
+                raise ValueError(f"{pattern!r} is not a valid regular expression: {exc}") from exc
     return patterns
 
 
 def _spans(value: Any) -> Any:
-    """Return ranks as first and last of each span, from a number, a range, or a list of both."""
     spans = []
     for text in value if isinstance(value, list | tuple) else str(value).split(","):
         span = text if isinstance(text, tuple) else parse_range(str(text))
         if span is None:
-            message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
-            raise ValueError(message)
+            raise ValueError(f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}")
         spans.append(span)
     return tuple(spans)
 
@@ -131,7 +128,6 @@ class BaseRule(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Register a model by the kind that it gives."""
         for kind in get_args(cls.model_fields["kind"].annotation):
             MODELS[kind] = cls
 
@@ -210,8 +206,7 @@ class BoundedRule(StepRule):
             name for name in type(self).own_fields() if name.rpartition("_")[2] in ("gt", "ge", "lt", "le")
         ]
         if all(getattr(self, name) is None for name in bounds):
-            message = f"needs at least one of {', '.join(bounds)}"
-            raise ValueError(message)
+            raise ValueError(f"needs at least one of {', '.join(bounds)}")
         return self
 
 
@@ -435,8 +430,7 @@ class Outlier(BaseRule):
     @model_validator(mode="after")
     def _is_possible(self) -> Outlier:
         if self.least > self.history:
-            message = f"least is {self.least}, but history is only {self.history} steps"
-            raise ValueError(message)
+            raise ValueError(f"least is {self.least}, but history is only {self.history} steps")
         return self
 
 
@@ -536,8 +530,6 @@ class LoadedRules:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One rule of a file."""
-
     file: YamlFile
     number: int
     fields: dict[str, Any]

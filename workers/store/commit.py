@@ -304,7 +304,6 @@ def _write_generation(
     nodes: Mapping[str, metadata.Document],
     chunks: Mapping[str, bytes],
 ) -> None:
-    """Write the root and the group of the rank, if they are missing, and all of the generation."""
     ensure_root(objects, record.rank)
     prefix = f"{record.key.path}/{record.fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
@@ -330,7 +329,6 @@ def _refuse_if_removed(objects: ObjectStore, record: CommitRecord) -> None:
 
 
 def _refuse_if_late(present: Commit, record: CommitRecord, replaces: str | None) -> None:
-    """Raise SourceChanged if the present commit is not one that the plan knew."""
     if present.fingerprint == record.fingerprint:
         removed = present.without_tensors
         if removed is not None and removed.by == "gc" and record.without_tensors is None:

@@ -91,7 +91,6 @@ def decode(
 def _finding(key: StepKey, *values: Any) -> Finding:
     columns = dict(zip((*LABELS, *NUMBERS), values, strict=True))
     if columns["severity"] not in SEVERITIES:
-        message = f"{columns['severity']!r} is not a severity"
-        raise ValueError(message)
+        raise ValueError(f"{columns['severity']!r} is not a severity")
     columns["row"] = int(columns["row"])
     return Finding(rank=key.rank, step=key.step or 0, **columns)

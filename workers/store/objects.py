@@ -166,7 +166,6 @@ class Gathered:
     """A new object that is held in memory, and put as a whole."""
 
     def __init__(self, put: Callable[[bytes], None]) -> None:
-        """Call `put` when it is closed."""
         self._put = put
         self._pieces: list[bytes] = []
 
@@ -235,7 +234,6 @@ class Uploads:
     """
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Write to `objects`."""
         self._objects = objects
         self._threads = ThreadPoolExecutor(UPLOADS_AT_ONCE, thread_name_prefix="dump-ingest-upload")
         self._running: list[tuple[Future[None], int]] = []
@@ -260,13 +258,11 @@ class Uploads:
         return Gathered(lambda data: self.put(key, data))
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for objects that are being written; raise the error if one fails."""
         try:
             if error is None:
                 for future, _ in self._running:

@@ -114,8 +114,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         datetime.fromisoformat(self.committed_at)
         for path in self.pool:
             if self.step is None or pool.step_of(path) != self.step:
-                message = f"{path!r:.120} is not an array in the pool of step {self.step}"
-                raise ValueError(message)
+                raise ValueError(f"{path!r:.120} is not an array in the pool of step {self.step}")
 
     @property
     def key(self) -> StepKey:
@@ -235,8 +234,7 @@ def check_root(data: bytes, url: str) -> None:
     except (msgspec.ValidationError, RecursionError) as exc:
         raise not_ours(url) from exc
     except msgspec.DecodeError as exc:
-        message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
-        raise DamagedStore(message, hint=_root_hint(url)) from exc
+        raise DamagedStore(f"{url}: its zarr.json is damaged: {exc!s:.200}", hint=_root_hint(url)) from exc
     except ValueError as exc:
         raise not_ours(url) from exc
     if root.fingerprint is not None:

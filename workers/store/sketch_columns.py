@@ -92,7 +92,6 @@ class SketchColumns:
 
 
 def _question(name: str) -> Callable[[Histogram, float], Bounds]:
-    """Return a function that computes a column from a histogram and the number of elements."""
     if percentile := PERCENTILE.fullmatch(name):
         share, magnitude = percent_of(percentile) / 100, percentile[1] is not None
         return lambda histogram, _: histogram.quantile(share, magnitude=magnitude)

@@ -297,7 +297,6 @@ def _bytes(text: object) -> bytes:
 
 
 def _checked(pieces: Iterable[bytes], digest: bytes) -> Iterator[bytes]:
-    """Pass the pieces on; at their end, compare their digest."""
     running = new_digest()
     for piece in pieces:
         running.update(piece)
@@ -327,7 +326,6 @@ class RecomputedStatistics:
     def __init__(
         self, step: StoredStep, row: int, *, with_histogram: bool = False, with_marginals: bool = False
     ) -> None:
-        """Prepare for a row of a step."""
         self._step, self._row = step, row
         self._running: RunningStatistics | None = None
         if step.tables.label("statistics_from")[row] == "computed":

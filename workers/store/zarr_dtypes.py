@@ -43,18 +43,15 @@ class _Float(HasItemSize, ZDType[Any, Any]):
 
     @property
     def item_size(self) -> int:
-        """Bytes per element."""
         return int(self._native.itemsize)
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        """Return this type for its dtype of ml_dtypes."""
         if not isinstance(dtype, cls.dtype_cls):
             raise DataTypeValidationError(f"{dtype} is not {cls._zarr_v3_name}")
         return cls()
 
     def to_native_dtype(self) -> np.dtype[Any]:
-        """Return the dtype of ml_dtypes."""
         return self._native
 
     @classmethod
@@ -68,7 +65,6 @@ class _Float(HasItemSize, ZDType[Any, Any]):
         return cls()
 
     def to_json(self, zarr_format: Any) -> Any:
-        """Return the name of the type in the metadata of arrays."""
         if zarr_format != 3:
             raise DataTypeValidationError(f"Zarr format 2 has no {self._zarr_v3_name}")
         return self._zarr_v3_name
@@ -77,10 +73,8 @@ class _Float(HasItemSize, ZDType[Any, Any]):
         return isinstance(data, int | float | np.number | self._native.type)
 
     def cast_scalar(self, data: object) -> Any:
-        """Return a Python or numpy number as a scalar of this type."""
         if not self._check_scalar(data):
-            message = f"{data!r} is not a number"
-            raise TypeError(message)
+            raise TypeError(f"{data!r} is not a number")
         return self._native.type(data)
 
     def default_scalar(self) -> Any:
@@ -88,17 +82,11 @@ class _Float(HasItemSize, ZDType[Any, Any]):
         return self._from_bits(0)
 
     def from_json_scalar(self, data: Any, *, zarr_format: Any) -> Any:  # noqa: ARG002
-        """Read a fill value.
-
-        Raises:
-            ValueError: the type has no such value.
-        """
         if isinstance(data, str) and data.startswith("0x"):
             return self._from_bits(int(data, 16))
         value = self._native.type(float(data))
         if data in _INFINITIES and float(value) != _INFINITIES[data]:
-            message = f"{self._zarr_v3_name} has no {data}"
-            raise ValueError(message)
+            raise ValueError(f"{self._zarr_v3_name} has no {data}")
         return value
 
     def to_json_scalar(self, data: object, *, zarr_format: Any) -> Any:  # noqa: ARG002

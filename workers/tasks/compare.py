@@ -156,7 +156,6 @@ def _compare_large(pair: Pair) -> PairComparison:
 
 
 def _stream(a: Operand, b: Operand) -> Metrics:
-    """Compare two payloads that are in the same order, in a single pass over both."""
     running = RunningComparison()
     left = a.size if a.device is None else math.prod(a.device.shape)
     digests = new_digest(), new_digest()
@@ -178,8 +177,7 @@ def _update(running: RunningComparison, a: Operand, values_a: Array, b: Operand,
         running.update(values_a, values_b)
         return
     if a.element != b.element:
-        message = f"{a.element.name} and {b.element.name} cannot be compared"
-        raise ValueError(message)
+        raise ValueError(f"{a.element.name} and {b.element.name} cannot be compared")
     width = a.element.itemsize
     as_bytes = (np.ascontiguousarray(v).view(np.uint8).reshape(-1, width) for v in (values_a, values_b))
     running.update_opaque(*as_bytes)
@@ -207,7 +205,6 @@ def _with_digest(operand: Operand) -> Operand:
 
 
 def _can_reorder(operand: Operand) -> bool:
-    """Return whether a payload can be brought into the order of the axes in memory."""
     if operand.nbytes > MAX_REORDERED_NBYTES:
         return False
     return operand.device is None or device_format.convertible(operand.device, operand.shape, operand.element)

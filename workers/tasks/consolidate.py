@@ -128,7 +128,6 @@ def _read_sketches(
 def _encoded_sketches(
     layout: ArrayLayout, part: Part, block: Block, sketched: Mapping[int, SketchedRows], start: int
 ) -> bytes:
-    """Return the object that holds the tensors from one place of the axis."""
     whole = layout.full()
     width = whole.shape[-1]
     for number, rank in enumerate(block.ranks):
@@ -500,7 +499,6 @@ def _recomputed(step: StoredStep, row: int, summed: Container[int]) -> Recompute
 
 
 def _large_payloads(step: StoredStep) -> set[int]:
-    """Return the rows of tensors with payloads of several blocks; of equal payloads, one row."""
     table = step.tables
     is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
     rows = np.flatnonzero(is_large).tolist()

@@ -156,8 +156,6 @@ def dry_run(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receip
 
 
 class _OfHeader(NamedTuple):
-    """What follows from the header and the kind of an entry."""
-
     meaning: object
     small_dtype: np.dtype[Any] | None
     itemsize: int
@@ -168,8 +166,6 @@ class _OfHeader(NamedTuple):
 
 
 class _Conversion:
-    """One run of one job, and its results so far."""
-
     def __init__(
         self,
         job: ShardJob,
@@ -281,8 +277,9 @@ class _Conversion:
         except OSError as exc:
             if exc.errno not in DISK_ERRORS:
                 raise
-            message = f"{where}: {source.path} cannot be read: {exc.strerror}"
-            raise UnreadableFile(message, path=source.path) from exc
+            raise UnreadableFile(
+                f"{where}: {source.path} cannot be read: {exc.strerror}", path=source.path
+            ) from exc
 
     def _of_header(self, entry: Entry) -> _OfHeader:
         header, dtype = entry.header, small_dtype(entry)
@@ -433,7 +430,6 @@ class _Conversion:
         packer: _AnyPacker,
         seen: dict[object, dict[bytes, int]],
     ) -> None:
-        """Convert a tensor from device layout into the order of its axes, if that loses no bit of it."""
         header = entry.header
         assert header is not None and header.device is not None  # noqa: S101, PT018 (for mypy)
         payload = np.empty(entry.nbytes, np.uint8)

@@ -138,8 +138,6 @@ class Summaries:
 
 
 class _Gathered:
-    """Entries of a table, by places in a job."""
-
     def __init__(self) -> None:
         self._places: list[int] = []
         self._counts: list[int] = []

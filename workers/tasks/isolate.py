@@ -62,8 +62,6 @@ _WRITE, _READ, _CONTROL = "write", "read", "control"
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What the subprocess must do."""
-
     job: ShardJob
     what: str
     """`write`: convert the job. `read`: read and decode its files, but write nothing. `control`: neither."""
@@ -75,8 +73,6 @@ class _Order:
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The subprocess ended without an answer."""
-
     row: int
     """The row that it began last; -1 for none."""
     how: str
@@ -148,7 +144,6 @@ def _needed(nbytes: int) -> int:
 
 
 def _memory_left() -> int:
-    """Return how much memory this worker has left of its limit, in bytes."""
     left = data_left()
     if left is None:  # the limit of the Dask worker that runs this, or else the memory of the machine
         from distributed.worker import get_worker  # deferred: 0.4 s, only on a Dask worker

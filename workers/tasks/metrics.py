@@ -36,7 +36,6 @@ class StoreMetrics:
     """Requests to the store. At most 19 series for each of six operations, 42 of errors, and two more."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register everything; every series exists from the first scrape."""
         self._seconds = Histogram(
             "dump_ingest_store_request_duration_seconds",
             "Duration of requests to the store, including retries of the client; a batch is one request.",
@@ -82,8 +81,6 @@ class WorkerMetrics:
     """What the tasks of one process do. Labels do not depend on the dump."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register everything; every series exists from the first scrape."""
-
         def counter(name: str, text: str) -> Counter:
             return Counter(f"dump_ingest_{name}", text, registry=registry)
 

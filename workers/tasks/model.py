@@ -439,7 +439,6 @@ class EntryColumns(Sequence[Entry]):
     __slots__ = ("_columns",)
 
     def __init__(self, columns: Columns) -> None:
-        """Hold columns in the order of `_PAYLOAD` and `_REST`."""
         self._columns = columns
 
     @classmethod

@@ -102,7 +102,6 @@ def _tolerance(field: str, printed: float, computed: Statistics, unit: float, dt
 
 
 def _unit(value: float, report: ReportedStatistics) -> float:
-    """Return the unit of the last printed digit of a value."""
     unit = _last_digit(value, report.digits)
     return unit if report.decimals < 0 else max(unit, 10.0**-report.decimals)
 
@@ -265,7 +264,6 @@ def _numbers(entries: EntryColumns, headers: Headers) -> dict[str, _Column]:
 
 
 def _filled(fields: Sequence[str], dtype: Any, columns: Mapping[str, _Column]) -> npt.NDArray[Any]:
-    """Return columns as a table of `fields`. Rows of dicts would take three times as long."""
     table = np.empty((len(columns[fields[0]]), len(fields)), dtype)
     for number, field in enumerate(fields):
         table[:, number] = columns[field]
@@ -394,7 +392,6 @@ def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> Ste
 
 
 def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
-    """Evaluate the rules; return None if the plan has none, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
     return evaluate(plan.rules, built, plan.key, sketches)
@@ -461,7 +458,6 @@ def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
 
 
 def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
-    """Raise SourceChanged if the step was committed with its tensors meanwhile."""
     try:
         current = commit.read(objects, key)
     except DamagedStore:
@@ -538,7 +534,6 @@ def count_rows(built: Tables) -> dict[str, Any]:
 
 
 def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
-    """Return the fields of a summary about what rules found; none if no rules were evaluated."""
     if result is None:
         return {}
     return {
@@ -564,7 +559,6 @@ def _problems_of_rows(built: Tables) -> list[str]:
 
 
 def _problems(plan: StepPlan, built: Tables) -> list[str]:
-    """Return the problems for the commit record: first of the step, then of its files."""
     problems = [*map(paths.to_text, plan.problems), *_problems_of_rows(built)]
     more = len(problems) - MAX_PROBLEMS_IN_RECORD
     return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

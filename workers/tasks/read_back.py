@@ -203,8 +203,9 @@ def _compare(step: StoredStep, row: int, payload: Iterable[bytes], file: SourceF
     except OSError as exc:
         if isinstance(exc, DumpError):
             raise
-        message = f"{step.key}: {file.path} cannot be read: {exc.strerror}"
-        raise UnreadableFile(message, path=file.path) from exc
+        raise UnreadableFile(
+            f"{step.key}: {file.path} cannot be read: {exc.strerror}", path=file.path
+        ) from exc
     if at != end:
         raise DamagedStore(f"{step.key}: {file.path}: the store has {at} bytes instead of {end}")
     if differs_at >= 0:

@@ -100,7 +100,6 @@ def read_headers(
 
 
 def _read_part(read: ReadAt, begin: int, end: int, offset: int, nbytes: int) -> bytes:
-    """Read an archive as if it were a file."""
     return read(begin + offset, max(min(nbytes, end - begin - offset), 0))
 
 

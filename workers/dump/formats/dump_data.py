@@ -124,8 +124,6 @@ Item: TypeAlias = OpInput | OpOutput | OpBuffer | Workspace
 
 
 class _PlacedItem(NamedTuple):
-    """One tensor of a header, and where its bytes are in the file."""
-
     io: str
     slot: int
     item: Item
@@ -190,7 +188,6 @@ def _read_on(read: ReadAt, head: bytes, end: int) -> bytes:
 
 
 def _place(message: DumpData, begin: int, *, skips_absent: bool) -> list[_PlacedItem]:
-    """Return where the tensors of a file lie, whose payloads follow each other from `begin` on."""
     placed: list[_PlacedItem] = []
     offset = begin
     for io, slot, item in _items(message):
@@ -352,8 +349,6 @@ def _headers(
 
 
 class _Meaning(NamedTuple):
-    """What the bytes of one tensor mean."""
-
     element: ElementType
     shape: tuple[int, ...]
     nbytes: int

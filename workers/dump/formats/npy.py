@@ -150,8 +150,7 @@ def _is_shape(shape: object) -> TypeGuard[tuple[int, ...]]:
 
 def _element(descr: object) -> ElementType:
     if descr == "|O":
-        message = "element type |O holds pickled Python objects, which are never loaded"
-        raise HoldsNoTensor(message)
+        raise HoldsNoTensor("element type |O holds pickled Python objects, which are never loaded")
     try:
         return from_npy_descr(descr if isinstance(descr, str) else repr(descr))
     except ValueError as exc:

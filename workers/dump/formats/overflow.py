@@ -220,7 +220,6 @@ def _words_of_json(unit: str, content: object) -> dict[str, Word]:
 
 
 def _number(name: str, value: object) -> int:
-    """Return a word of JSON: an integer, or hexadecimal text."""
     try:
         number = int(value, 16) if isinstance(value, str) else value
     except ValueError:

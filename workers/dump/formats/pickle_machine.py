@@ -204,7 +204,6 @@ class Machine:
         return self._take(1)[0]
 
     def _take(self, count: int) -> list[_Value]:
-        """Return the last values of the stack, in the order in which they were put there."""
         if len(self._stack) < count:
             raise UnreadableTensor(f"its pickle needs a value from an empty stack at byte {self.end}")
         values = self._stack[-count:]

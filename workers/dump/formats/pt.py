@@ -145,8 +145,6 @@ def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor],
 
 
 class _Parsed(NamedTuple):
-    """What is in a file."""
-
     tensors: Sequence[PlacedTensor]
     attributes: Mapping[str, Any]
     archive: Archive | None = None
@@ -206,7 +204,6 @@ def _is_big_endian(read: ReadAt, archive: Archive, name: str) -> bool:
 def _legacy_places(
     read: ReadAt, file_size: int, begin: int, keys: Sequence[str], storages: Mapping[str, Storage]
 ) -> dict[str, tuple[int, int]]:
-    """Return place and length of the storages that follow each other from `begin` on, in bytes."""
     places: dict[str, tuple[int, int]] = {}
     at = begin
     for key in keys:

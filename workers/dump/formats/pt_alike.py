@@ -94,7 +94,6 @@ class _Known(NamedTuple):
     has no record."""
 
     def parts_of(self, read: ReadAt) -> FileParts | None:
-        """Return the parts of a file; None if it is not alike."""
         envelopes = [read(offset, nbytes) for offset, nbytes in self.envelopes]
         joined = b"".join(envelopes)
         if len(joined) != self.cut.size:
@@ -160,7 +159,6 @@ class AlikeFiles:
             del alike[_MAX_ALIKE:]
 
     def _learn(self, code: bytes, before: bytes) -> dict[_Path, _Part]:
-        """Return where those values stand in a pickle that differ between pickles."""
         places, last = _places(code), _places(before)
         self._varying |= {
             path

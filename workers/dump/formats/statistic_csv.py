@@ -128,8 +128,6 @@ class _MalformedLine(ValueError):
 
 
 class _Columns(NamedTuple):
-    """What the columns of a table hold, by their indices."""
-
     width: int
     facts: tuple[tuple[str, int, Callable[[str], Any]], ...]
     """Those that tell of which tensor a row is: field of `StatisticRow`, index, and what parses the text."""
@@ -295,7 +293,6 @@ def _with_whole_shape(fields: list[str], at: int) -> list[str]:
 
 
 def _aligned(fields: list[str], columns: _Columns) -> list[str]:
-    """Return as many fields as the header has, if it is clear which they are."""
     at = columns.shape
     fields = _with_whole_shape(fields, at)
     if len(fields) == columns.width + 1 and fields[-1] == "":

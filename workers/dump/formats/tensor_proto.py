@@ -202,8 +202,6 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
 
 
 class _Proto(NamedTuple):
-    """The fields of the message that tell of its tensor."""
-
     dims: list[int]
     code: int
     """Of the type of the elements."""

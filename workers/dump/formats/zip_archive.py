@@ -161,7 +161,6 @@ def _parse_directory(directory: bytes) -> dict[str, Member]:
 
 
 def _wide_figures(extra: bytes, figures: list[int]) -> list[int]:
-    """Replace each 32-bit figure that is marked as too small by the 64-bit one of the zip64 field."""
     wide = b""
     while len(extra) >= 4:
         kind, nbytes = struct.unpack_from("<2H", extra)

@@ -62,7 +62,6 @@ class TensorAxis:
     """An append-only list of tensors, each with its place."""
 
     def __init__(self, keys: Iterable[TensorKey] = ()) -> None:
-        """Begin with `keys`, which must differ from each other."""
         self._keys = list(keys)
         self._places = dict(zip(self._keys, range(len(self._keys)), strict=True))
 

@@ -181,7 +181,6 @@ class ArrayLayout:
         return self._decode_part(data, self._inner_shape(), where)
 
     def _filled_up(self, part: Array, shape: tuple[int, ...]) -> Array:
-        """Return a part of a chunk, filled up at the ends of its axes to a shape."""
         if part.shape == shape:
             return part
         whole = np.full(shape, self.fill, self.dtype)

@@ -54,13 +54,11 @@ class PoolPacker:
         self._held = _HeldElements()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the last array, unless there was an error."""
         if error is None:
             self._finish()
 
@@ -120,7 +118,6 @@ class _HeldElements:
         self._blocks: list[memoryview] = []
 
     def append(self, payload: memoryview) -> None:
-        """Add elements as plain bytes."""
         self._digest.update(payload)  # now, while they are in the cache
         while len(payload):
             used = self.nbytes % _BLOCK_NBYTES
@@ -132,11 +129,9 @@ class _HeldElements:
             payload = payload[fitting:]
 
     def digest(self) -> bytes:
-        """Return SHA-256 of all elements."""
         return self._digest.digest()
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield all elements, one after the other."""
         for number, block in enumerate(self._blocks):
             yield block[: self.nbytes - number * _BLOCK_NBYTES]
 

@@ -84,7 +84,6 @@ def _recompress(objects: ObjectStore, key: StepKey) -> Recompressed:
 
 
 def _chosen(objects: ObjectStore, committed: Commit) -> dict[str, ArraySpec]:
-    """Return how each array of tensors that is worth it is encoded again, by its path in the generation."""
     chosen = {}
     for path, shards in _shards(committed).items():
         spec = metadata.packed_spec(path, committed.nodes[path])
@@ -104,7 +103,6 @@ def _dense(spec: ArraySpec, shuffle: str) -> ArraySpec:
 
 
 def _shards(committed: Commit) -> dict[str, list[int]]:
-    """Return the numbers of the shards of each array of tensors in a generation, by its path."""
     shards: dict[str, list[int]] = {}
     for name in sorted(committed.record.stored):
         path, _, number = name.rpartition("/c/")
@@ -121,7 +119,6 @@ def _decoded(reader: ShardReader, number: int) -> bytes:
 
 
 def _size(spec: ArraySpec, chunks: list[bytes]) -> int:
-    """Return how many bytes chunks take as a shard."""
     with ShardPacker(spec, 0, lambda _: Gathered(lambda _: None)) as packer:
         for chunk in chunks:
             packer.append(memoryview(chunk))
@@ -129,7 +126,6 @@ def _size(spec: ArraySpec, chunks: list[bytes]) -> int:
 
 
 def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArraySpec]) -> Recompressed:
-    """Write the new generation, and commit it if the step is still what it was."""
     how = " ".join(f"{path} {spec.dense}" for path, spec in sorted(specs.items()))
     digest = xxhash.xxh3_64_hexdigest(f"{committed.fingerprint} {blosc.VERSION_STRING} {how}".encode())
     name = f"{without_pool(committed.fingerprint)}-{digest}"

@@ -144,13 +144,11 @@ class ShardPacker:
         self._lengths: list[int] = []
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the last shard; after an error, drop it."""
         try:
             if error is None:
                 self.close()
@@ -223,7 +221,6 @@ class ShardCounter(nullcontext[None]):
     """Gives payloads the places that `ShardPacker` gives them, and packs nothing."""
 
     def __init__(self, spec: ArraySpec, first_shard: int) -> None:
-        """Start at the boundary of `first_shard`."""
         super().__init__()
         self.stored: dict[int, int] = {}
         """Empty: nothing is written."""
@@ -483,13 +480,11 @@ class ShardStream:
         self._threads = ThreadPoolExecutor(_RUNS_AHEAD, thread_name_prefix="dump-ingest-read")
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancel what is being fetched."""
         self._threads.shutdown(cancel_futures=True)
 
     def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytes]:
@@ -532,7 +527,6 @@ class ShardStream:
         return next(self.pieces(start, stop, stop - start))
 
     def _chunk(self, number: int, last: int) -> Chunk:
-        """Return one chunk of a range that ends before chunk `last`."""
         while number not in self._chunks:
             self._fetch_ahead()
             if self._ahead and self._ahead[0][0][0] <= number:
@@ -569,7 +563,6 @@ class _Coverage:
         """By range, how many elements those before it have."""
 
     def fills_half(self, start: int, stop: int) -> bool:
-        """Return whether ranges have at least half as many elements as there are from `start` to `stop`."""
         return 2 * (self._until(stop) - self._until(start)) >= stop - start
 
     def _until(self, end: int) -> int:
