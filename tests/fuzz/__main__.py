@@ -38,6 +38,7 @@ with atheris.instrument_imports(
         tensor_proto,
     )
     from workers.dump.formats.header import ReadAt, TensorHeader, assemble
+    from workers.dump.formats.pickle_machine import Machine
     from workers.dump.formats.tensor_proto import varint
     from workers.errors import DumpError, UnreadableTensor
 
@@ -163,7 +164,7 @@ def read_npz(content: bytes) -> None:
 
 def read_pickle(content: bytes) -> None:
     with suppress(UnreadableTensor):
-        pt_tree.contents(pt_tree.unpickle(content), len(content))
+        pt_tree.contents(Machine(content, pt_tree.FUNCTIONS).run(), len(content))
 
 
 def read_csv(content: bytes) -> None:

@@ -41,7 +41,6 @@ class ReportedStatistics(Positional):
     """Statistics of one tensor as the dump system wrote them down."""
 
     source: str
-    """The file that holds them."""
     name: TensorName
     dtype: str
     """As the file spells it."""

@@ -98,9 +98,7 @@ class OpenFile:
 
     def check_unchanged(self) -> None:
         """Raise `SourceChanged` if the file is not what the listing saw any more."""
-        now, source = os.fstat(self._fd), self._source
-        if now.st_size == source.size and now.st_mtime_ns == source.mtime_ns and stat.S_ISREG(now.st_mode):
-            return
+        now = os.fstat(self._fd)
         if not stat.S_ISREG(now.st_mode):
             raise SourceChanged(f"{self.name} is not a regular file any more")
         if now.st_size != self._source.size:

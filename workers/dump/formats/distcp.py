@@ -12,7 +12,6 @@ global shape of each tensor, and where the part lies in it. Nothing in it is exe
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +30,7 @@ from workers.dump.formats.header import (
 from workers.dump.formats.pickle_machine import Machine, OpaqueKey, member_of
 from workers.dump.formats.pt import place_tensors
 from workers.dump.formats.pt_tree import FUNCTIONS
+from workers.dump.formats.zip_archive import END, LOCATOR64
 from workers.errors import UnreadableTensor
 
 #: The largest `.metadata` that is read: enough for some 100,000 parts.
@@ -38,11 +38,9 @@ MAX_METADATA_NBYTES = 32 * 1024 * 1024
 #: The most archives of a file.
 _MAX_ARCHIVES = 100_000
 _MAX_NAME = 1000
-_END = struct.Struct("<4s4H2IH")
-_LOCATOR64 = struct.Struct("<4sIQI")
 _END64_NBYTES = 56
 #: End record, and before it the two records of zip64, if there are any.
-_ENDS_NBYTES = _END64_NBYTES + _LOCATOR64.size + _END.size
+_ENDS_NBYTES = _END64_NBYTES + LOCATOR64.size + END.size
 _Value: TypeAlias = Any
 
 
@@ -51,7 +49,6 @@ class Chunk:
     """What `.metadata` says about one archive."""
 
     name: str
-    """The key in the state dict."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """For a tensor its global shape, and where this part begins in it."""
 
@@ -121,17 +118,17 @@ def _archives(read: ReadAt, file_size: int) -> Iterator[tuple[int, int]]:
 
 def _begin_of(read: ReadAt, end: int) -> int | None:
     """Return where the zip archive begins that ends at a byte; None if none does."""
-    if end < _END.size:
+    if end < END.size:
         return None
     ends = read_exactly(read, max(end - _ENDS_NBYTES, 0), min(_ENDS_NBYTES, end))
-    magic, _, _, _, _, nbytes, offset, comment_n = _END.unpack(ends[-_END.size :])
+    magic, _, _, _, _, nbytes, offset, comment_n = END.unpack(ends[-END.size :])
     if magic != b"PK\x05\x06" or comment_n:
         return None
     if len(ends) == _ENDS_NBYTES and ends.startswith(b"PK\x06\x06"):
-        magic, _, end64, _ = _LOCATOR64.unpack_from(ends, _END64_NBYTES)
+        magic, _, end64, _ = LOCATOR64.unpack_from(ends, _END64_NBYTES)
         if magic == b"PK\x06\x07":
             return int(end - _ENDS_NBYTES - end64)
-    return int(end - _END.size - nbytes - offset)
+    return int(end - END.size - nbytes - offset)
 
 
 def read_metadata(data: bytes) -> dict[str, dict[int, Chunk]]:

@@ -34,7 +34,14 @@ from workers.dump.formats.dump_data_pb2 import (
     OpOutput,
     Workspace,
 )
-from workers.dump.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated, is_addressable
+from workers.dump.formats.header import (
+    MAX_NDIM,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+    is_addressable,
+    read_exactly,
+)
 from workers.dump.formats.tensor_proto import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 from workers.model import counted
@@ -129,7 +136,6 @@ class _PlacedItem(NamedTuple):
     item: Item
     offset: int
     size: int
-    """Bytes in the file."""
 
 
 def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
@@ -168,7 +174,8 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     begin = _LENGTH_BYTES + length
     if begin > file_size:
         raise Truncated(f"has {file_size} bytes, fewer than the {begin} of its DumpData header")
-    head = _read_on(read, head, begin)
+    if begin > len(head):
+        head += read_exactly(read, len(head), begin - len(head))
     header = head[_LENGTH_BYTES:begin]
     # Fields are counted first, because parsing would make an object of each.
     for _ in FieldWalk(lambda at, n: header[at : at + n], limit=MAX_FIELDS).fields(0, length):
@@ -176,15 +183,6 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     message = _parse(header)
     placed = _place(message, begin, skips_absent=_skips_absent(message, begin, file_size))
     return _headers(message, placed, read, file_size, head[:begin])
-
-
-def _read_on(read: ReadAt, head: bytes, end: int) -> bytes:
-    """Return the bytes of a file up to `end` at least, of which `head` has been read."""
-    if end > len(head):
-        head += read(len(head), end - len(head))
-        if end > len(head):
-            raise Truncated(f"has {len(head)} bytes, fewer than the {end} of its DumpData header")
-    return head
 
 
 def _place(message: DumpData, begin: int, *, skips_absent: bool) -> list[_PlacedItem]:
@@ -279,10 +277,7 @@ def _without_payloads(read: ReadAt, file_size: int) -> tuple[bytes, _Places]:
         left -= length
         if left < 0:
             raise UnreadableTensor(f"has more than {MAX_HEADER_BYTES} bytes besides the payloads")
-        data = read(field.begin, length)
-        if len(data) != length:
-            raise Truncated(f"ends before byte {field.end}, inside its protobuf header")
-        return data
+        return read_exactly(read, field.begin, length)
 
     for field in walk.fields(0, file_size, short=Truncated):
         if field.number not in _WITH_DATA or field.wire_type != LENGTH_DELIMITED:
@@ -310,10 +305,7 @@ def _headers(
     full_name = message.op_name.decode("utf-8", "replace")
 
     def between(begin: int, end: int) -> bytes:
-        data = head[begin:end] if end <= len(head) else read(begin, end - begin)
-        if len(data) != end - begin:
-            raise Truncated(f"ends before byte {end}; it had {file_size} bytes")
-        return data
+        return head[begin:end] if end <= len(head) else read_exactly(read, begin, end - begin)
 
     headers: list[TensorHeader] = []
     previous_end = 0  # of the previous payload

@@ -42,9 +42,7 @@ class PlacedTensor:
     element: ElementType
     shape: tuple[int, ...]
     offset: int
-    """Where its first element is in the file."""
     nbytes: int
-    """Bytes of its elements."""
     path: tuple[str, ...] = ()
     fortran_order: bool = False
     view: StridedView | None = None
@@ -92,32 +90,36 @@ def assemble(
         headers.append(_part(0, file_size))
     headers += [_header(tensors[number], number, view=view) for number, view in views.items()]
     if attributes:
-        headers[0] = _with_attributes(headers[0], attributes)
+        first = headers[0]
+        before = f"{first.record[:-1]}, " if first.record else "{"
+        headers[0] = first._replace(record=f'{before}"file": {json.dumps(dict(attributes))}}}')
     return tuple(headers)
 
 
 def _separate(tensors: Sequence[PlacedTensor]) -> tuple[list[int], dict[int, StridedView]]:
     """Return which tensors are payloads, in the order of the file; and the others, each as a view."""
-    dense = [number for number, tensor in enumerate(tensors) if tensor.view is None]
     views = {number: tensor.view for number, tensor in enumerate(tensors) if tensor.view is not None}
-    dense.sort(key=lambda number: (tensors[number].offset, -tensors[number].nbytes, number))
+    dense = sorted(
+        set(range(len(tensors))) - views.keys(),
+        key=lambda number: (tensors[number].offset, -tensors[number].nbytes, number),
+    )
     payloads: list[int] = []
+    end = 0
     for number in dense:
         tensor = tensors[number]
-        base = tensors[payloads[-1]] if payloads else None
-        end = base.offset + base.nbytes if base else 0
-        if base is None or tensor.offset >= end:
+        if tensor.offset >= end:
             payloads.append(number)
-        elif tensor.offset + tensor.nbytes <= end and _is_aligned(tensor, base):
-            views[number] = StridedView(base=base.offset)
+            end = tensor.offset + tensor.nbytes
         else:
-            views[number] = StridedView()
+            base = tensors[payloads[-1]]
+            is_within = (
+                tensor.offset + tensor.nbytes <= end
+                and tensor.element == base.element
+                and not base.element.is_packed
+                and (tensor.offset - base.offset) % tensor.element.itemsize == 0
+            )
+            views[number] = StridedView(base=base.offset) if is_within else StridedView()
     return payloads, dict(sorted(views.items()))
-
-
-def _is_aligned(tensor: PlacedTensor, base: PlacedTensor) -> bool:
-    is_same = tensor.element == base.element and not base.element.is_packed
-    return is_same and (tensor.offset - base.offset) % tensor.element.itemsize == 0
 
 
 def check_expansion(nbytes: int, file_size: int) -> None:
@@ -184,11 +186,6 @@ def _record(tensor: PlacedTensor, view: StridedView | None) -> str:
     return json.dumps(record) if record else ""
 
 
-def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> TensorHeader:
-    before = f"{header.record[:-1]}, " if header.record else "{"
-    return header._replace(record=f'{before}"file": {json.dumps(dict(attributes))}}}')
-
-
 def is_viewable(tensor: PlacedTensor) -> bool:
     """Return whether a tensor is small enough to be taken out of its storage, if it must be."""
     strides = tensor.view.strides if tensor.view else None
@@ -253,7 +250,6 @@ class TensorHeader(NamedTuple):
     shape: tuple[int, ...]
     """Lengths of the axes, as the framework sees them."""
     offset: int
-    """Where the payload begins in the file, in bytes."""
     nbytes: int
     """Bytes of the payload in the file, in device layout if there is one."""
     lead: bytes = b""

@@ -226,19 +226,27 @@ def read_archive_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ..
 
 
 def _placed_array(read: ReadAt, archive: Archive, name: str, member: Member) -> PlacedTensor:
-    if not member.is_deflated:
-        offset, nbytes = archive.place(read, member)
+    offset, nbytes = archive.place(read, member, compressed=member.is_deflated)
+    if member.is_deflated:
+        content = _inflated(read, offset, nbytes, name, member)
+        header = parse_header(content[:MAX_HEADER_BYTES], file_size=len(content))
+        begin, view = offset, StridedView(deflated=nbytes, skipped=header.offset)
+    else:
         head = read_exactly(read, offset, min(nbytes, MAX_HEADER_BYTES))
         header = parse_header(head, file_size=nbytes)
-        return PlacedTensor(
-            header.element,
-            header.shape,
-            offset + header.offset,
-            header.nbytes,
-            (name,),
-            fortran_order=header.fortran_order,
-        )
-    offset, nbytes = archive.place(read, member, compressed=True)
+        begin, view = offset + header.offset, None
+    return PlacedTensor(
+        header.element,
+        header.shape,
+        begin,
+        header.nbytes,
+        (name,),
+        fortran_order=header.fortran_order,
+        view=view,
+    )
+
+
+def _inflated(read: ReadAt, offset: int, nbytes: int, name: str, member: Member) -> bytes:
     if max(nbytes, member.nbytes) > MAX_VIEW_NBYTES:
         raise UnreadableTensor(
             f"its array {name:.80} is compressed and has {member.nbytes} bytes; "
@@ -250,14 +258,4 @@ def _placed_array(read: ReadAt, archive: Archive, name: str, member: Member) -> 
         raise UnreadableTensor(f"its array {name:.80} cannot be decompressed: {exc}") from exc
     if zlib.crc32(content) != member.crc:
         raise UnreadableTensor(f"its array {name:.80} does not match its checksum")
-    header = parse_header(content[:MAX_HEADER_BYTES], file_size=len(content))
-    view = StridedView(deflated=nbytes, skipped=header.offset)
-    return PlacedTensor(
-        header.element,
-        header.shape,
-        offset,
-        header.nbytes,
-        (name,),
-        fortran_order=header.fortran_order,
-        view=view,
-    )
+    return content

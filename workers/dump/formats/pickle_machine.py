@@ -70,7 +70,6 @@ class Function(NamedTuple):
 
     call: Callable[..., Any]
     required: int
-    """The least number of arguments."""
     maximum: int
     """The greatest number of arguments; those that are left out are None."""
 

@@ -49,7 +49,6 @@ from workers.dump.formats.pt_tree import (
     InlineTensor,
     RebuiltTensor,
     contents,
-    unpickle,
 )
 from workers.dump.formats.zip_archive import LOCAL_MAGIC, Archive, Member, open_archive
 from workers.errors import UnreadableTensor
@@ -263,7 +262,7 @@ _Description: TypeAlias = tuple[Sequence[_DescribedTensor], Mapping[str, Any]]
 @lru_cache(maxsize=64)
 def _described(code: bytes, big_endian: bool) -> _Description:  # noqa: FBT001  (a key)
     """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
-    return _describe(contents(unpickle(code), len(code)), big_endian=big_endian)
+    return _describe(contents(Machine(code, FUNCTIONS).run(), len(code)), big_endian=big_endian)
 
 
 def _describe(found: Contents, *, big_endian: bool) -> _Description:
@@ -319,7 +318,7 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
     element, declared_dtype = known
     if len(tensor.size) != len(tensor.stride):
         raise UnreadableTensor("its pickle has an impossible shape or strides")
-    check_shape(tensor.size, element.itemsize)
+    _check_shape(tensor.size, element.itemsize)
     strides = tuple(stride * element.itemsize for stride in tensor.stride)
     first = tensor.offset * element.itemsize
     span = span_nbytes(tensor.size, strides, element.itemsize) if min(strides, default=0) >= 0 else -1
@@ -371,7 +370,7 @@ def _inline(found: FoundTensor, array: InlineTensor) -> PlacedTensor:
         element = from_npy_descr(array.descr)
     except ValueError as exc:
         raise UnreadableTensor(str(exc)) from exc
-    check_shape(array.shape, element.itemsize)
+    _check_shape(array.shape, element.itemsize)
     nbytes = math.prod(array.shape) * element.itemsize
     if nbytes != len(array.content):
         raise UnreadableTensor(f"has an array of shape {array.shape} made of {len(array.content)} bytes")
@@ -435,8 +434,7 @@ def _storage_itemsize(kind: str) -> int:
     return from_name(_STORAGES[kind]).itemsize
 
 
-def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
-    """Raise UnreadableTensor unless the shape is one that an array can have."""
+def _check_shape(shape: tuple[int, ...], itemsize: int) -> None:
     if len(shape) > MAX_NDIM or not all(0 <= n < 2**62 for n in shape):
         raise UnreadableTensor("its pickle has an impossible shape")
     if not is_addressable(shape, itemsize):

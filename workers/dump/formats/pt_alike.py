@@ -82,11 +82,9 @@ class _Known(NamedTuple):
     equal: Callable[[Sequence[bytes]], tuple[bytes, ...]]
     """Selects of that what must be equal."""
     expected: tuple[bytes, ...]
-    """How it reads."""
     stems: Callable[[Sequence[bytes]], tuple[bytes, ...]]
     """Selects the name of the file, once for each member."""
     values: tuple[tuple[int, int], ...]
-    """Which of the parts are values, and the instruction of each."""
     record: str
     """The record of the file, with `%s` for each of them."""
     headers: tuple[TensorHeader, ...]

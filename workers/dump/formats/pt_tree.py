@@ -18,7 +18,6 @@ from workers.dump.formats.pickle_machine import (
     Function,
     Global,
     Instance,
-    Machine,
     OpaqueKey,
     Storage,
     attribute_of,
@@ -82,18 +81,6 @@ class Wrapper:
         inner = [name for name, value in state.items() if is_tensor(value)]
         members = {"" if len(inner) == 1 else name: state.pop(name) for name in inner}
         return Composite(self.kind, members, state)
-
-
-def unpickle(pickled: bytes) -> _Value:
-    """Return the value of a `data.pkl`: plain values, tensors (see `is_tensor`), `Instance`, `Storage`.
-
-    Args:
-        pickled: the whole member. Takes time and memory in proportion to its length.
-
-    Raises:
-        UnreadableTensor: it is damaged.
-    """
-    return Machine(pickled, FUNCTIONS).run()
 
 
 def _pending(metadata: _Value) -> Mapping[str, bool]:

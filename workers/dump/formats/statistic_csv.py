@@ -93,7 +93,6 @@ class StatisticRow(NamedTuple):
     """
 
     line: int
-    """Number of the line in the file, from 1."""
     io: str
     """`input` or `output`."""
     slot: int

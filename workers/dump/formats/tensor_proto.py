@@ -190,28 +190,16 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         HoldsNoTensor: it holds texts.
         UnreadableTensor: it is damaged, or its elements are not where ONNX Runtime writes them.
     """
-    proto = _read_fields(read, file_size)
-    if proto.location:
-        raise UnreadableTensor("has its elements in another file")
-    if proto.code == _TEXT:
-        facts = {"name": proto.name, "shape": proto.dims[:MAX_NDIM]}
+    dims, code, name, elements = _read_fields(read, file_size)
+    if code == _TEXT:
+        facts = {"name": name, "shape": dims[:MAX_NDIM]}
         raise HoldsNoTensor("holds texts", record=json.dumps({"file": facts}))
-    element, shape = _element(proto.code), _shape(proto.dims)
-    placed = _placed(element, shape, proto.elements, proto.name, file_size)
+    placed = _placed(_element(code), _shape(dims), elements, name, file_size)
     return assemble([placed], {}, read, file_size)
 
 
-class _Proto(NamedTuple):
-    dims: list[int]
-    code: int
-    """Of the type of the elements."""
-    name: str
-    location: int
-    """Not 0 if the elements are in another file."""
-    elements: WireField | None
-
-
-def _read_fields(read: ReadAt, file_size: int) -> _Proto:
+def _read_fields(read: ReadAt, file_size: int) -> tuple[list[int], int, str, WireField | None]:
+    """Return the lengths of the axes, the code of the type, the name, and the field with the elements."""
     dims: list[int] = []
     code, name, location = 0, "", 0
     elements: WireField | None = None
@@ -228,7 +216,9 @@ def _read_fields(read: ReadAt, file_size: int) -> _Proto:
             if elements is not None:
                 raise UnreadableTensor("has elements in two places")
             elements = field
-    return _Proto(dims, code, name, location, elements)
+    if location:
+        raise UnreadableTensor("has its elements in another file")
+    return dims, code, name, elements
 
 
 def _placed(
@@ -269,16 +259,11 @@ def _integers(read: ReadAt, field: WireField) -> list[int]:
         return [read_varint(read, field)]
     if field.end - field.value > 10 * MAX_NDIM:
         raise UnreadableTensor(f"has more than {MAX_NDIM} axes")
+    packed, at = read_exactly(read, field.value, field.end - field.value), 0
     numbers: list[int] = []
-    shift = value = 0
-    for byte in read_exactly(read, field.value, field.end - field.value):
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(value)
-            value = shift = 0
-    if shift:
-        raise UnreadableTensor("has an axis whose length ends inside a number")
+    while at < len(packed):
+        number, at = _varint(packed, at, UnreadableTensor)
+        numbers.append(number)
     return numbers
 
 

@@ -21,11 +21,11 @@ MAX_DIRECTORY_NBYTES = 16 * 1024 * 1024
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR64 = struct.Struct("<4sIQI")
-_END = struct.Struct("<4s4H2IH")
+LOCATOR64 = struct.Struct("<4sIQI")
+END = struct.Struct("<4s4H2IH")
 _MAX_COMMENT_NBYTES = 65535
 #: Bytes of the fixed parts of the record at the end, an entry of the directory, and the header of a member.
-END_NBYTES, ENTRY_NBYTES, LOCAL_NBYTES = _END.size, _ENTRY.size, _LOCAL.size
+END_NBYTES, ENTRY_NBYTES, LOCAL_NBYTES = END.size, _ENTRY.size, _LOCAL.size
 _ENCRYPTED = 1
 #: In the place of a figure that 32 bits cannot hold.
 TOO_SMALL = 0xFFFFFFFF
@@ -62,7 +62,6 @@ class Archive:
     """A zip archive, from its central directory. Members lie before it."""
 
     members: Mapping[str, Member]
-    """By name, in the order of the directory."""
     directory_offset: int
 
     def place(self, read: ReadAt, member: Member, *, compressed: bool = False) -> tuple[int, int]:
@@ -96,7 +95,7 @@ def open_archive(read: ReadAt, file_size: int) -> Archive:
         UnreadableTensor: it is damaged.
     """
     end_offset, end = _find_end(read, file_size)
-    _, _, _, _, count, nbytes, offset, _ = _END.unpack(end)
+    _, _, _, _, count, nbytes, offset, _ = END.unpack(end)
     if count == 0xFFFF or TOO_SMALL in (nbytes, offset):
         nbytes, offset = _read_end64(read, end_offset)
     if offset + nbytes > end_offset:
@@ -110,13 +109,13 @@ def open_archive(read: ReadAt, file_size: int) -> Archive:
 
 def _find_end(read: ReadAt, file_size: int) -> tuple[int, bytes]:
     # torch writes no comment, so the record is nearly always the last 22 bytes.
-    for nbytes in (_END.size, _END.size + _MAX_COMMENT_NBYTES):
+    for nbytes in (END.size, END.size + _MAX_COMMENT_NBYTES):
         start = max(file_size - nbytes, 0)
         last = read_exactly(read, start, file_size - start)
         at = last.rfind(b"PK\x05\x06")
         while at >= 0:
-            end = last[at : at + _END.size]
-            if len(end) == _END.size and at + _END.size + int.from_bytes(end[20:], "little") == len(last):
+            end = last[at : at + END.size]
+            if len(end) == END.size and at + END.size + int.from_bytes(end[20:], "little") == len(last):
                 return start + at, end
             at = last.rfind(b"PK\x05\x06", 0, at)
     raise Truncated(f"has {file_size} bytes, but no end record of a zip")
@@ -124,9 +123,9 @@ def _find_end(read: ReadAt, file_size: int) -> tuple[int, bytes]:
 
 def _read_end64(read: ReadAt, end_offset: int) -> tuple[int, int]:
     """Return size and offset of the central directory of a zip of more than 4 GiB."""
-    if end_offset < _LOCATOR64.size:
+    if end_offset < LOCATOR64.size:
         raise UnreadableTensor("its zip lacks the zip64 record that it needs")
-    magic, _, offset, _ = _LOCATOR64.unpack(read_exactly(read, end_offset - _LOCATOR64.size, _LOCATOR64.size))
+    magic, _, offset, _ = LOCATOR64.unpack(read_exactly(read, end_offset - LOCATOR64.size, LOCATOR64.size))
     if magic != b"PK\x06\x07" or offset + _END64.size > end_offset:
         raise UnreadableTensor("its zip lacks the zip64 record that it needs")
     magic, *_, nbytes, directory_offset = _END64.unpack(read_exactly(read, offset, _END64.size))

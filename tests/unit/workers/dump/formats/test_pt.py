@@ -37,10 +37,10 @@ from tests.pt_files import (
 from workers.arrays.arrangements import elements_of
 from workers.arrays.statistics import summarise
 from workers.dump.formats import header as header_module
-from workers.dump.formats import pt_tree
 from workers.dump.formats.header import MAX_ENVELOPE_NBYTES, HoldsNoTensor, TensorHeader, Truncated
+from workers.dump.formats.pickle_machine import Machine
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
-from workers.dump.formats.pt_tree import contents
+from workers.dump.formats.pt_tree import FUNCTIONS, contents
 from workers.errors import UnreadableTensor
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -350,7 +350,7 @@ def test_small_pickle_takes_little_memory_and_time() -> None:
     for code in (long + names, doubled, repeated):
         tracemalloc.start()
         with contextlib.suppress(UnreadableTensor):
-            contents(pt_tree.unpickle(pickled(code)), len(code))
+            contents(Machine(pickled(code), FUNCTIONS).run(), len(code))
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
         tracemalloc.stop()
 
@@ -374,7 +374,7 @@ def decode(file: bytes) -> None:
 def unpickle(code: bytes) -> None:
     """Interpret a pickle that may be anything."""
     with contextlib.suppress(UnreadableTensor):
-        contents(pt_tree.unpickle(code), len(code))
+        contents(Machine(code, FUNCTIONS).run(), len(code))
 
 
 @given(
