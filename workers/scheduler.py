@@ -25,7 +25,7 @@ MESSAGES_KEPT: Mapping[str, Any] = {"distributed.admin.low-level-log-length": 10
 WORKER_TTL_S = 60.0
 
 
-class NoSpans:
+class _NoSpans:
     """Replaces the extension `spans`, which never forgets anything.
 
     A span begins whenever a task arrives while none is running. It takes 4 KiB: up to 1 GiB a day.
@@ -35,31 +35,15 @@ class NoSpans:
     """Read by the dashboard."""
 
     def observe_tasks(self, tasks: object, *, code: object, span_metadata: object) -> dict[Any, Any]:  # noqa: ARG002
-        """Put no task into a span."""
         return {}
 
-    def heartbeat(self, worker: object, data: object) -> None:
-        """Drop what a worker has measured for spans."""
-
-
-def keep_no_spans(scheduler: Scheduler) -> None:
-    """Make a scheduler keep no spans."""
-    scheduler.extensions["spans"] = NoSpans()
+    def heartbeat(self, worker: object, data: object) -> None: ...
 
 
 def silences(dask_scheduler: Scheduler) -> dict[str, float]:
     """Return for how many seconds a scheduler has not heard of each worker, by address. It runs there."""
     now = vars(distributed.scheduler)["time"]()  # the clock by which it notes heartbeats: see `steady_dask`
     return {address: now - worker.last_seen for address, worker in dask_scheduler.workers.items()}
-
-
-def replace_lost_workers(scheduler: Scheduler, ttl_s: float = WORKER_TTL_S) -> None:
-    """Make a scheduler replace workers after `ttl_s` at most, and look for them twice in that time."""
-    check = scheduler.periodic_callbacks.get("worker-ttl")
-    if check is None or scheduler.worker_ttl is None:
-        return  # somebody has switched it off
-    scheduler.worker_ttl = min(scheduler.worker_ttl, ttl_s)
-    check.callback_time = scheduler.worker_ttl / 2 * 1000
 
 
 def dask_setup(scheduler: Scheduler) -> None:
@@ -71,6 +55,9 @@ def dask_setup(scheduler: Scheduler) -> None:
     """
     dask.config.set(MESSAGES_KEPT)
     steady_dask()
-    replace_lost_workers(scheduler)
-    keep_no_spans(scheduler)
+    check = scheduler.periodic_callbacks.get("worker-ttl")
+    if check is not None and scheduler.worker_ttl is not None:  # nobody has switched it off
+        scheduler.worker_ttl = min(scheduler.worker_ttl, WORKER_TTL_S)
+        check.callback_time = scheduler.worker_ttl / 2 * 1000  # it looks for them twice in that time
+    scheduler.extensions["spans"] = _NoSpans()
     answer_watchdog(scheduler, os.environ)

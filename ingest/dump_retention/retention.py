@@ -464,7 +464,7 @@ class SourceRetention:
             )
             return
         jobs = {
-            number: ReadBackJob(state.key, number, name, str(self.judge.root), self.store, batch)
+            number: ReadBackJob(state.key, name, str(self.judge.root), self.store, batch, number)
             for number, batch in enumerate(batches(listing.files, JOB_NBYTES, JOB_FILES))
         }
         self._under_way.append(_Deletion(state, listing, name, self.clock(), jobs))

@@ -65,11 +65,12 @@ def histograms_of(step: StoredStep, rows: Collection[int] | None = None) -> dict
 
 def read_entries(step: StoredStep, table: EntryTable = HISTOGRAM_TABLE) -> npt.NDArray[np.int64]:
     """Return the entries of a table of a step, (entry, len(table.fields)); none if it does not exist."""
-    document = step.commit.nodes.get(table.path)
-    if document is None:
+    nodes = step.commit.nodes
+    if table.path not in nodes:
         return table.empty()
     chunk = step.objects.get(f"{step.commit.prefix}/{table.chunk}")
-    return table.decode(document, chunk, str(step.key), step.commit.record.checksums)
+    chunks = {} if chunk is None else {table.chunk: chunk}
+    return table.decode(nodes, chunks, str(step.key), step.commit.record.checksums)
 
 
 def marginals_of(step: StoredStep) -> dict[int, dict[int, Marginal]]:

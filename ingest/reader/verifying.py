@@ -312,7 +312,7 @@ def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]
                 for row in rows_of(stored.entries):
                     by_row[row].marginals[kind] = stored.of_row(row)
         except DamagedStore as exc:
-            paths = (f"{step.commit.prefix}/{key}" for key in kind.first_chunk_keys)
+            paths = (f"{step.commit.prefix}/{array}/c/0/0" for array in kind.arrays)
             damages += [Damage(step.key, "", exc.message, path=path) for path in paths]
     return by_row, damages
 

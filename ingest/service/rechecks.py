@@ -29,13 +29,13 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.tasks import run as tasks
-from workers.tasks.read_back import RecheckJob
+from workers.tasks.read_back import ReadBackJob
 
 #: Source bytes and files of one task, about: what a conversion may have to wait for.
 _JOB_NBYTES = 64 * MIB
 _JOB_FILES = 1000
 #: What one task reads: a small step alone would take longer to hand over, and to open, than to read.
-_Batch: TypeAlias = tuple[RecheckJob, ...]
+_Batch: TypeAlias = tuple[ReadBackJob, ...]
 #: Tasks in flight, if somebody waits for the end; else one.
 _AT_ONCE = 8
 #: Dask runs tasks of a higher priority first; conversions have 0, read-backs -10.
@@ -65,7 +65,7 @@ class Rechecks:
     """Steps that were not read in this round."""
     _doubtful: list[StepState] = field(default_factory=list)
     """Steps of which the last scan has shown files whose inode has changed."""
-    _jobs: deque[RecheckJob] = field(default_factory=deque)
+    _jobs: deque[ReadBackJob] = field(default_factory=deque)
     """What is still to be read of a step."""
     _window: TaskWindow[_Batch] = field(init=False)
     _client: TaskClient | None = None
@@ -143,7 +143,7 @@ class Rechecks:
         future = submit(
             client,
             tasks.run_recheck,
-            tasks.pack_recheck(batch),
+            tasks.pack(batch),
             key=f"recheck-{batch[0].fingerprint[:15]}-{time.time_ns()}",
             priority=_PRIORITY,
             resources=shares_of(self.resources),
@@ -159,7 +159,7 @@ class Rechecks:
                 return (self._jobs_of(state, doubtful)[0],)
         return tuple(self._small_enough())
 
-    def _small_enough(self) -> Iterator[RecheckJob]:
+    def _small_enough(self) -> Iterator[ReadBackJob]:
         """Take what is next from the steps whose turn it is, as much as one task reads."""
         nbytes = files = 0
         while self._jobs or self._has_turn():
@@ -185,14 +185,14 @@ class Rechecks:
             self._turn.extend(held)
         return bool(self._turn)
 
-    def _jobs_of(self, state: StepState, files: list[SourceFile]) -> list[RecheckJob]:
+    def _jobs_of(self, state: StepState, files: list[SourceFile]) -> list[ReadBackJob]:
         return [
-            RecheckJob(state.key, state.committed or "", self.root, self.store, batch)
+            ReadBackJob(state.key, state.committed or "", self.root, self.store, batch)
             for batch in batches(files, _JOB_NBYTES, _JOB_FILES)
         ]
 
     def _collect(
-        self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError
+        self, job: ReadBackJob, result: tuple[str, ...] | DumpIngestError
     ) -> ContentReplaced | RecheckFailed | None:
         state = self.table.get(job.key)
         if state is None or state.committed != job.fingerprint or not _may_be_read(state):

@@ -21,8 +21,7 @@ _IN_QUERY = re.compile(
 _MASK = "***"
 
 
-def looks_secret(name: str) -> bool:
-    """Return whether an option of this name is one for a credential."""
+def _looks_secret(name: str) -> bool:
     return name not in _NOT_SECRET and any(word in name.lower() for word in _SECRET_WORDS)
 
 
@@ -40,7 +39,7 @@ def masked_values(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
             name: _MASK
-            if looks_secret(str(name)) and not isinstance(below, Mapping)
+            if _looks_secret(str(name)) and not isinstance(below, Mapping)
             else masked_values(below)
             for name, below in value.items()
         }
@@ -66,7 +65,7 @@ def refuse_in_options(options: Mapping[str, Any]) -> None:
         UsageError: they do; the message has the name, and not the value.
     """
     for name, value in _all(options):
-        if looks_secret(name) or (isinstance(value, str) and masked(value) != value):
+        if _looks_secret(name) or (isinstance(value, str) and masked(value) != value):
             raise UsageError(
                 f"store option {name!r} looks like a credential",
                 hint=f"Put credentials into {_ENVIRONMENT}: options are sent to the Dask workers and shown "

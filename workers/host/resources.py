@@ -179,12 +179,8 @@ def steady_dask() -> None:
     """
     from tornado.ioloop import IOLoop  # deferred: with distributed, which takes 0.5 s
 
-    IOLoop.time = _loop_time  # type: ignore[method-assign, assignment]
+    IOLoop.time = lambda _loop: steady_time()  # type: ignore[method-assign,assignment]
     for name, module in list(sys.modules.items()):
         is_of_dask = name == "distributed" or name.startswith("distributed.")
         if is_of_dask and getattr(module, "time", None) is time.time:  # imported by name
             module.time = steady_time  # type: ignore[attr-defined]
-
-
-def _loop_time(_loop: object) -> float:
-    return steady_time()

@@ -37,9 +37,7 @@ class YamlFile:
     """The content of a file."""
 
     path: str
-    """As messages name the file."""
     value: Any
-    """Plain values; None for an empty file."""
     _root: yaml.Node | None
 
     def at(self, *place: str | int) -> str:

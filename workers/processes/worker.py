@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from workers.arrays.compiled import kernels
 from workers.host.paths import environment
@@ -202,17 +202,6 @@ class ProcessDied(Exception):
     """The process that had a task has ended without an answer; the text says how."""
 
 
-class Child(Protocol):
-    """A child of this process."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs. Reap it."""
-
-
 class Copy:
     """A child that was forked, as `subprocess.Popen` has those that it has started."""
 
@@ -232,10 +221,18 @@ class Copy:
         return self._code
 
 
+def how_ended(code: int) -> str:
+    """Return the name of the signal that ended a process, or its exit code, for people."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}"
+
+
 class WorkerProcess:
     """A worker process and the channel to it."""
 
-    def __init__(self, child: Child, channel: Channel) -> None:
+    def __init__(self, child: subprocess.Popen[bytes] | Copy, channel: Channel) -> None:
         self.channel = channel
         self._child = child
         self._lock = threading.Lock()
@@ -259,10 +256,7 @@ class WorkerProcess:
             if time.monotonic() > deadline:
                 return "it does not end"
             time.sleep(_LOOK_S)
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"exit code {code}"
+        return how_ended(code)
 
     def _poll(self) -> int | None:
         with self._lock:
@@ -283,8 +277,8 @@ def start_process(memory_nbytes: int, prepare: Callable[[], object]) -> WorkerPr
     try:
         # Until the child has its own handlers, it must not run the handlers of this process.
         with _blocked(_SIGNALS):
-            if _has_one_thread():
-                child: Child = _fork(theirs, memory_nbytes, prepare)
+            if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208  (threads of libraries, too)
+                child: subprocess.Popen[bytes] | Copy = _fork(theirs, memory_nbytes, prepare)
             else:
                 child = _spawn(theirs, memory_nbytes)
                 ours.sendall(packed(pickle.dumps(prepare, protocol=5)))
@@ -303,10 +297,6 @@ def _blocked(signals: set[signal.Signals]) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _has_one_thread() -> bool:
-    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  (of libraries, too)
 
 
 def _fork(theirs: socket.socket, memory_nbytes: int, prepare: Callable[[], object]) -> Copy:

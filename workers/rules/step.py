@@ -79,7 +79,10 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey, sketches: StepSketche
 
 def needs_sketches(rules: RuleSet) -> bool:
     """Return whether any rule needs sketches, so that the caller must read them first."""
-    return any(rule.kind in OF_HISTOGRAMS or asks_sketches(rule.where) for rule in rules.step_rules)
+    return any(
+        rule.kind in OF_HISTOGRAMS or (rule.where and any(map(is_sketch_column, _compiled(rule.where).names)))
+        for rule in rules.step_rules
+    )
 
 
 def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:
@@ -234,11 +237,6 @@ class StepColumns:
         return (self.tables.label(name) if name in LABELS else self.tables.number(name))[rows]
 
 
-def asks_sketches(where: str) -> bool:
-    """Return whether a condition asks anything of sketches."""
-    return bool(where) and any(is_sketch_column(name) for name in _compiled(where).names)
-
-
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> Filter:
     return Filter(text, COLUMNS, said_by="where")
@@ -249,7 +247,6 @@ class RowHits:
     """The rows for which a threshold is exceeded, before the selector of the rule is applied."""
 
     mask: npt.NDArray[np.bool_]
-    """By row."""
     values: Values
     """By row; NaN if the rule compares nothing."""
     threshold: float

@@ -134,7 +134,6 @@ class Commit:
     summary: CommitSummary
     record: CommitRecord
     leaf: CompactLeaf
-    """The `zarr.json` that all of this was read from."""
 
     @property
     def nodes(self) -> Mapping[str, metadata.Document]:
@@ -211,9 +210,10 @@ def read_root(objects: ObjectStore) -> int | None:
         DamagedStore: it is damaged, although there are commits.
     """
     data = objects.get(ROOT)
-    if data is not None:
-        _check_root(objects, data)
-    return None if data is None else metadata.FORMAT_VERSION
+    if data is None:
+        return None
+    _check_root(objects, data)
+    return metadata.FORMAT_VERSION
 
 
 def ensure_root(objects: ObjectStore, rank: int | None = None) -> None:
@@ -305,9 +305,17 @@ def _write_generation(
     chunks: Mapping[str, bytes],
 ) -> None:
     ensure_root(objects, record.rank)
-    prefix = f"{record.key.path}/{record.fingerprint}"
-    documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
-    documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
+    _put_nodes(objects, f"{record.key.path}/{record.fingerprint}", nodes, chunks)
+
+
+def _put_nodes(
+    objects: ObjectStore, prefix: str, nodes: Mapping[str, metadata.Document], chunks: Mapping[str, bytes]
+) -> None:
+    """Write chunks and nodes of a generation; its own group, whose path is "", last."""
+    documents = {
+        f"{prefix}/{path}/{LEAF}" if path else f"{prefix}/{LEAF}": metadata.encode(nodes[path])
+        for path in sorted(nodes, reverse=True)
+    }
     objects.put_many({**{f"{prefix}/{path}": data for path, data in chunks.items()}, **documents})
 
 
@@ -398,9 +406,8 @@ def extend(
     Raises:
         StoreError: the store refused; the step is as it was.
     """
-    prefix, record = committed.prefix, committed.record
-    documents = {f"{prefix}/{path}/{LEAF}": metadata.encode(node) for path, node in nodes.items()}
-    objects.put_many({**{f"{prefix}/{path}": data for path, data in chunks.items()}, **documents})
+    record = committed.record
+    _put_nodes(objects, committed.prefix, nodes, chunks)
     summary = replace(
         record.summary,
         stored_bytes=record.summary.stored_bytes + sum(map(len, chunks.values())),

@@ -47,12 +47,14 @@ def leaf(record: Mapping[str, Any], nodes: Mapping[str, Document]) -> Document:
     return {**group({ATTRIBUTE: dict(record)}), "consolidated_metadata": inline}
 
 
-class _OwnAttributes(msgspec.Struct):
+class OwnAttributes(msgspec.Struct):
+    """Our attribute of a group, to be decoded as its type."""
+
     dump_ingest: msgspec.Raw
 
 
 class _Group(msgspec.Struct):
-    attributes: _OwnAttributes
+    attributes: OwnAttributes
 
 
 _DECODE_GROUP = msgspec.json.Decoder(_Group).decode
@@ -75,7 +77,7 @@ def packed_array(spec: ArraySpec, length: int) -> Document:
     """
     name = spec.path.rsplit("/", 1)[-1]
     core_name = dtypes.core_name(spec.data_type)
-    document = _array((length,), core_name, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
+    document = array((length,), core_name, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
     if core_name != spec.data_type:
         document["attributes"][LOGICAL_DTYPE] = spec.data_type
     if spec.sparse:
@@ -103,6 +105,7 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
         raise ValueError(f"{data_type} is not stored as {document['data_type']}")
     if chunk * element.itemsize > _MAX_CHUNK_NBYTES:
         raise ValueError("an impossible chunk")
+    rule = attributes.get(SPARSE_CHUNKS)
     to_bytes = configuration["codecs"][0]
     big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
     return ArraySpec(
@@ -113,13 +116,8 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
         chunk,
         shard // chunk,
         dense=_dense(configuration["codecs"]),
-        sparse=_sparse(attributes.get(SPARSE_CHUNKS)),
+        sparse=rule if rule in (BY_BLOSC, QUICK) else "",  # another rule is of a later version
     )
-
-
-def _sparse(rule: object) -> str:
-    """Return the rule by which sparse chunks were encoded; "" for none, or one unknown to this version."""
-    return next((known for known in (BY_BLOSC, QUICK) if rule == known), "")
 
 
 def _dense(codecs: Sequence[Document]) -> str:
@@ -141,18 +139,19 @@ def table_array(
     zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
     # A chunk may not be empty, even if the table is.
     chunk = (max(shape[0], 1), max(shape[1], 1))
-    document = _array(shape, data_type, chunk, [serializer, zstd, {"name": "crc32c"}], dimension_names)
+    document = array(shape, data_type, chunk, [serializer, zstd, {"name": "crc32c"}], dimension_names)
     document["attributes"] = {"fields": list(fields)}
     return document
 
 
-def _array(
+def array(
     shape: tuple[int, ...],
     data_type: str,
     chunk: tuple[int, ...],
     codecs: list[Document],
     dimension_names: tuple[str, ...],
 ) -> Document:
+    """Return the metadata of an array without attributes, filled with zeros."""
     return {
         "zarr_format": 3,
         "node_type": "array",

@@ -51,7 +51,6 @@ class StoreAddress:
     options: str = "{}"
     """fsspec storage options as JSON text, so that an address can be hashed."""
     timeout_s: float = STORE_TIMEOUT_S
-    """How long a request may go on without progress, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,6 @@ class ArraySpec:
     itemsize: int
     big_endian: bool
     chunk: int
-    """Elements per inner chunk."""
     chunks_per_shard: int
     dense: str = ""
     """How its chunks are shuffled for zstd, `shuffle` or `bitshuffle`; "" for lz4, which steps begin with."""
@@ -139,7 +137,6 @@ class Finding(Positional):
     """What was compared with the threshold; NaN if nothing was."""
     threshold: float
     reason: str
-    """A sentence."""
     cause: str = ""
     """What is the matter, if values of the run show it or make it likely."""
     level: str = "open"
@@ -169,7 +166,6 @@ class Evaluated:
     totals: Mapping[str, int] = field(default_factory=dict)
     """By rule that found something: how many findings, including those that are not stored."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """By rule that could not be evaluated: why."""
 
     @property
     def severities(self) -> dict[str, str]:

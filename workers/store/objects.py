@@ -39,7 +39,6 @@ class UnfinishedUpload:
     key: str
     """The object that it was to become."""
     upload_id: str
-    """What the store calls it."""
     nbytes: int
     """Of its parts so far."""
     written_at: float

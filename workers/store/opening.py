@@ -44,13 +44,14 @@ def resolve(
     _refuse_torn(url)
     refuse_in_options(options or {})
     timeout_s = _default_timeout() if timeout_s is None else timeout_s
+    frozen = json.dumps(dict(options or {}), sort_keys=True)
     protocol, is_url, path = url.partition("://")
     if is_url and protocol in _LOCAL_PROTOCOLS:
         url = path
     elif is_url or "::" in url:
-        return StoreAddress(url.rstrip("/"), _frozen(options), timeout_s)
+        return StoreAddress(url.rstrip("/"), frozen, timeout_s)
     # Absolute: a relative one means a directory of this process, not of each worker.
-    return StoreAddress(str(absolute(Path(url))), _frozen(options), timeout_s)
+    return StoreAddress(str(absolute(Path(url))), frozen, timeout_s)
 
 
 def _default_timeout() -> float:
@@ -62,10 +63,6 @@ def _default_timeout() -> float:
     if not timeout_s > 0:
         raise UsageError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r}")
     return timeout_s
-
-
-def _frozen(options: Mapping[str, Any] | None) -> str:
-    return json.dumps(dict(options or {}), sort_keys=True)
 
 
 def _refuse_torn(url: str) -> None:
@@ -90,12 +87,10 @@ def connect(address: StoreAddress) -> ObjectStore:
 def _backend(address: StoreAddress) -> ObjectStore:
     if "://" not in address.url and "::" not in address.url:
         return LocalObjects(address)
-    from workers.store.backends import (
-        remote,  # deferred: fsspec takes 0.05 s, and a directory needs none of it
-    )
-    from workers.store.backends.remote import FsspecObjects  # deferred: the same
+    from workers.store.backends import remote  # deferred: fsspec takes 0.05 s, and a directory needs none
 
-    return remote.S3Objects(address) if address.url.startswith(remote.PROTOCOLS) else FsspecObjects(address)
+    is_s3 = address.url.startswith(remote.PROTOCOLS)
+    return remote.S3Objects(address) if is_s3 else remote.FsspecObjects(address)
 
 
 @lru_cache(maxsize=16)

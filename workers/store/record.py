@@ -61,7 +61,6 @@ class WithoutTensors:
     by: str
     """`gc`: they were removed. `policy`: they were never stored."""
     reason: str
-    """For people."""
 
     def __str__(self) -> str:
         removed = f"were removed on {self.at[:16]} UTC by {self.by}"
@@ -93,7 +92,6 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     source: Origin
     summary: Totals
     software: dict[str, str] = {}
-    """Versions of the packages that wrote it."""
     previous: tuple[Fingerprint, ...]
     """The generations that were committed before, the oldest first."""
     nets: tuple[str, ...] = ()
@@ -201,17 +199,13 @@ class _Root(_Version):
     fingerprint: object = None
 
 
-class _Attributes(msgspec.Struct):
-    dump_ingest: msgspec.Raw
-
-
 class _Nodes(msgspec.Struct):
     metadata: dict[str, msgspec.Raw]
     """Left as they are: to make objects of them takes most of the time."""
 
 
 class _Leaf(msgspec.Struct):
-    attributes: _Attributes
+    attributes: metadata.OwnAttributes
     consolidated_metadata: _Nodes
 
 
@@ -279,11 +273,10 @@ def encode_leaf(record: CommitRecord, nodes: Mapping[str, metadata.Document]) ->
     """
     name = record.fingerprint
     below = {(f"{name}/{path}" if path else name): node for path, node in nodes.items()}
-    return with_checksum(metadata.encode(metadata.leaf(record.to_dict(), below)))
+    return _with_checksum(metadata.encode(metadata.leaf(record.to_dict(), below)))
 
 
-def with_checksum(document: bytes) -> bytes:
-    """Return the `zarr.json` of a step, as `metadata.encode` writes it, with its checksum."""
+def _with_checksum(document: bytes) -> bytes:
     checksum = b'%08x",' % google_crc32c.value(document)
     return _CHECKSUM_BEGIN + checksum + document[len(_LEAF_BEGIN) :]
 
@@ -303,7 +296,7 @@ def decode_record(data: bytes, key: StepKey) -> CommitRecord:
     """
     what = f"{key.path}/{LEAF}"
     # One that somebody has edited with another program has none.
-    if data.startswith(_CHECKSUM_BEGIN) and data != with_checksum(without_checksum(data)):
+    if data.startswith(_CHECKSUM_BEGIN) and data != _with_checksum(without_checksum(data)):
         raise DamagedStore(f"{what} is not a commit record: its crc32c does not match")
     try:
         leaf = _DECODE_LEAF(data)
@@ -329,7 +322,6 @@ class CompactLeaf:
     packed_nodes: bytes
     """The rest, compressed by zlib, with `_STAND_IN` for each occurrence of `name`."""
     name: bytes
-    """Of the generation."""
 
     @classmethod
     def of(cls, data: bytes, fingerprint: str) -> CompactLeaf:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,29 +51,13 @@ from workers.store.tables import NO_CHECKSUMS, TableFormat, Tables, refuse_forei
 ROW = "row"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryTable:
-    """The format of one table."""
+class EntryTable(TableFormat):
+    """The format of one table of entries, the first field of which is the row of the index."""
 
-    path: str
-    """Of the array in the generation."""
-    own_fields: tuple[str, ...]
-    """Its fields besides the row."""
+    __slots__ = ()
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """All fields, in order."""
-        return (ROW, *self.own_fields)
-
-    @property
-    def format(self) -> TableFormat:
-        """How it is stored."""
-        return TableFormat(self.path, "int64", ("entry", "field"), self.fields)
-
-    @property
-    def chunk(self) -> str:
-        """The key of the chunk in the generation."""
-        return self.format.chunk
+    def __init__(self, path: str, own_fields: tuple[str, ...]) -> None:
+        super().__init__(path, "int64", ("entry", "field"), (ROW, *own_fields))
 
     def empty(self) -> npt.NDArray[np.int64]:
         """Return no entries, (0, len(fields))."""
@@ -96,31 +80,9 @@ class EntryTable:
         entries = np.concatenate([self.empty(), *(part for part in parts if len(part))])
         return entries[np.argsort(entries[:, 0], kind="stable")]
 
-    def encode(self, entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+    def encode(self, table: npt.NDArray[Any]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
         """Return the metadata and the chunk, by path in the generation; none for no entries."""
-        return self.format.encode(entries) if len(entries) else ({}, {})
-
-    def decode(
-        self,
-        document: metadata.Document,
-        chunk: bytes | None,
-        where: str,
-        checksums: Mapping[str, int] = NO_CHECKSUMS,
-    ) -> npt.NDArray[np.int64]:
-        """Return the entries, (entry, len(fields)).
-
-        Args:
-            document: the metadata.
-            chunk: the chunk; None if it does not exist.
-            where: names the step.
-            checksums: what the commit lists of the chunks of the step.
-
-        Raises:
-            DamagedStore: the table is missing or damaged, or not that of the commit.
-        """
-        chunks = {} if chunk is None else {self.chunk: chunk}
-        decoded = self.format.decode({self.path: document}, chunks, where, checksums)
-        return np.array(decoded)
+        return super().encode(table) if len(table) else ({}, {})
 
     def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
         """Return by row of the index its own entries without the row, (entry, len(own_fields))."""
@@ -143,26 +105,8 @@ HISTOGRAM_TABLE = EntryTable("histograms", histogram.FIELDS)
 _NO_BINS = np.zeros((0, len(histogram.FIELDS)), np.int64)
 
 
-def bins_by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArray[np.int64]]:
-    """Return by row of the index its histogram, (bin, len(histogram.FIELDS)); rows without one are missing.
-
-    Equal tensors have equal histograms: those with the same digest and type. In device layout, where the
-    padding does not count, they must have the same shape, too.
-    """
-    of_rows = HISTOGRAM_TABLE.own(entries)
-    if not of_rows:
-        return {}
-    of_content: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
-    contents = contents_of(index)
-    for row, bins in of_rows.items():
-        if row < len(contents):
-            of_content.setdefault(contents[row], bins)
-    shared = {row: of_content[content] for row, content in enumerate(contents) if content in of_content}
-    return shared | of_rows
-
-
 def distinct_tensors(rows: Iterable[int], index: Tables) -> list[int]:
-    """Return the rows, except of tensors that are equal to a tensor of an earlier row; see `bins_by_row`."""
+    """Return the rows, except of tensors that are equal to a tensor of an earlier row."""
     contents = contents_of(index)
     return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
 
@@ -170,9 +114,11 @@ def distinct_tensors(rows: Iterable[int], index: Tables) -> list[int]:
 def histograms_of_tables(
     index: Tables, entries: npt.NDArray[np.int64], where: str, wanted: Collection[int] | None = None
 ) -> dict[int, Histogram]:
-    """Return by row the histogram of each tensor that has one; equal tensors share it.
+    """Return by row the histogram of each tensor that has one.
 
-    A tensor of zeros alone has one without any entries, because its statistics say everything.
+    Equal tensors have equal histograms: those with the same digest and type. In device layout, where the
+    padding does not count, they must have the same shape, too. A tensor of zeros alone has one without any
+    entries, because its statistics say everything.
 
     Args:
         index: the index of the step.
@@ -183,13 +129,17 @@ def histograms_of_tables(
     Raises:
         DamagedStore: a histogram contradicts the statistics.
     """
-    bins_of = bins_by_row(entries, index)
+    of_rows, contents = HISTOGRAM_TABLE.own(entries), contents_of(index)
+    of_content: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
+    for row, bins in of_rows.items():
+        if row < len(contents):
+            of_content.setdefault(contents[row], bins)
     made: dict[tuple[int, int], Histogram | None] = {}
     known: dict[int, Histogram] = {}
     for row in counted_rows(index):
         if wanted is not None and row not in wanted:
             continue
-        bins = bins_of.get(row, _NO_BINS)
+        bins = of_rows.get(row, of_content.get(contents[row], _NO_BINS))
         # What follows from shared bins is computed once.
         key = (id(bins), row if bins is _NO_BINS else -1)
         if key not in made:
@@ -226,11 +176,6 @@ def _histogram(index: Tables, row: int, bins: npt.NDArray[np.int64], where: str)
         raise DamagedStore(f"{where}: {HISTOGRAM_TABLE.path} of row {row}: {exc}") from exc
 
 
-def without_equal_tensors(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
-    """Return the entries, except of tensors that are equal to a tensor of an earlier row."""
-    return entries[is_of_rows(entries, distinct_tensors(rows_of(entries), index))]
-
-
 def contents_of(index: Tables) -> list[tuple[object, ...]]:
     """Return for each row a key that is equal for two rows if their elements are equal."""
     digests = np.ascontiguousarray(index.digest).view(f"V{DIGEST_BYTES}").ravel().tolist()
@@ -246,11 +191,6 @@ BLOCK_TABLE = EntryTable("block_digests", ("digest",))
 def distinct_payloads(rows: Iterable[int], index: Tables) -> list[int]:
     """Return the rows, except rows whose payload is equal to the payload of an earlier row."""
     return list({index.digest[row].tobytes(): row for row in sorted(rows, reverse=True)}.values())
-
-
-def without_equal_payloads(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
-    """Return the entries, except of payloads that are equal to the payload of an earlier row."""
-    return entries[is_of_rows(entries, distinct_payloads(rows_of(entries), index))]
 
 
 def blocks_by_digest(entries: npt.NDArray[np.int64], index: Tables) -> dict[bytes, npt.NDArray[np.int64]]:
@@ -372,7 +312,7 @@ class StepMarginals:
         return made
 
     def _marginal(self, begin: int, length: int) -> Marginal:
-        return Marginal.of_table(self.values[:, begin : begin + length])
+        return Marginal(*self.values[:, begin : begin + length])
 
 
 def _strides(index: Tables, row: int) -> list[int]:
@@ -426,9 +366,9 @@ class MarginalArrays:
 
     def encode(self, made: StepMarginals) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
         """Return the metadata and the chunks, by path in the generation."""
-        documents, chunks = self.axes.encode(made.entries)
-        if not documents:
-            return self.axes.format.encode(made.entries)[0], {}
+        documents, chunks = TableFormat.encode(self.axes, made.entries)
+        if not len(made.entries):
+            return documents, {}
         places = made.values.shape[1]
         layout = self._layout(places)
         shard = layout.chunk[1]
@@ -468,7 +408,7 @@ class MarginalArrays:
         """
         if self.values not in nodes or self.axes.path not in nodes:
             return StepMarginals.none()
-        entries = self.axes.decode(nodes[self.axes.path], chunks.get(self.axes.chunk), where)
+        entries = self.axes.decode(nodes, chunks, where)
         places = self._places(nodes[self.values], where)
         _, axis, begin, length = entries.T
         if (axis < 0).any() or (begin < 0).any() or (length < 1).any() or (begin > places - length).any():
@@ -529,11 +469,6 @@ class SketchKind:
     arrays: tuple[str, ...]
     """Their paths in the generation."""
 
-    @property
-    def first_chunk_keys(self) -> list[str]:
-        """The keys of the first chunk of each of its arrays."""
-        return [f"{array}/c/0/0" for array in self.arrays]
-
     def chunk_keys(self, nodes: Mapping[str, metadata.Document], where: str) -> list[str]:
         """Return the keys of its chunks in the generation.
 
@@ -554,14 +489,9 @@ ARRAYS_OF_MARGINALS = {MARGINALS: ALL_MARGINALS, MARGINALS_OF_LARGE: LARGE_MARGI
 SKETCH_PATHS = frozenset(array for kind in SKETCH_KINDS for array in kind.arrays)
 
 
-def has_sketches(nodes: Container[str]) -> bool:
-    """Return whether a generation with these nodes has sketches, even if only some, of an older version."""
-    return any(path in nodes for path in SKETCH_PATHS)
-
-
 def marginals_in(nodes: Container[str]) -> MarginalScope | None:
     """Return the tensors that have marginals in a generation with these nodes; None if it has no sketches."""
-    if not has_sketches(nodes):
+    if not any(path in nodes for path in SKETCH_PATHS):
         return None
     arrays = marginal_arrays_of(nodes)
     return MarginalScope.NONE if arrays is None else arrays.scope

@@ -10,24 +10,20 @@ from typing import Any
 import msgspec
 
 
-def to_plain(value: Any) -> Any:
-    """Return a value as `json` can encode it: dictionaries, lists, text, numbers, booleans and None.
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON, on one line unless it is indented.
 
     Dataclasses, structs and mappings become dictionaries, other collections lists, enumerations their values,
-    scalars and arrays of numpy numbers and lists. NaN and infinities become None, at any depth.
+    scalars and arrays of numpy numbers and lists. NaN and infinities become null, at any depth.
 
     Raises:
         TypeError: it holds something else.
     """
-    return finite_or_none(msgspec.to_builtins(value, enc_hook=_from_other_types))
-
-
-def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON, on one line unless it is indented; see `to_plain`."""
     try:  # most rows are plain and finite, and then this takes half the time
         return json.dumps(value, allow_nan=False, indent=indent)
     except (TypeError, ValueError):
-        return json.dumps(to_plain(value), allow_nan=False, indent=indent)
+        plain = msgspec.to_builtins(value, enc_hook=_from_other_types)
+        return json.dumps(finite_or_none(plain), allow_nan=False, indent=indent)
 
 
 def finite_or_none(value: Any) -> Any:

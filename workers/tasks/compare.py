@@ -10,6 +10,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,6 @@ class PairComparison:
     """What was compared: `digest`, `elements`, or `device layout` with its padding."""
     problem: str = ""
     damaged: bool = False
-    """Whether the problem is damage in a store."""
 
 
 def compare_pairs(pairs: Sequence[Pair]) -> list[PairComparison]:
@@ -297,13 +297,10 @@ def compare_placed(pairs: Sequence[PlacedPair]) -> list[PairComparison]:
 def _compare_placed(pair: PlacedPair) -> PairComparison:
     running = RunningComparison()
     try:
-        elements = elements_of([*pair.a, *pair.b], in_order=True)
-        count = len(pair.a)
-        a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
-        size = math.prod(b.shape)
+        read_a, read_b, size = _readers(pair)
         for start in range(0, max(size, 1), _PIECE):  # once without elements, for the types
             stop = min(start + _PIECE, size)
-            running.update(a.read(elements[:count], start, stop), b.read(elements[count:], start, stop))
+            running.update(read_a(start, stop), read_b(start, stop))
     except DamagedStore as exc:
         return PairComparison(None, problem=exc.message, damaged=True)
     except (ValueError, TypeError) as exc:
@@ -311,14 +308,19 @@ def _compare_placed(pair: PlacedPair) -> PairComparison:
     return PairComparison(running.result())
 
 
+def _readers(pair: PlacedPair) -> tuple[Callable[[int, int], Array], Callable[[int, int], Array], int]:
+    """Return what reads a range of elements of either side, and how many there are."""
+    elements = elements_of([*pair.a, *pair.b], in_order=True)
+    of_a, of_b = elements[: len(pair.a)], elements[len(pair.a) :]
+    a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
+    return partial(a.read, of_a), partial(b.read, of_b), math.prod(b.shape)
+
+
 def read_placed(pair: PlacedPair) -> tuple[Array, Array] | None:
     """Return all elements of both sides, 1-D; None if they cannot be read. Takes memory for both."""
     try:
-        elements = elements_of([*pair.a, *pair.b], in_order=True)
-        count = len(pair.a)
-        a, b = trimmed(pair.assembly_a, pair.assembly_b), trimmed(pair.assembly_b, pair.assembly_a)
-        size = math.prod(b.shape)
-        return a.read(elements[:count], 0, size), b.read(elements[count:], 0, size)
+        read_a, read_b, size = _readers(pair)
+        return read_a(0, size), read_b(0, size)
     except (DamagedStore, ValueError, TypeError):
         return None
 

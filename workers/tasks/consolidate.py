@@ -9,7 +9,7 @@ writes the metadata of the cubes afterwards.
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -56,95 +56,6 @@ from workers.store.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The part of the cubes that a task writes."""
-
-    place: int
-    """Of the step."""
-    rank_chunk: int
-    members: Mapping[int, int]
-    """By rank: its place within the chunk."""
-
-
-def write_sketches(
-    objects: ObjectStore,
-    layouts: CubeLayouts,
-    part: Part,
-    block: Block,
-    steps: Mapping[int, tuple[Commit, Tables]],
-) -> dict[int, tuple[int, ...]]:
-    """Write the object of `sketches` for a part; return by rank the values of `SKETCH_TOTALS`.
-
-    If no tensor has a histogram, no object is left there.
-
-    Args:
-        objects: the store.
-        cubes: the layouts.
-        part: what is written.
-        block: all tensors of the step, by rank and place on the axis.
-        steps: by rank, its commit and its index.
-
-    Raises:
-        StoreError: the store refused.
-    """
-    layout = layouts.sketches
-    sketched = _read_sketches(objects, steps)
-    has_any = any(len(rank.rows) for rank in sketched.values())
-    keys = {
-        start: f"{GROUP}/{layout.key((part.place, 0, 0, part.rank_chunk, number))}"
-        for number, start in enumerate(range(0, block.row.shape[1], layout.chunk[-1]))
-    }
-    if has_any:
-        for start, key in keys.items():
-            objects.put(key, _encoded_sketches(layout, part, block, sketched, start))
-    else:
-        # The step may have had some before it was dumped again.
-        objects.delete_many(list(keys.values()))
-    return {rank: (len(rows.rows), rows.without) for rank, rows in sketched.items()}
-
-
-def _read_sketches(
-    objects: ObjectStore, steps: Mapping[int, tuple[Commit, Tables]]
-) -> dict[int, SketchedRows]:
-    """Return by rank what the cubes hold; histograms that are damaged count as missing."""
-    table = HISTOGRAM_TABLE
-    keys = {
-        rank: f"{committed.prefix}/{table.chunk}"
-        for rank, (committed, _) in steps.items()
-        if table.path in committed.nodes
-    }
-    chunks = objects.get_many(list(keys.values())) if keys else {}
-    sketched = {}
-    for rank, (committed, index) in steps.items():
-        entries = table.empty()
-        if rank in keys:
-            chunk, checksums = chunks.get(keys[rank]), committed.record.checksums
-            with suppress(DamagedStore):  # `verify` tells; a question that needs them asks the step
-                entries = table.decode(committed.nodes[table.path], chunk, str(committed.key), checksums)
-        sketched[rank] = sketched_rows(index, entries)
-    return sketched
-
-
-def _encoded_sketches(
-    layout: ArrayLayout, part: Part, block: Block, sketched: Mapping[int, SketchedRows], start: int
-) -> bytes:
-    whole = layout.full()
-    width = whole.shape[-1]
-    for number, rank in enumerate(block.ranks):
-        rows, places = block.row[number], part.members[rank]
-        tensors = np.flatnonzero(rows[start : start + width] >= 0)
-        of_rank = sketched[rank]
-        where = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
-        known = of_rank.rows < len(where)
-        where[of_rank.rows[known]] = of_rank.of_row[known]
-        held = where[rows[start + tensors]]
-        has = held >= 0
-        # (tensor, sketch, bound) becomes (sketch, bound, tensor)
-        whole[0, :, :, places, tensors[has]] = of_rank.values[held[has]]
-    return layout.encode(whole)
-
-
-@dataclass(frozen=True, slots=True)
 class ConsolidateJob:
     """One step of the ranks of one chunk of the rank axis.
 
@@ -174,7 +85,6 @@ class UnknownTensors:
 
     job: ConsolidateJob
     keys: tuple[TensorKey, ...]
-    """In order of execution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +128,8 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     job = replace(job, width=len(known))
     layouts = CubeLayouts(job.grid)
     anomalies = _write_cubes(job, block, layouts, objects)
-    sketch_totals = write_sketches(
-        objects,
-        layouts,
-        Part(job.place, job.rank_chunk, dict(job.members)),
-        block,
-        {rank: (commits[rank], tables_of[rank]) for rank in tables_of},
-    )
+    steps = {rank: (commits[rank], tables_of[rank]) for rank in tables_of}
+    sketch_totals = _write_sketches(objects, layouts, job, block, steps)
     return Consolidated(
         job=job,
         fingerprints={rank: commits[rank].fingerprint for rank in tables_of},
@@ -307,6 +212,90 @@ def _as_counts(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.where(np.isnan(values), -1, values).astype(np.int64)
 
 
+def _write_sketches(
+    objects: ObjectStore,
+    layouts: CubeLayouts,
+    job: ConsolidateJob,
+    block: Block,
+    steps: Mapping[int, tuple[Commit, Tables]],
+) -> dict[int, tuple[int, ...]]:
+    """Write the object of `sketches` for a job; return by rank the values of `SKETCH_TOTALS`.
+
+    If no tensor has a histogram, no object is left there.
+
+    Args:
+        objects: the store.
+        layouts: of the cubes.
+        job: which part is written.
+        block: all tensors of the step, by rank and place on the axis.
+        steps: by rank, its commit and its index.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    layout = layouts.sketches
+    sketched = _read_sketches(objects, steps)
+    has_any = any(len(rank.rows) for rank in sketched.values())
+    keys = {
+        start: f"{GROUP}/{layout.key((job.place, 0, 0, job.rank_chunk, number))}"
+        for number, start in enumerate(range(0, block.row.shape[1], layout.chunk[-1]))
+    }
+    if has_any:
+        for start, key in keys.items():
+            objects.put(key, _encoded_sketches(layout, dict(job.members), block, sketched, start))
+    else:
+        # The step may have had some before it was dumped again.
+        objects.delete_many(list(keys.values()))
+    return {rank: (len(rows.rows), rows.without) for rank, rows in sketched.items()}
+
+
+def _read_sketches(
+    objects: ObjectStore, steps: Mapping[int, tuple[Commit, Tables]]
+) -> dict[int, SketchedRows]:
+    """Return by rank what the cubes hold; histograms that are damaged count as missing."""
+    table = HISTOGRAM_TABLE
+    keys = {
+        rank: f"{committed.prefix}/{table.chunk}"
+        for rank, (committed, _) in steps.items()
+        if table.path in committed.nodes
+    }
+    contents = objects.get_many(list(keys.values()))
+    sketched = {}
+    for rank, (committed, index) in steps.items():
+        entries = table.empty()
+        if rank in keys:
+            chunks = {table.chunk: contents[keys[rank]]} if keys[rank] in contents else {}
+            with suppress(DamagedStore):  # `verify` tells; a question that needs them asks the step
+                entries = table.decode(
+                    committed.nodes, chunks, str(committed.key), committed.record.checksums
+                )
+        sketched[rank] = sketched_rows(index, entries)
+    return sketched
+
+
+def _encoded_sketches(
+    layout: ArrayLayout,
+    members: Mapping[int, int],
+    block: Block,
+    sketched: Mapping[int, SketchedRows],
+    start: int,
+) -> bytes:
+    whole = layout.full()
+    width = whole.shape[-1]
+    for number, rank in enumerate(block.ranks):
+        rows, places = block.row[number], members[rank]
+        tensors = np.flatnonzero(rows[start : start + width] >= 0)
+        of_rank = sketched[rank]
+        where = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
+        known = of_rank.rows < len(where)
+        where[of_rank.rows[known]] = of_rank.of_row[known]
+        held = where[rows[start + tensors]]
+        has = held >= 0
+        # (tensor, sketch, bound) becomes (sketch, bound, tensor)
+        whole[0, :, :, places, tensors[has]] = of_rank.values[held[has]]
+    return layout.encode(whole)
+
+
 _AXES: dict[tuple[StoreAddress, str], TensorAxis] = {}
 _AXES_LOCK = threading.Lock()
 
@@ -333,7 +322,6 @@ class CutJob:
     store: StoreAddress
     grid: CubeGrid
     name: str
-    """The cube."""
     block: int
     rank_chunk: int
     tensor_chunk: int
@@ -410,8 +398,10 @@ def sketch(job: SketchJob) -> Sketched:
         present = commit.read(objects, job.key)
         if present is None:
             return Sketched(job.key, left="it was removed")
-        if why := _why_left(present):
-            return Sketched(job.key, left=why)
+        if has_all_sketches(present.nodes):
+            return Sketched(job.key, left=HAS_SKETCHES)
+        if present.without_tensors is not None:
+            return Sketched(job.key, left=str(present.without_tensors))
         sketches = sketches_of(StoredStep(objects, present))
     except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
         return Sketched(job.key, left=exc.message)
@@ -422,19 +412,11 @@ def sketch(job: SketchJob) -> Sketched:
     return Sketched(job.key, tensors=sketches.tensors)
 
 
-def _why_left(present: Commit) -> str:
-    """Return why a step needs no sketches, or cannot get them; "" if it can."""
-    if has_all_sketches(present.nodes):
-        return HAS_SKETCHES
-    return "" if present.without_tensors is None else str(present.without_tensors)
-
-
 @dataclass(frozen=True, slots=True)
 class Sketches:
     """The tables of the sketches of a step, encoded."""
 
     tensors: int
-    """How many tensors have a histogram."""
     documents: dict[str, metadata.Document] = field(default_factory=dict)
     """Metadata of the tables that have entries, by path in the generation."""
     chunks: dict[str, bytes] = field(default_factory=dict)
@@ -454,7 +436,8 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (ALL_MARGIN
     """
     table = step.tables
     counted = set(distinct_tensors(counted_rows(table), table))
-    large = _large_payloads(step)
+    is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
+    large = set(distinct_payloads(np.flatnonzero(is_large).tolist(), table))
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
     scopes = {arrays: counted.intersection(rows_with_marginals(table, arrays.scope)) for arrays in wanted}
     summed = set(chain.from_iterable(scopes.values()))
@@ -463,7 +446,8 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (ALL_MARGIN
     bins: dict[int, npt.NDArray[np.int64]] = {}
     blocks: dict[int, npt.NDArray[np.int64]] = {}
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        recomputed, running = _recomputed(step, row, summed), RunningBlockDigests()
+        recomputed = RecomputedStatistics(step, row, with_histogram=True, with_marginals=row in summed)
+        running = RunningBlockDigests()
         for piece in pieces:
             if row in counted:
                 recomputed.update(piece)
@@ -492,14 +476,3 @@ def sketches_of(step: StoredStep, wanted: Sequence[MarginalArrays] = (ALL_MARGIN
         made.documents.update(documents)
         made.chunks.update(chunks)
     return made
-
-
-def _recomputed(step: StoredStep, row: int, summed: Container[int]) -> RecomputedStatistics:
-    return RecomputedStatistics(step, row, with_histogram=True, with_marginals=row in summed)
-
-
-def _large_payloads(step: StoredStep) -> set[int]:
-    table = step.tables
-    is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
-    rows = np.flatnonzero(is_large).tolist()
-    return set(distinct_payloads(rows, table))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -34,6 +33,7 @@ from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
 from workers.host.paths import environment
 from workers.host.resources import data_left, data_nbytes, machine_nbytes, status_nbytes
 from workers.model import MIB
+from workers.processes.worker import how_ended
 from workers.store.packed.chunks import BIT_SHUFFLE, compressor
 from workers.tasks.convert import PIECE_BYTES, convert_here, dry_run
 from workers.tasks.entry_statistics import MAX_CONVERTED_BYTES
@@ -68,7 +68,6 @@ class _Order:
     memory_nbytes: int
     """Memory that it may use in addition to what it has when it begins to read."""
     need_nbytes: int = 0
-    """Memory that a control uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +116,13 @@ def _prove_poison(job: ShardJob, memory_nbytes: int, died: str) -> None:
         WorkerDied: it does not, or they do not; `died` begins the message.
     """
     largest = max(entry.nbytes for entry in job.entries.values())
+    # About how much memory converting it should take: see `workers.tasks.convert`.
+    needed = 2 * (largest if largest <= MAX_CONVERTED_BYTES else PIECE_BYTES)
     for _ in range(DEATHS_ALONE):
         again = _carry_out(_Order(job, _READ, memory_nbytes))
         if not isinstance(again, _Death) or again.row < 0:
             raise WorkerDied(f"{died}, and another one did not")
-        control = _carry_out(_Order(job, _CONTROL, memory_nbytes, need_nbytes=_needed(largest)))
+        control = _carry_out(_Order(job, _CONTROL, memory_nbytes, need_nbytes=needed))
         if control is not None:
             raise WorkerDied(f"{died}, and so did one that read nothing: suspect this worker, or its memory")
 
@@ -136,11 +137,6 @@ def _only(job: ShardJob, path: str) -> ShardJob:
     )
     nbytes = sum(entry.read_nbytes for entry in entries.values())
     return replace(job, segments=segments, entries=entries, nbytes=nbytes)
-
-
-def _needed(nbytes: int) -> int:
-    """Return about how much memory converting a payload should take: see `workers.tasks.convert`."""
-    return 2 * nbytes if PIECE_BYTES < nbytes <= MAX_CONVERTED_BYTES else 2 * min(nbytes, PIECE_BYTES)
 
 
 def _memory_left() -> int:
@@ -216,12 +212,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _how(code: int) -> str:
     if code == _OUT_OF_MEMORY:
         return "out of memory"
-    if code == _HUNG:
-        return "it hung"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"exit code {code}"
+    return "it hung" if code == _HUNG else how_ended(code)
 
 
 def serve(given: int, report: int, progress: int) -> None:

@@ -32,17 +32,12 @@ def _lz4() -> Any:
     return LZ4()
 
 
-LeadAndTail: TypeAlias = tuple[str, str]
-"""The bytes of a file before and behind the payload of its only tensor, as latin-1 text."""
-
-
 class Envelope(NamedTuple):
     """All bytes of a file but the payload of its only tensor."""
 
     content: bytearray
     """The bytes before the payload, and those behind it."""
     lead_nbytes: int
-    """How many stand before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,6 @@ class Envelopes:
 
     rows: tuple[int, ...]
     lead_nbytes: tuple[int, ...]
-    """Of each row."""
     tail_nbytes: tuple[int, ...]
     packed: bytes
     """The envelopes, one after the other, compressed by LZ4; empty if all of them are."""
@@ -72,8 +66,8 @@ class Envelopes:
         joined = b"".join(contents)
         return cls(tuple(by_row), leads, tails, bytes(_lz4().encode(joined)) if joined else b"")
 
-    def texts(self) -> Iterator[tuple[int, LeadAndTail]]:
-        """Yield each row, with what stands before and behind its payload."""
+    def texts(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Yield each row, with what stands before and behind its payload, as latin-1 text."""
         joined = memoryview(_lz4().decode(self.packed) if self.packed else b"")
         end = 0
         for row, lead_n, tail_n in zip(self.rows, self.lead_nbytes, self.tail_nbytes, strict=True):
@@ -166,11 +160,8 @@ class ShardJob:
     entries: dict[int, Entry]
     """By row, in the order of `rows`."""
     nbytes: int = 0
-    """Bytes that will be read."""
     keep_device_layout: bool = False
-    """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
-    """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
     sketches: bool = False
     """Whether histograms of tensors are computed, and digests of their blocks."""
     marginals: MarginalScope = MarginalScope.ALL
@@ -255,7 +246,6 @@ class Receipt:
     duplicates: int
     """Tensors of which the job had already stored one with the same type and digest."""
     duplicate_bytes: int
-    """Payload bytes of the duplicates."""
     seconds: float
     histograms: npt.NDArray[np.int64] = field(default_factory=_no_entries)
     """Entries of `workers.store.sketches.TABLE`, for the tensors that are not duplicates."""
@@ -368,17 +358,8 @@ class Headers(Sequence[TensorHeader | None]):
         values[:] = [derived(header) for header in self._alike]
         return values[self._which][self._place]
 
-    @property
-    def leads(self) -> npt.NDArray[Any]:
-        """The lead of each row, as latin-1 text."""
-        return self._texts(0)
-
-    @property
-    def tails(self) -> npt.NDArray[Any]:
-        """The tail of each row, as latin-1 text."""
-        return self._texts(1)
-
-    def _texts(self, side: int) -> npt.NDArray[Any]:
+    def texts(self, side: int) -> npt.NDArray[Any]:
+        """Return the lead (0) or the tail (1) of each row, as latin-1 text."""
         values = np.empty(len(self._envelopes), object)
         values[:] = [envelope[side].decode("latin-1") for envelope in self._envelopes]
         return values[self._place]

@@ -21,6 +21,7 @@ from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.sharded.assembly import Array, Elements, WholeElements
 from workers.arrays.sharded.placement_search import Pieces
+from workers.arrays.statistics import widened_complex
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import MIB, SourceFile
@@ -38,7 +39,6 @@ class Stored:
 
     store: StoreAddress
     prefix: str
-    """Path of the array in the store."""
     array: ArraySpec
     first: int
     size: int
@@ -213,8 +213,13 @@ class RangedElements:
         self._next = 0 if in_order else -1
         """The window behind the last one that was read."""
         self._windows: OrderedDict[int, Array] = OrderedDict()
-        self._chunks = _StoredChunks.of(operand)
-        self._phase = self._chunks.phase if self._chunks else 0
+        self._first = self._shard = 0
+        """Its first element in the array of a store, and elements of a shard; 0 if elements cross chunks."""
+        if isinstance(place := operand.place, Stored):
+            each = operand.element.itemsize // place.array.itemsize
+            if each and not place.first % each and not place.array.chunk % each:
+                self._first, self._shard = place.first // each, place.array.shard // each
+        self._phase = self._first % _WINDOW
         """How many elements the first window has less than the others, which begin as chunks do."""
 
     def read(self, start: int, stop: int) -> Array:
@@ -237,9 +242,10 @@ class RangedElements:
             return self._windows[number]
         count = self._ahead if number == self._next else 1
         begin, size = self._begin(number), self._operand.size
-        if count > 1 and self._chunks:
+        if count > 1 and self._shard:
             # What lies in the next shard takes another request: it begins the next read.
-            end = (self._chunks.shard_end(begin) + self._phase) // _WINDOW
+            end_of_shard = ((self._first + begin) // self._shard + 1) * self._shard - self._first
+            end = (end_of_shard + self._phase) // _WINDOW
             count = max(min(count, end - number), 1)
         values = _read_range(self._operand, begin, min(self._begin(number + count), size))
         self._next = number + count
@@ -253,34 +259,6 @@ class RangedElements:
 
     def _begin(self, number: int) -> int:
         return max(number * _WINDOW - self._phase, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredChunks:
-    """Where the chunks and shards of a store cut an operand, in its elements."""
-
-    first: int
-    """Its first element in the array."""
-    shard: int
-    """Elements of a shard."""
-
-    @classmethod
-    def of(cls, operand: Operand) -> _StoredChunks | None:
-        """Return the chunks of an operand in a store; None for others, or if elements cross chunks."""
-        place = operand.place
-        if not isinstance(place, Stored):
-            return None
-        each = operand.element.itemsize // place.array.itemsize
-        if not each or place.first % each or place.array.chunk % each:
-            return None
-        return cls(place.first // each, place.array.shard // each)
-
-    @property
-    def phase(self) -> int:
-        return self.first % _WINDOW
-
-    def shard_end(self, element: int) -> int:
-        return ((self.first + element) // self.shard + 1) * self.shard - self.first
 
 
 def elements_of(operands: Sequence[Operand], *, in_order: bool = False) -> list[Elements]:
@@ -364,8 +342,7 @@ def _as_numbers(values: Array, element: ElementType) -> Array:
     Raises:
         ValueError: they are not numbers.
     """
-    if element.name == "complex32":
-        return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64))
+    values = widened_complex(values)
     if element.is_opaque or values.dtype.kind in "SU" or values.dtype.names:
         raise ValueError(f"elements of type {element.name} are not numbers")
     # numpy joins arrays in this order, so that the number of pieces would decide whether types are equal.

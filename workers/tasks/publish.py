@@ -44,6 +44,7 @@ from workers.store.backends.failures import supervised
 from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
+from workers.store.packed.pool import PooledArray
 from workers.store.record import CommitRecord, PoisonedSource, WithoutTensors, new_record
 from workers.store.sketches import (
     BLOCK_TABLE,
@@ -51,8 +52,10 @@ from workers.store.sketches import (
     MARGINALS_OF_SCOPE,
     StepMarginals,
     StepSketches,
-    without_equal_payloads,
-    without_equal_tensors,
+    distinct_payloads,
+    distinct_tensors,
+    is_of_rows,
+    rows_of,
 )
 from workers.store.tables import LABELS, NUMBERS, Tables, checksums_of, with_disagreement
 from workers.tasks.model import EntryColumns, Headers, Published, Receipt, StepPlan
@@ -102,15 +105,11 @@ def _tolerance(field: str, printed: float, computed: Statistics, unit: float, dt
 
 
 def _unit(value: float, report: ReportedStatistics) -> float:
-    unit = _last_digit(value, report.digits)
-    return unit if report.decimals < 0 else max(unit, 10.0**-report.decimals)
-
-
-def _last_digit(value: float, digits: int) -> float:
     """Return the unit of the last printed digit of a value."""
-    if not value or not math.isfinite(value):
-        return 0.0
-    return float(10.0 ** (math.floor(math.log10(abs(value))) - digits + 1))
+    unit = 0.0
+    if value and math.isfinite(value):
+        unit = float(10.0 ** (math.floor(math.log10(abs(value))) - report.digits + 1))
+    return unit if report.decimals < 0 else max(unit, 10.0**-report.decimals)
 
 
 def _finite(statistics: Statistics) -> float:
@@ -213,7 +212,7 @@ def _leads_and_tails(
     Raises:
         DumpIngestError: the plan has only the digest of an envelope, and no receipt has it.
     """
-    leads, tails = headers.leads, headers.tails
+    leads, tails = headers.texts(0), headers.texts(1)
     missing = {row for row, digest in enumerate(entries.column("envelope_digest")) if digest is not None}
     for receipt in receipts:
         if receipt.envelopes is None:
@@ -290,13 +289,10 @@ def _merge_reported(
         if differences:
             problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differences)
             disagreeing[row] = True
-    counts = np.ix_(taken, _COUNTS)
-    built.statistics[counts] = _possible_counts(built.statistics[counts])
-
-
-def _possible_counts(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return counts with NaN in the place of those that no tensor has, such as -1 printed without a sign."""
-    return np.where((counts >= 0) & (counts <= _LARGEST_COUNT), counts, np.nan)
+    at = np.ix_(taken, _COUNTS)
+    counts = built.statistics[at]
+    # No tensor has some of them, such as -1 printed without a sign.
+    built.statistics[at] = np.where((counts >= 0) & (counts <= _LARGEST_COUNT), counts, np.nan)
 
 
 #: How many problems a commit record lists; the index has all of them.
@@ -350,14 +346,15 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
     sketches = _sketches(plan, receipts, built)
-    result = _evaluate(plan, built, sketches)
+    # Files that belong to no step have no findings.
+    rules = plan.rules if plan.key.step is not None else None
+    result = None if rules is None else evaluate(rules, built, plan.key, sketches)
     documents, chunks = _encode(plan, receipts, built, sketches, result)
-    without = _without_tensors(plan)
+    without = _without_tensors(plan.without_tensors)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
-    packed = [pooled for receipt in receipts for pooled in receipt.pooled]
-    # By path, because ranks pack the same arrays in different orders.
-    pooled = {array.path: array.array for array in sorted(packed, key=lambda array: array.path)}
+    pooled = _pooled(receipts)
+    of_rows = _problems_of_rows(built)
     summary = _summarise(
         plan,
         receipts,
@@ -366,6 +363,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         + sum(map(len, chunks.values()))
         + sum(array.nbytes for array in pooled.values()),
         objects=len(shards) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
+        skipped=_skipped(plan, of_rows),
         result=result,
     )
     record = new_record(
@@ -375,7 +373,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=tuple(_problems(plan, built)),
+        problems=_first_problems([*map(paths.to_text, plan.problems), *of_rows]),
         poison=_poison(plan.poison, entries),
         pool=pooled,
         checksums=checksums_of(chunks),
@@ -387,14 +385,9 @@ def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> Ste
     entries = HISTOGRAM_TABLE.joined(receipt.histograms for receipt in receipts)
     summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
-        entries, summed = without_equal_tensors(entries, built), summed.without_copies(built)
+        entries = entries[is_of_rows(entries, distinct_tensors(rows_of(entries), built))]
+        summed = summed.without_copies(built)
     return StepSketches(entries, summed, scope=plan.marginals if plan.sketches else MarginalScope.NONE)
-
-
-def _evaluate(plan: StepPlan, built: Tables, sketches: StepSketches) -> Evaluated | None:
-    if plan.rules is None or plan.key.step is None:
-        return None
-    return evaluate(plan.rules, built, plan.key, sketches)
 
 
 def _encode(
@@ -409,9 +402,8 @@ def _encode(
         encoded.append(findings.encode(plan.rules.definitions, result))
     if plan.sketches:
         # Equal bytes of different types are payloads of their own when they are converted.
-        blocks = without_equal_payloads(
-            BLOCK_TABLE.joined(receipt.block_digests for receipt in receipts), built
-        )
+        blocks = BLOCK_TABLE.joined(receipt.block_digests for receipt in receipts)
+        blocks = blocks[is_of_rows(blocks, distinct_payloads(rows_of(blocks), built))]
         encoded += [
             HISTOGRAM_TABLE.encode(sketches.histograms),
             BLOCK_TABLE.encode(blocks),
@@ -451,10 +443,9 @@ def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
     return ends
 
 
-def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
-    if not plan.without_tensors:
-        return None
-    return WithoutTensors(datetime.now(UTC).isoformat(timespec="seconds"), "policy", plan.without_tensors)
+def _without_tensors(why: str) -> WithoutTensors | None:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return WithoutTensors(since, "policy", why) if why else None
 
 
 def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
@@ -480,14 +471,14 @@ def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> tuple[Poison
     )
 
 
+def _pooled(receipts: Sequence[Receipt]) -> dict[str, PooledArray]:
+    """Return arrays in the pool by path, sorted, because ranks pack the same ones in different orders."""
+    arrays = {rows.path: rows.array for receipt in receipts for rows in receipt.pooled}
+    return dict(sorted(arrays.items()))
+
+
 def _summarise(
-    plan: StepPlan,
-    receipts: Sequence[Receipt],
-    built: Tables,
-    *,
-    stored_bytes: int,
-    objects: int,
-    result: Evaluated | None,
+    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, *, result: Evaluated | None, **totals: Any
 ) -> CommitSummary:
     counts = count_rows(built)
     return CommitSummary(
@@ -496,9 +487,7 @@ def _summarise(
         status="partial" if counts["quarantined"] or plan.problems else "complete",
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,
-        stored_bytes=stored_bytes,
-        objects=objects,
-        skipped=_skipped(plan, built),
+        **totals,
         **counts,
         **_totals_of_rules(result),
     )
@@ -545,9 +534,9 @@ def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
     }
 
 
-def _skipped(plan: StepPlan, built: Tables) -> int:
-    of_rows = set(_problems_of_rows(built))
-    return sum(paths.to_text(problem) not in of_rows for problem in plan.problems)
+def _skipped(plan: StepPlan, of_rows: Sequence[str]) -> int:
+    known = set(of_rows)
+    return sum(paths.to_text(problem) not in known for problem in plan.problems)
 
 
 def _problems_of_rows(built: Tables) -> list[str]:
@@ -558,7 +547,6 @@ def _problems_of_rows(built: Tables) -> list[str]:
     ]
 
 
-def _problems(plan: StepPlan, built: Tables) -> list[str]:
-    problems = [*map(paths.to_text, plan.problems), *_problems_of_rows(built)]
+def _first_problems(problems: Sequence[str]) -> tuple[str, ...]:
     more = len(problems) - MAX_PROBLEMS_IN_RECORD
-    return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]
+    return (*problems[:MAX_PROBLEMS_IN_RECORD], *([f"and {more} more, see the index"] if more > 0 else ()))

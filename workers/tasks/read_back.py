@@ -60,17 +60,17 @@ class ReadBackJob:
     """Some or all files of a committed step."""
 
     key: StepKey
-    number: int
-    """Among the jobs of one step."""
     fingerprint: str
     """The generation that must be the committed one."""
     root: str
     store: StoreAddress
     files: tuple[SourceFile, ...]
+    number: int = 0
+    """Among the jobs of one step."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the files. As many are read from the dump, and about as many from the store."""
+        """Bytes that are read from the dump; about as many are read back from the store."""
         return sum(file.size for file in self.files)
 
 
@@ -84,7 +84,6 @@ class ReadBack:
     changed_ns: npt.NDArray[np.int64]
     """When the inode of each file last changed (ctime), at the time of the comparison; shape (n,)."""
     nbytes: int
-    """How many bytes were compared."""
     seconds: float
 
 
@@ -139,35 +138,35 @@ def _verdicts(
     step: StoredStep, files: Sequence[SourceFile]
 ) -> tuple[npt.NDArray[np.int8], dict[int, list[int]]]:
     """Return a verdict for each file, and the rows of each file to compare, by its number."""
-    rows_of = rows_by_file(step, files)
-    table = step.tables
-    kinds, problems = table.label("kind"), table.label("problem")
-    sizes, times = table.number("source_size"), table.number("mtime_ns")
+    kinds, problems = step.tables.label("kind"), step.tables.label("problem")
     verdicts = np.full(len(files), ReadBackVerdict.NOT_STORED, np.int8)
     to_compare: dict[int, list[int]] = {}
-    for number, rows in rows_of.items():
-        file = files[number]
-        if any((sizes[row], times[row]) != (file.size, file.mtime_ns) for row in rows):
-            continue
+    for number, rows in _rows_by_file(step, files).items():
         if any(kinds[row] == RowKind.FILE.value and problems[row] for row in rows):
             verdicts[number] = ReadBackVerdict.NOT_UNDERSTOOD
             continue
-        _check_whole(step, rows, file)
+        _check_whole(step, rows, files[number])
         verdicts[number] = ReadBackVerdict.SAME
         to_compare[number] = rows
     return verdicts, to_compare
 
 
-def rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, list[int]]:
-    """Return the rows of the index that hold parts of each file, by its number."""
-    kinds, sources = step.tables.label("kind"), step.tables.label("source")
+def _rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, list[int]]:
+    """Return the rows that hold parts of each file, by its number, if they have its size and time."""
+    table = step.tables
+    kinds, sources = table.label("kind"), table.label("source")
+    sizes, times = table.number("source_size"), table.number("mtime_ns")
     numbers = {paths.to_text(file.path): number for number, file in enumerate(files)}
     rows: dict[int, list[int]] = {}
     for row, source in enumerate(sources.tolist()):
         # Reported statistics come from a table, which is a file with its own row.
         if source in numbers and kinds[row] != RowKind.STATISTICS.value:
             rows.setdefault(numbers[source], []).append(row)
-    return rows
+    return {
+        number: of_file
+        for number, of_file in rows.items()
+        if (sizes[of_file] == files[number].size).all() and (times[of_file] == files[number].mtime_ns).all()
+    }
 
 
 def _check_whole(step: StoredStep, rows: Iterable[int], file: SourceFile) -> None:
@@ -218,24 +217,7 @@ def _compare(step: StoredStep, row: int, payload: Iterable[bytes], file: SourceF
 _RECHECKED_NBYTES = 4 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class RecheckJob:
-    """Some or all files of a committed step."""
-
-    key: StepKey
-    fingerprint: str
-    """The generation that must be the committed one."""
-    root: str
-    store: StoreAddress
-    files: tuple[SourceFile, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are read from the dump."""
-        return sum(file.size for file in self.files)
-
-
-def recheck(job: RecheckJob) -> tuple[str, ...]:
+def recheck(job: ReadBackJob) -> tuple[str, ...]:
     """Return the paths of the files whose content is not what was committed under their size and time.
 
     Passes over files that the commit does not have as they are listed, that could not be read when it was
@@ -255,20 +237,16 @@ def recheck(job: RecheckJob) -> tuple[str, ...]:
     step = StoredStep(objects, current)
     poison = {row.source for row in current.record.poison}
     sources, digests = step.tables.label("source"), step.tables.digest
-    sizes, times = step.tables.number("source_size"), step.tables.number("mtime_ns")
     differing = []
-    for number, rows in sorted(rows_by_file(step, job.files).items()):
-        file = job.files[number]
-        if any((sizes[row], times[row]) != (file.size, file.mtime_ns) for row in rows):
-            continue
+    for number, rows in sorted(_rows_by_file(step, job.files).items()):
         if sources[rows[0]] in poison or not all(digests[row].any() for row in rows):
             continue
-        if _differs(step, rows, file, job):
-            differing.append(file.path)
+        if _differs(step, rows, job.files[number], job):
+            differing.append(job.files[number].path)
     return tuple(differing)
 
 
-def _differs(step: StoredStep, rows: Sequence[int], file: SourceFile, job: RecheckJob) -> bool:
+def _differs(step: StoredStep, rows: Sequence[int], file: SourceFile, job: ReadBackJob) -> bool:
     try:
         with OpenFile(job.root, file, str(job.key)) as opened:
             is_same = all(_is_same(step, row, opened) for row in rows)

@@ -9,26 +9,29 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from numcodecs import LZ4
 
 from workers.errors import DumpIngestError, as_error
+from workers.model import StepKey
 from workers.store.model import CommitSummary
 from workers.tasks import model
 from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import EntryColumns, Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
-from workers.tasks.read_back import ReadBack, ReadBackJob, RecheckJob, read_back, recheck
+from workers.tasks.read_back import ReadBack, ReadBackJob, read_back, recheck
 
 # Plans are repetitive: they shrink to a ninth, in a fiftieth of the time that it takes to convert the step.
 _LZ4 = LZ4()
+T = TypeVar("T")
 
 
 def pack_convert(job: ShardJob) -> bytes:
     """Return the argument of `run_convert`: the job without tensor names, which conversion does not need."""
-    return _pack((replace(job, entries={}), model.payload_columns(job.entries.values())))
+    return pack((replace(job, entries={}), model.payload_columns(job.entries.values())))
 
 
 def unpack_convert(packed: bytes) -> ShardJob:
@@ -40,7 +43,7 @@ def unpack_convert(packed: bytes) -> ShardJob:
 
 def pack_plan(plan: StepPlan) -> bytes:
     """Return the part of the argument of `run_publish` that is known before the jobs are done."""
-    return _pack(_by_columns(plan))
+    return pack(_by_columns(plan))
 
 
 def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
@@ -50,7 +53,7 @@ def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
 
 def pack_steps(plans: Sequence[StepPlan]) -> bytes:
     """Return the argument of `run_steps`. The rules, which the plans share, are packed once."""
-    return _pack([_by_columns(plan) for plan in plans])
+    return pack([_by_columns(plan) for plan in plans])
 
 
 def unpack_steps(packed: bytes) -> list[StepPlan]:
@@ -60,15 +63,11 @@ def unpack_steps(packed: bytes) -> list[StepPlan]:
 
 def pack_read_back(job: ReadBackJob) -> bytes:
     """Return the argument of `run_read_back`."""
-    return _pack(job)
+    return pack(job)
 
 
-def pack_recheck(jobs: Sequence[RecheckJob]) -> bytes:
-    """Return the argument of `run_recheck`."""
-    return _pack(jobs)
-
-
-def _pack(value: object) -> bytes:
+def pack(value: object) -> bytes:
+    """Return values as bytes: for `run_recheck`, a sequence of jobs."""
     return bytes(_LZ4.encode(pickle.dumps(value, protocol=5)))
 
 
@@ -95,11 +94,7 @@ def run_convert(packed: bytes) -> Receipt:
 
 def run_convert_isolated(packed: bytes) -> Receipt:
     """Convert in a separate process, because this job has killed a worker."""
-    return _convert_isolated(unpack_convert(packed))
-
-
-def _convert_isolated(job: ShardJob) -> Receipt:
-    return convert(job, convert_in_subprocess)
+    return convert(unpack_convert(packed), convert_in_subprocess)
 
 
 def run_publish(packed: bytes) -> CommitSummary:
@@ -116,7 +111,7 @@ def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
 
 def run_steps_isolated(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Do the same, with each conversion in a separate process, because these steps have killed a worker."""
-    return [_run_step(plan, _convert_isolated) for plan in unpack_steps(packed)]
+    return [_run_step(plan, partial(convert, run=convert_in_subprocess)) for plan in unpack_steps(packed)]
 
 
 def run_read_back(packed: bytes) -> ReadBack:
@@ -127,18 +122,15 @@ def run_read_back(packed: bytes) -> ReadBack:
 
 def run_recheck(packed: bytes) -> list[tuple[str, ...] | DumpIngestError]:
     """Run `workers.tasks.read_back.recheck` for several jobs; return what each returned or raised."""
-    return [_recheck(job) for job in _unpack(packed)]
-
-
-def _recheck(job: RecheckJob) -> tuple[str, ...] | DumpIngestError:
-    try:
-        return recheck(job)
-    except Exception as exc:  # noqa: BLE001  (the other steps of the task are not affected)
-        return as_error(str(job.key), exc)
+    return [_or_error(job.key, partial(recheck, job)) for job in _unpack(packed)]
 
 
 def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:
+    return _or_error(plan.key, lambda: publish(plan, [run(job) for job in plan.jobs]))
+
+
+def _or_error(key: StepKey, action: Callable[[], T]) -> T | DumpIngestError:
     try:
-        return publish(plan, [run(job) for job in plan.jobs])
+        return action()
     except Exception as exc:  # noqa: BLE001  (the other steps of the task are not affected)
-        return as_error(str(plan.key), exc)
+        return as_error(str(key), exc)

@@ -38,7 +38,7 @@ def test_files_are_read_back_from_the_pool_before_they_are_deleted(pooled: Poole
         SourceFile(str(path.relative_to(pooled.dump.root)), path.stat().st_size, path.stat().st_mtime_ns)
         for path in paths
     )
-    job = ReadBackJob(StepKey(0, 1), 0, committed.fingerprint, str(pooled.dump.root), pooled.address, files)
+    job = ReadBackJob(StepKey(0, 1), committed.fingerprint, str(pooled.dump.root), pooled.address, files)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(read_back_task, "open_objects", lambda _: Flushes(pooled.objects))
         result = read_back(job)

@@ -43,4 +43,4 @@ def test_a_scheduler_that_preloads_it_keeps_few_messages(cluster: DaskCluster) -
         return name, {stream.recent_message_log.maxlen for stream in streams}
 
     with Client(cluster.address, set_as_default=False) as client:
-        assert client.run_on_scheduler(kept) == ("NoSpans", {10})
+        assert client.run_on_scheduler(kept) == ("_NoSpans", {10})

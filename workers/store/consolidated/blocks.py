@@ -128,7 +128,6 @@ class Block:
     digest: npt.NDArray[np.uint8]
     """(rank, tensor, 16); zeros if no elements were dumped, or digests were not asked for."""
     fields: tuple[str, ...] = FIELDS
-    """Which statistics it has."""
     tensors: npt.NDArray[np.int64] | None = None
     """(tensor,): the places of its tensors on the axis, ascending; None if it has all from the first one."""
 

@@ -19,9 +19,9 @@ from numcodecs import Blosc, VLenUTF8, Zstd
 
 from workers.errors import DamagedStore
 from workers.model import ceil_div
-from workers.store import untrusted
+from workers.store import metadata, untrusted
 from workers.store.packed.chunks import SHUFFLE, compressor
-from workers.store.packed.shards import crc32c, without_crc32c
+from workers.store.packed.shards import crc32c, sharded, without_crc32c
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -57,36 +57,10 @@ class ArrayLayout:
         """Return its Zarr metadata."""
         codecs = self._codecs()
         if self.inner:
-            codecs = [
-                {
-                    "name": "sharding_indexed",
-                    "configuration": {
-                        "chunk_shape": list(self._inner_shape()),
-                        "codecs": codecs,
-                        "index_codecs": [
-                            {"name": "bytes", "configuration": {"endian": "little"}},
-                            {"name": "crc32c"},
-                        ],
-                        "index_location": "end",
-                    },
-                }
-            ]
-        fill: Any = self.fill
-        if isinstance(fill, float) and np.isnan(fill):
-            fill = "NaN"
-        return {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": list(shape),
-            "data_type": self.data_type,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill,
-            "codecs": codecs,
-            "dimension_names": list(self.dimensions),
-            "attributes": dict(self.attributes),
-            "storage_transformers": [],
-        }
+            codecs = sharded(list(self._inner_shape()), codecs)
+        fill: Any = "NaN" if isinstance(self.fill, float) and np.isnan(self.fill) else self.fill
+        document = metadata.array(shape, self.data_type, self.chunk, codecs, self.dimensions)
+        return {**document, "fill_value": fill, "attributes": dict(self.attributes)}
 
     def key(self, index: tuple[int, ...]) -> str:
         """Return the key of one chunk, relative to the group."""

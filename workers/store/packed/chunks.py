@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import google_crc32c
 import numpy as np
@@ -193,24 +193,23 @@ def sample_block(itemsize: int) -> npt.NDArray[np.uint8]:
 
 @lru_cache(maxsize=1)
 def _lz4() -> Any:
-    return library_function(blosc.__file__, "LZ4_compress_fast", ctypes.c_int, "aaiii")
+    return _library_function(blosc.__file__, "LZ4_compress_fast", ctypes.c_int, "aaiii")
 
 
 @lru_cache(maxsize=1)
-def crc32c_function() -> Any:
-    """Return `crc32c_value` of the library that computes checksums; None if it does not show it."""
+def _crc32c_function() -> Any:
     native = getattr(google_crc32c, "_crc32c", None)  # without it, a library in Python computes them
-    return native and library_function(native.__file__, "crc32c_value", ctypes.c_uint32, "an")
+    return native and _library_function(native.__file__, "crc32c_value", ctypes.c_uint32, "an")
 
 
 def checksum(address: int, nbytes: int, content: memoryview) -> bytes:
     """Return the crc32c of `nbytes` at an address, where `content` begins, without copying them."""
-    compute = crc32c_function()
+    compute = _crc32c_function()
     value = compute(address, nbytes) if compute else google_crc32c.value(bytes(content[:nbytes]))
     return int(value).to_bytes(CRC_BYTES, "little")
 
 
-def library_function(library: str, name: str, result: Any, arguments: str) -> Any:
+def _library_function(library: str, name: str, result: Any, arguments: str) -> Any:
     """Return a function of a library; its arguments are addresses (a), int (i) and size_t (n)."""
     try:
         function = getattr(ctypes.CDLL(library), name)
@@ -284,10 +283,10 @@ def _zstd() -> _Zstd | None:
     """Return zstd; None if the library does not show it, or does not have what is needed."""
     library = blosc.__file__
     functions = (
-        library_function(library, "ZSTD_createCCtx", ctypes.c_void_p, ""),
-        library_function(library, "ZSTD_CCtx_setParameter", ctypes.c_size_t, "aii"),
-        library_function(library, "ZSTD_compress2", ctypes.c_size_t, "aanan"),
-        library_function(library, "ZSTD_freeCCtx", ctypes.c_size_t, "a"),
+        _library_function(library, "ZSTD_createCCtx", ctypes.c_void_p, ""),
+        _library_function(library, "ZSTD_CCtx_setParameter", ctypes.c_size_t, "aii"),
+        _library_function(library, "ZSTD_compress2", ctypes.c_size_t, "aanan"),
+        _library_function(library, "ZSTD_freeCCtx", ctypes.c_size_t, "a"),
     )
     if None in functions:
         return None
@@ -359,6 +358,9 @@ _PROBLEMS: Final = {
 class ChunkDecoder:
     """Decodes chunks of one array. Threads may share it: each has a block of memory, at most 1 MiB."""
 
+    #: What Blosc has decoded in this process. Threads may lose some of it, which does no harm.
+    decoded_nbytes: ClassVar[int] = 0
+
     def __init__(self, codec: Blosc, configuration: Mapping[str, Any], chunk_nbytes: int) -> None:
         """Decode chunks of a size.
 
@@ -401,26 +403,13 @@ class ChunkDecoder:
 
     def _fast(self) -> _Kernels | None:
         """Return a decoder of chunks as our encoder writes them; None if Blosc has to decode them."""
-        if self._kernels is None and self._itemsize and _decoded.is_worth_it(self._nbytes):
-            if not _decodes_exactly(self._itemsize):
-                self._itemsize = 0
-            self._kernels = _kernels(self._itemsize)
+        if self._kernels is None and self._itemsize:
+            ChunkDecoder.decoded_nbytes += self._nbytes
+            if self.decoded_nbytes > _WORTH_NBYTES:
+                if not _decodes_exactly(self._itemsize):
+                    self._itemsize = 0
+                self._kernels = _kernels(self._itemsize)
         return self._kernels
-
-
-@dataclass(slots=True)
-class _Decoded:
-    """What Blosc has decoded in this process. Threads may lose some of it, which does no harm."""
-
-    nbytes: int = 0
-
-    def is_worth_it(self, nbytes: int) -> bool:
-        """Add a chunk; return whether loading the kernels pays."""
-        self.nbytes += nbytes
-        return self.nbytes > _WORTH_NBYTES
-
-
-_decoded = _Decoded()
 
 
 def is_as_encoded(body: memoryview, itemsize: int) -> bool:
@@ -495,7 +484,7 @@ def _decodes_exactly(itemsize: int) -> bool:
 
 def _kernels(itemsize: int) -> _Kernels | None:
     """Return the code for elements of a size; None if there is none, or no library has what it calls."""
-    loops, functions = kernels.kept(), (crc32c_function(), _lz4_decompress())
+    loops, functions = kernels.kept(), (_crc32c_function(), _lz4_decompress())
     if loops is None or not itemsize or not all(functions):
         return None
     crc32c, lz4 = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
@@ -504,4 +493,4 @@ def _kernels(itemsize: int) -> _Kernels | None:
 
 @lru_cache(maxsize=1)
 def _lz4_decompress() -> Any:
-    return library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii")
+    return _library_function(blosc.__file__, "LZ4_decompress_safe", ctypes.c_int, "aaii")

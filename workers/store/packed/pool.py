@@ -40,9 +40,7 @@ class PooledArray:
     """What a commit says about an array in the pool that it refers to."""
 
     nbytes: Count
-    """The size of its shard in bytes."""
     node: dict[str, Any]
-    """Its metadata."""
 
 
 def is_pooled(path: str) -> bool:
@@ -61,17 +59,6 @@ def without_pool(fingerprint: str) -> str:
 def pool_of(key: StepKey) -> str:
     """Return the prefix of the pool that a step of any rank may refer to."""
     return f"{POOL}/step_{key.step}"
-
-
-def array_path(key: StepKey, name: str, dtype: str) -> str:
-    """Return the path of an array in the pool, relative to the root of the store.
-
-    Args:
-        key: a step that refers to it.
-        name: the digest of its content, in hexadecimal.
-        dtype: the last part of the path that it would have in a generation.
-    """
-    return f"{pool_of(key)}/{name}/{dtype}"
 
 
 def step_of(path: str) -> int | None:

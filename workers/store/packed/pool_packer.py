@@ -30,7 +30,6 @@ class PackedInPool:
     """An array in the pool that holds what was packed."""
 
     path: str
-    """Relative to the root of the store."""
     array: PooledArray
 
 
@@ -90,9 +89,11 @@ class PoolPacker:
         if not self._held.nbytes:
             return
         spec = fitted(self._spec, self.position)
-        node = node_of(spec, self.position)
+        node = metadata.packed_array(spec, self.position)
+        # Part of the name: the same name means the same object, byte for byte.
+        node["attributes"] = {**node["attributes"], "blosc": blosc.VERSION_STRING}
         dtype = spec.path.rpartition("/")[2]
-        path = pool.array_path(self._key, _name(node, self._held.digest()), dtype)
+        path = f"{pool.pool_of(self._key)}/{_name(node, self._held.digest())}/{dtype}"
         listed = self._objects.listed(path)
         if self._is_young(listed):
             nbytes = listed[pool.SHARD].nbytes
@@ -164,14 +165,6 @@ def encode(spec: ArraySpec, pieces: Iterable[bytes | bytearray]) -> bytes:
             packer.append(memoryview(piece))
     (shard,) = encoded
     return shard
-
-
-def node_of(spec: ArraySpec, length: int) -> metadata.Document:
-    """Return the metadata of an array in the pool of `length` elements; `spec` as `fitted` gives it."""
-    node = metadata.packed_array(spec, length)
-    # Part of the name: the same name means the same object, byte for byte.
-    node["attributes"] = {**node["attributes"], "blosc": blosc.VERSION_STRING}
-    return node
 
 
 def is_named(name: str, node: metadata.Document, pieces: Sequence[bytes | bytearray]) -> bool:

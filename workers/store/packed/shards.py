@@ -65,26 +65,22 @@ _RUNS_AT_ONCE = 4
 
 def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
     """Return the codec chain of the packed array as Zarr metadata."""
-    crc32c = {"name": "crc32c"}
-    return [
-        {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": [spec.chunk],
-                "codecs": [
-                    bytes_codec(spec),
-                    {"name": "blosc", "configuration": _blosc_config(spec)},
-                    crc32c,
-                ],
-                "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, crc32c],
-                "index_location": "end",
-            },
-        }
-    ]
+    blosc = {"name": "blosc", "configuration": _blosc_config(spec)}
+    return sharded([spec.chunk], [_bytes_codec(spec), blosc, {"name": "crc32c"}])
 
 
-def bytes_codec(spec: ArraySpec) -> dict[str, Any]:
-    """Return the `bytes` codec of an array as Zarr metadata."""
+def sharded(chunk_shape: list[int], of_chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the codec chain of shards as Zarr metadata, given the chain of their chunks."""
+    configuration = {
+        "chunk_shape": chunk_shape,
+        "codecs": of_chunks,
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    return [{"name": "sharding_indexed", "configuration": configuration}]
+
+
+def _bytes_codec(spec: ArraySpec) -> dict[str, Any]:
     if spec.itemsize == 1:
         return {"name": "bytes"}
     return {"name": "bytes", "configuration": {"endian": "big" if spec.big_endian else "little"}}
@@ -223,7 +219,6 @@ class ShardCounter(nullcontext[None]):
     def __init__(self, spec: ArraySpec, first_shard: int) -> None:
         super().__init__()
         self.stored: dict[int, int] = {}
-        """Empty: nothing is written."""
         self._spec = spec
         self._first = first_shard * spec.shard
         self._nbytes = 0
@@ -286,8 +281,11 @@ class ShardReader:
         runs = list(self.runs(start // self.spec.chunk, ceil_div(stop, self.spec.chunk), run_nbytes))
 
         def fill(run: range) -> None:
+            size, itemsize = self.spec.chunk, self.spec.itemsize
             for number, chunk in zip(run, self.chunks(run), strict=True):
-                self.copy(number, chunk, start, stop, out)
+                begin, end = max(start, number * size), min(stop, (number + 1) * size)
+                part = self.part(number, chunk, begin, end)
+                out[(begin - start) * itemsize : (end - start) * itemsize] = part
 
         if len(runs) == 1:
             fill(runs[0])
@@ -296,17 +294,6 @@ class ShardReader:
                 for _ in threads.map(fill, runs):
                     pass
         return out
-
-    def copy(self, number: int, chunk: Chunk, start: int, stop: int, out: bytearray) -> None:
-        """Copy what one chunk has of elements `start` to `stop` into `out`, which holds these elements.
-
-        Raises:
-            DamagedStore: the chunk is damaged.
-        """
-        first, itemsize = number * self.spec.chunk, self.spec.itemsize
-        begin, end = max(start, first), min(stop, first + self.spec.chunk)
-        part = self.part(number, chunk, begin, end)
-        out[(begin - start) * itemsize : (end - start) * itemsize] = part
 
     def part(self, number: int, chunk: Chunk, begin: int, end: int) -> memoryview:
         """Return elements `begin` to `end`, which one chunk has, as a part of it.
@@ -430,21 +417,15 @@ class ShardReader:
                     raise DamagedStore(f"{key}: {len(tail)} bytes, too few for the index of a shard")
                 index = np.frombuffer(without_crc32c(tail[-nbytes:], f"{key} index"), dtype="<u8")
                 places = index.reshape(-1, 2)
-                if not _are_possible(places, self.spec.chunk_nbytes + _ADDED_NBYTES):
+                # It may have been written by anybody: what it says is requested, and takes as much memory.
+                longest = self.spec.chunk_nbytes + _ADDED_NBYTES
+                begins, lengths = places[places[:, 0] != _MISSING].T
+                if (lengths > longest).any() or (begins > len(places) * longest).any():
                     raise DamagedStore(f"{key}: its index has impossible places")
                 self._indexes[shard] = places
                 if len(tail) < wanted:
                     self._small[shard] = tail
             return self._indexes[shard]
-
-
-def _are_possible(places: npt.NDArray[np.uint64], longest: int) -> bool:
-    """Return whether chunks of at most `longest` bytes may lie at the places of an index.
-
-    An index may have been written by anybody: what it says is requested, and takes as much memory.
-    """
-    begins, lengths = places[places[:, 0] != _MISSING].T
-    return bool((lengths <= longest).all() and (begins <= len(places) * longest).all())
 
 
 #: Runs of chunks that are fetched and decoded ahead of need.

@@ -16,7 +16,7 @@ from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.errors import UsageError
-from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, RecheckJob, read_back, recheck
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back, recheck
 
 #: The directory of each dump, below that of its `truth.json`.
 DUMPS = {
@@ -136,11 +136,10 @@ def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Ste
     """So retention may delete them, and a file that changed behind its time is found."""
     dump, step = whole
     (listing,) = find_dump(dump, layout=ODD_LAYOUT).scan({}).listings
-    job = ReadBackJob(step.key, 0, step.fingerprint, str(dump), step.address, listing.files)
+    job = ReadBackJob(step.key, step.fingerprint, str(dump), step.address, listing.files)
     verdicts = dict(zip([file.path for file in listing.files], read_back(job).verdicts.tolist(), strict=True))
     assert [path for path, verdict in verdicts.items() if verdict != ReadBackVerdict.SAME] == []
-    again = RecheckJob(step.key, step.fingerprint, str(dump), step.address, listing.files)
-    assert recheck(again) == ()
+    assert recheck(job) == ()
     shared = next(file for file in listing.files if file.path.endswith("shared_storage.pt"))
     path = dump / shared.path
     content = bytearray(path.read_bytes())
@@ -148,7 +147,7 @@ def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Ste
     path.write_bytes(content)
     os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
     try:
-        assert recheck(again) == (shared.path,)
+        assert recheck(job) == (shared.path,)
     finally:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)

@@ -23,7 +23,7 @@ def spoil(store: Path) -> None:
     """Make one histogram that contradicts its tensor, and has its counts."""
     path = only(store, CHUNK)
     step = open_store(store).step(1, 2)
-    entries = HISTOGRAM_TABLE.decode(step.commit.nodes[HISTOGRAM_TABLE.path], path.read_bytes(), "").copy()
+    entries = HISTOGRAM_TABLE.decode(step.commit.nodes, {HISTOGRAM_TABLE.chunk: path.read_bytes()}, "").copy()
     entries[[0, 1], 1] = entries[[1, 0], 1]
     path.write_bytes(HISTOGRAM_TABLE.encode(np.sort(entries, axis=0))[1][HISTOGRAM_TABLE.chunk])
 

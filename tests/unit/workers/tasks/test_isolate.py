@@ -108,7 +108,8 @@ def test_file_is_not_blamed_where_everything_dies(
 ) -> None:
     """A machine without memory kills whatever asks for some."""
     monkeypatch.setattr(isolate, "_memory_left", lambda: 300 * MIB)
-    monkeypatch.setattr(isolate, "_needed", lambda _: 4096 * MIB)
+    monkeypatch.setattr(isolate, "MAX_CONVERTED_BYTES", 0)
+    monkeypatch.setattr(isolate, "PIECE_BYTES", 2048 * MIB)
     job = job_with(made, store, KILLS_DECODER)
     with pytest.raises(WorkerDied, match="read nothing"):
         convert_in_subprocess(job)

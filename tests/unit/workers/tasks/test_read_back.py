@@ -16,8 +16,8 @@ from workers.store import commit
 from workers.store.opening import open_objects, resolve
 from workers.store.record import WithoutTensors
 from workers.tasks.model import StepPlan
-from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, RecheckJob, read_back, recheck
-from workers.tasks.run import pack_recheck, run_recheck
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back, recheck
+from workers.tasks.run import pack, run_recheck
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def plan(made: MadeDump, store: Path) -> StepPlan:
 
 def job_of(plan: StepPlan) -> ReadBackJob:
     files = tuple(dict.fromkeys(entry.source for entry in plan.entries))
-    return ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files)
+    return ReadBackJob(plan.key, plan.fingerprint, plan.origin.root, plan.store, files)
 
 
 def test_every_byte_is_compared(plan: StepPlan) -> None:
@@ -74,13 +74,13 @@ def test_a_missing_shard_a_later_generation_and_removed_tensors_are_told_apart(
         read_back(job_of(plan))
 
 
-def jobs(dump: Path, store: Path) -> Iterator[RecheckJob]:
+def jobs(dump: Path, store: Path) -> Iterator[ReadBackJob]:
     """Yield a job for each committed step of a dump, with all of its files."""
     objects = open_objects(resolve(str(store)))
     for key, listing in listings(dump).items():
         committed = commit.read(objects, key)
         if committed is not None:
-            yield RecheckJob(
+            yield ReadBackJob(
                 key, committed.fingerprint, committed.record.source.root, objects.address, listing.files
             )
 
@@ -102,7 +102,7 @@ def test_what_was_not_written_anew_is_the_same(name: str, dumps: DumpLibrary, tm
     ingest_directly(dump, tmp_path / "run.zarr")
     found = list(jobs(dump, tmp_path / "run.zarr"))
     assert found
-    assert run_recheck(pack_recheck(found)) == [()] * len(found)
+    assert run_recheck(pack(found)) == [()] * len(found)
 
 
 @pytest.mark.parametrize("at", [0, 40, 130, -1])
@@ -124,11 +124,11 @@ def test_another_listing_or_commit_is_not_compared(made: MadeDump, store: Path) 
     (job,) = jobs(made.root, store)
     rewrite(path, -1)
     other = SourceFile(job.files[0].path, job.files[0].size, job.files[0].mtime_ns + 1)
-    assert recheck(RecheckJob(job.key, job.fingerprint, job.root, job.store, (other,))) == ()
+    assert recheck(ReadBackJob(job.key, job.fingerprint, job.root, job.store, (other,))) == ()
     with pytest.raises(SourceChanged):
-        recheck(RecheckJob(job.key, "another", job.root, job.store, job.files))
+        recheck(ReadBackJob(job.key, "another", job.root, job.store, job.files))
     with pytest.raises(SourceChanged):
-        recheck(RecheckJob(StepKey(7, 7), job.fingerprint, job.root, job.store, job.files))
+        recheck(ReadBackJob(StepKey(7, 7), job.fingerprint, job.root, job.store, job.files))
     path.touch()
     with pytest.raises(SourceChanged):
         recheck(job)

@@ -75,7 +75,7 @@ class TestFlush:
             fsync(fd)
 
         monkeypatch.setattr(os, "fsync", record)
-        read_back(ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files))
+        read_back(ReadBackJob(plan.key, plan.fingerprint, plan.origin.root, plan.store, files))
         step = store / plan.key.path
         above = {store, store / "zarr.json", store / "rank_0", store / "rank_0" / "zarr.json"}
         assert flushed == {*above, step, *step.rglob("*")}

@@ -18,9 +18,9 @@ def entries(*rows: tuple[int, int, int]) -> np.ndarray[Any, Any]:
 def test_a_later_version_may_have_more_fields_in_another_order() -> None:
     later = EntryTable("histograms", ("count", "new", "bin"))
     documents, chunks = later.encode(np.array([[3, 20, 99, 10]]))
-    assert TABLE.decode(documents["histograms"], chunks[later.chunk], "").tolist() == [[3, 10, 20]]
+    assert TABLE.decode(documents, chunks, "").tolist() == [[3, 10, 20]]
     with pytest.raises(DamagedStore, match="does not have the columns row, count, new, bin"):
-        later.decode(TABLE.encode(entries((1, 2, 3)))[0]["histograms"], b"", "rank 0 step 1")
+        later.decode(*TABLE.encode(entries((1, 2, 3))), "rank 0 step 1")
 
 
 @pytest.mark.parametrize("damage", [None, b"", "flipped", "cut"])
@@ -30,4 +30,4 @@ def test_a_damaged_table_is_named_with_its_step(damage: bytes | str | None) -> N
     data = {"flipped": bytes([chunk[0] ^ 1]) + chunk[1:], "cut": chunk[:-1]}.get(str(damage), damage)
     assert not isinstance(data, str)
     with pytest.raises(DamagedStore, match="rank 0 step 1: histograms"):
-        TABLE.decode(documents["histograms"], data, "rank 0 step 1")
+        TABLE.decode(documents, {} if data is None else {TABLE.chunk: data}, "rank 0 step 1")
