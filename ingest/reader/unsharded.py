@@ -26,7 +26,7 @@ from ingest.reader.array_like import ArrayLike
 from ingest.reader.choice import format_ranges
 from ingest.reader.mesh import Coordinates
 from ingest.reader.text import shape_text
-from workers.arrays.sharded.assembly import Elements, replicas
+from workers.arrays.sharded.assembly import Elements, pieces_read, replicas
 from workers.arrays.sharded.placement import (
     Dimension,
     Held,
@@ -404,7 +404,9 @@ def unshard(pieces: Sequence[Tensor], places: Sequence[Coordinates], wanted: str
         problem = _problem(wanted, told, _ways(on_grids, shapes), is_placed=known is not None)
         raise UsageError(f"{name}: {problem}", hint=_HINT)
     # Ranks that should hold the same in this way have equal bytes.
-    held = {tuple(pieces[number].digest for number in same.numbers) for same in replicas(chosen.assembly)}
+    held = {
+        tuple(pieces[number].digest for number in pieces_read(same)) for same in replicas(chosen.assembly)
+    }
     if not wanted and len(held) > 1:
         raise UsageError(
             f"{name}: the dump tells {told_text(told)}, and ranks hold different bytes",

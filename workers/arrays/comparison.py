@@ -42,13 +42,8 @@ import numpy.typing as npt
 
 from workers.arrays.compiled import comparison_loops, kernels
 from workers.arrays.compiled.comparison_loops import PLACES
-from workers.arrays.dtypes import ElementType, from_name
-from workers.arrays.statistics import has_statistics
-
-
-def new_state() -> npt.NDArray[np.float64]:
-    """Return the state of no pairs of elements: shape (len(PLACES),)."""
-    return np.zeros(len(PLACES))
+from workers.arrays.dtypes import ElementType
+from workers.arrays.statistics import has_statistics, is_complex, widened_complex
 
 
 def accumulate(
@@ -62,7 +57,7 @@ def accumulate(
     Args:
         a: 1-D and contiguous, float32 or float64 in native byte order.
         b: the same.
-        state: from `new_state`.
+        state: (len(PLACES),); begins with zeros.
         scratch: (4, BLOCK); overwritten.
     """
     places = [kernels.address(array) for array in (a, b, state, scratch)]
@@ -85,7 +80,6 @@ _EPSILON = float(np.finfo(np.float64).eps)
 #: sums are then kept in a unit that is a power of two, so that nothing is rounded.
 _LARGE, _SMALL = 2.0**480, 2.0**-480
 _HUGE_UNIT, _TINY_UNIT = 2.0**600, 2.0**-600
-_COMPLEX32 = from_name("complex32").to_numpy()
 _NATIVE = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 _BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
@@ -95,7 +89,6 @@ class Metrics:
     """By how much a tensor A differs from its reference B; see the module for the definitions."""
 
     count: int
-    """Elements."""
     unequal: int
     """Elements that differ as numbers: 0.0 and -0.0 are equal, and so are two NaN."""
     nan_mismatch: int
@@ -131,7 +124,7 @@ def is_numeric(element: ElementType) -> bool:
 
 def is_real(element: ElementType) -> bool:
     """Return whether elements of a type are real numbers, which float64 holds, or nearly."""
-    return is_numeric(element) and element.values.kind != "c" and element.values != _COMPLEX32
+    return is_numeric(element) and not is_complex(element.values)
 
 
 class RunningComparison:
@@ -158,7 +151,8 @@ class RunningComparison:
         if a.size != b.size:
             raise ValueError(f"{a.size} elements against {b.size}")
         self._update_bit_equal(a, b)
-        if _are_long_integers(a.dtype, b.dtype):
+        are_integers = a.dtype.kind in "iu" and b.dtype.kind in "iu"
+        if are_integers and max(a.itemsize, b.itemsize) == 8:
             for left, right in _blocks(a, b):
                 self._add(_widened(left), _widened(right), _distance(left, right))
         elif self._can_be_compiled(a, b):
@@ -169,12 +163,12 @@ class RunningComparison:
 
     def _can_be_compiled(self, a: Array, b: Array) -> bool:
         is_worthwhile = self._scratch is not None or a.size >= _COMPILED_SIZE
-        return is_worthwhile and not _is_complex(a) and not _is_complex(b)
+        return is_worthwhile and not is_complex(a.dtype) and not is_complex(b.dtype)
 
     def _update_compiled(self, a: Array, b: Array) -> None:
         if self._scratch is None:
             self._scratch = np.empty((4, comparison_loops.BLOCK))
-        state = new_state()
+        state = np.zeros(len(PLACES))
         as_they_are = _is_as_compiled(a) and _is_as_compiled(b)
         # Contiguous pieces: what is widened stays in the cache until it is compared.
         length = a.size if as_they_are else BLOCK
@@ -352,16 +346,9 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
         yield a[start : start + BLOCK], b[start : start + BLOCK]
 
 
-def _is_complex(values: Array) -> bool:
-    return values.dtype.kind == "c" or values.dtype == _COMPLEX32
-
-
 def _widened(values: Array) -> Array:
-    if values.dtype == _COMPLEX32:
-        return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64).astype(np.complex128))
-    wide = np.complex128 if values.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
-        return values.astype(wide)
+        return widened_complex(values).astype(np.complex128 if is_complex(values.dtype) else np.float64)
 
 
 def _is_as_compiled(values: Array) -> bool:
@@ -376,10 +363,6 @@ def _narrowly_widened(values: Array) -> Array:
     is_narrow = dtype.itemsize <= 2 or dtype == _BIG_ENDIAN_FLOAT32
     with np.errstate(all="ignore"):
         return values.astype(np.float32 if is_narrow else np.float64, order="C")
-
-
-def _are_long_integers(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
-    return a.kind in "iu" and b.kind in "iu" and max(a.itemsize, b.itemsize) == 8
 
 
 def _distance(a: Array, b: Array) -> Array:

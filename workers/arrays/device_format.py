@@ -48,7 +48,6 @@ class DeviceLayout:
     format: str
     """Name of the format, such as `NC1HWC0`."""
     shape: tuple[int, ...]
-    """Lengths of the axes in device memory."""
     groups: int = 1
     """Groups of a convolution (`sub_format`), for FRACTAL_Z."""
 
@@ -133,7 +132,6 @@ class Slab:
     ranges: tuple[tuple[int, int], ...]
     """(offset, nbytes) of the pieces of the payload, in ascending order."""
     size: int
-    """Elements of the host array."""
     arrangement: Arrangement
     """That of the pieces, joined in their order."""
 
@@ -188,10 +186,6 @@ def _slabs(whole: Arrangement, cuts: Iterator[tuple[Box, Shape]], itemsize: int)
         yield Slab(tuple(byte_ranges(whole.device, box, itemsize)), math.prod(host), part)
 
 
-def _find(layout: DeviceLayout, shape: Shape) -> Arrangement | GroupedArrangement | None:
-    return find_arrangement(layout.format, layout.shape, shape, groups=layout.groups)
-
-
 def _arrangement(layout: DeviceLayout, shape: Shape) -> Arrangement | GroupedArrangement:
     arrangement = _find(layout, shape)
     if arrangement is None:
@@ -214,17 +208,12 @@ _ROWS = 16
 _MAX_ELEMENTS = 2**56
 
 
-def find_arrangement(
-    name: str, device: Shape, host: Shape, *, groups: int = 1
-) -> Arrangement | GroupedArrangement | None:
+def _find(layout: DeviceLayout, host: Shape) -> Arrangement | GroupedArrangement | None:
     """Return the arrangement of a host array in device memory; None if format and shapes do not fit.
 
-    Args:
-        name: of the format.
-        device: lengths of the axes in device memory. They may be any numbers, as in damaged headers.
-        host: lengths of the axes on the host. They may be any numbers, too.
-        groups: the groups of a convolution, for FRACTAL_Z.
+    The lengths of axes may be any numbers, as in damaged headers.
     """
+    name, device, groups = layout.format, layout.shape, layout.groups
     if not _is_plausible(device, host):
         return None
     if groups > 1:

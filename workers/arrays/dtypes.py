@@ -308,7 +308,6 @@ class NumberFormat:
 
     name: str
     largest: float
-    """The largest finite number."""
     limit: float
     """Magnitudes above it overflow: they become infinite or NaN, or are cut off."""
     vanishing: float

@@ -44,7 +44,7 @@ class Decided(NamedTuple):
     possible: Mask
 
 
-def lifted(plain: _Function, bounded: _Function | None = None) -> _Function:
+def _lifted(plain: _Function, bounded: _Function | None = None) -> _Function:
     """Return `plain` for arguments that are known, and its bounded form if any is a column of bounds.
 
     Args:
@@ -65,8 +65,7 @@ def _is_bounded(value: Any) -> bool:
     return isinstance(value, BoundedColumn | Decided)
 
 
-def bounds_of(value: Any) -> BoundedColumn:
-    """Return the bounds of a number or column; those of a condition are 0 and 1."""
+def _bounds_of(value: Any) -> BoundedColumn:
     if isinstance(value, BoundedColumn):
         return value
     low, high = value if isinstance(value, Decided) else (value, value)
@@ -77,7 +76,7 @@ def _decision_of(value: Any) -> Decided:
     if isinstance(value, Decided):
         return value
     if isinstance(value, BoundedColumn):
-        return _not(_equal(value, bounds_of(0.0)))
+        return _not(_equal(value, _bounds_of(0.0)))
     known = np.asarray(value).astype(bool)
     return Decided(known, known)
 
@@ -118,13 +117,8 @@ def _equal(a: BoundedColumn, b: BoundedColumn) -> Decided:
 
 def among(left: Any, values: Any) -> Decided:
     """Return where a number is one of others: a list of numbers and columns."""
-    nowhere, a = np.zeros(1, bool), bounds_of(left)
-    return reduce(_either, [_equal(a, bounds_of(value)) for value in values], Decided(nowhere, nowhere))
-
-
-def not_among(left: Any, values: Any) -> Decided:
-    """Return where a number is none of others."""
-    return _not(among(left, values))
+    nowhere, a = np.zeros(1, bool), _bounds_of(left)
+    return reduce(_either, [_equal(a, _bounds_of(value)) for value in values], Decided(nowhere, nowhere))
 
 
 def _either(a: Decided, b: Decided) -> Decided:
@@ -162,7 +156,7 @@ _OF_CONDITIONS: dict[_Function, _Function] = {
     np.logical_or: _either,
 }
 _OF_PLAIN: dict[_Function, _Function] = {
-    **{plain: _given(bounds_of, bounded) for plain, bounded in _OF_NUMBERS.items()},
+    **{plain: _given(_bounds_of, bounded) for plain, bounded in _OF_NUMBERS.items()},
     **{plain: _given(_decision_of, bounded) for plain, bounded in _OF_CONDITIONS.items()},
 }
 
@@ -188,28 +182,30 @@ def _compared(a: BoundedColumn, b: BoundedColumn, certain: Any, possible: Any) -
 
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: lifted(operator.eq),
-    ast.NotEq: lifted(operator.ne),
-    ast.Lt: lifted(operator.lt),
-    ast.LtE: lifted(operator.le),
-    ast.Gt: lifted(operator.gt),
-    ast.GtE: lifted(operator.ge),
-    ast.In: lifted(np.isin, among),
-    ast.NotIn: lifted(lambda column, values: ~np.isin(column, values), not_among),
+    ast.Eq: _lifted(operator.eq),
+    ast.NotEq: _lifted(operator.ne),
+    ast.Lt: _lifted(operator.lt),
+    ast.LtE: _lifted(operator.le),
+    ast.Gt: _lifted(operator.gt),
+    ast.GtE: _lifted(operator.ge),
+    ast.In: _lifted(np.isin, among),
+    ast.NotIn: _lifted(
+        lambda column, values: ~np.isin(column, values), lambda left, values: _not(among(left, values))
+    ),
 }
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: lifted(operator.add),
-    ast.Sub: lifted(operator.sub),
-    ast.Mult: lifted(operator.mul),
-    ast.Div: lifted(np.divide),
+    ast.Add: _lifted(operator.add),
+    ast.Sub: _lifted(operator.sub),
+    ast.Mult: _lifted(operator.mul),
+    ast.Div: _lifted(np.divide),
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: lifted(np.logical_not),
-    ast.USub: lifted(operator.neg),
-    ast.UAdd: lifted(operator.pos),
+    ast.Not: _lifted(np.logical_not),
+    ast.USub: _lifted(operator.neg),
+    ast.UAdd: _lifted(operator.pos),
 }
 _add = _ARITHMETIC[ast.Add]
-_abs, _and, _or = lifted(np.abs), lifted(np.logical_and), lifted(np.logical_or)
+_abs, _and, _or = _lifted(np.abs), _lifted(np.logical_and), _lifted(np.logical_or)
 #: Longer conditions are mistakes, and would take minutes to parse.
 _MAX_LENGTH = 20_000
 #: What other languages write, and what a condition has instead.
@@ -253,7 +249,6 @@ class Filter:
         """Columns that are sums of others."""
         self._source = said_by
         self.names: set[str] = set()
-        """The columns that it uses."""
         if len(text) > _MAX_LENGTH:
             self._text = f"{text[:60]}..."
             raise self._error(f"has {len(text)} characters, which is more than {_MAX_LENGTH}")

@@ -359,16 +359,17 @@ class HistogramTable:
         lows, highs = (np.full(self.tensors, np.nan) for _ in range(2))
         some = np.flatnonzero(self.finite)
         place = share * (self.finite[some] - 1)
+        up_to, starts = table._up_to, table._starts  # noqa: SLF001  (of the same class)
         first, last = (
-            table._entry_at(some, whole(place).astype(np.int64))  # noqa: SLF001  (of the same class)
+            np.searchsorted(up_to[1:], up_to[starts[some]] + whole(place).astype(np.int64), side="right")
             for whole in (np.floor, np.ceil)
         )
         lows[some] = _lower_edges(table.bin[first])
-        highs[some] = _upper_edges(table.bin[last])
+        highs[some] = 0.0 - _lower_edges(-table.bin[last])
         if not magnitude:
-            at_begin = first == table._starts[some]  # noqa: SLF001  (of the same class)
+            at_begin = first == starts[some]
             lows[some[at_begin]] = low[some[at_begin]]
-        at_end = last == table._starts[some + 1] - 1  # noqa: SLF001  (of the same class)
+        at_end = last == starts[some + 1] - 1
         highs[some[at_end]] = high[some[at_end]]
         if share in (0.0, 1.0) and not (magnitude and share == 0):
             edge = np.where(self.finite > 0, low if share == 0 else high, np.nan)
@@ -429,10 +430,6 @@ class HistogramTable:
         """(entry + 1,): how many elements are in the entries before each, of all tensors together."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.count)])
 
-    def _entry_at(self, tensors: _Integers, rank: _Integers) -> _Integers:
-        before = self._up_to[self._starts[tensors]]
-        return np.asarray(np.searchsorted(self._up_to[1:], before + rank, side="right"))
-
     def _summed(self, tensor: _Integers, count: _Integers) -> _Integers:
         up_to = np.concatenate([[0], np.cumsum(count)])
         return np.diff(up_to[np.searchsorted(tensor, np.arange(self.tensors + 1))])
@@ -440,9 +437,4 @@ class HistogramTable:
 
 def _lower_edges(number: _Integers) -> _Floats:
     edges: _Floats = np.where(number > 0, _EDGES[number - 1], -_EDGES[-number])
-    return np.where(number == 0, 0.0, edges)
-
-
-def _upper_edges(number: _Integers) -> _Floats:
-    edges: _Floats = np.where(number > 0, _EDGES[number], -_EDGES[-number - 1])
     return np.where(number == 0, 0.0, edges)

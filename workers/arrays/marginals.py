@@ -115,11 +115,6 @@ class Marginal:
         )
 
     @classmethod
-    def of_table(cls, table: Values) -> Self:
-        """Return the marginal of what is stored, (field, position)."""
-        return cls(table[0], table[1], table[2])
-
-    @classmethod
     def added(cls, parts: Iterable[Marginal]) -> Self:
         """Return the marginal of tensors of one shape, joined along another axis: of all shards, for one.
 
@@ -148,7 +143,7 @@ class MarginalTable:
         """Return the marginal of each axis."""
         ends = np.cumsum([length for _, length in self.axes]).tolist()
         return {
-            axis: Marginal.of_table(self.values[:, end - length : end])
+            axis: Marginal(*self.values[:, end - length : end])
             for (axis, length), end in zip(self.axes, ends, strict=True)
         }
 
@@ -197,7 +192,6 @@ class _Plan:
     memory_size: int
     """How many numbers the loops need memory for."""
     axes: tuple[tuple[int, int], ...]
-    """The kept axes, and their lengths."""
 
 
 @lru_cache(maxsize=4096)

@@ -36,7 +36,6 @@ class MadeEntry(NamedTuple):
     """Its name in the object code."""
     arguments: int
     code: bytes
-    """The object code, of ELF."""
 
 
 def compile_all() -> list[MadeEntry]:

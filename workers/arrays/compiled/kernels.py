@@ -136,7 +136,6 @@ class Counts:
         in_tables, in_rows = TABLES * WIDTH // 2, 3 * (LAST + 2)
         memory = np.zeros(2 * BINS + in_tables + in_rows, np.int64)
         self.totals = memory[: 2 * BINS]
-        """What was counted before."""
         self.tables = memory[2 * BINS : -in_rows].view(np.uint32).reshape(TABLES, WIDTH)
         """What was counted last; see `workers.arrays.compiled.kernel_loops`."""
         self.rows = memory[-in_rows:].reshape(LAST + 2, 3)
@@ -145,7 +144,6 @@ class Counts:
         self.tables_address = self.totals_address + self.totals.nbytes
         self.rows_address = self.tables_address + self.tables.nbytes
         self.in_tables = 0
-        """How many elements were counted in them."""
 
     def make_room(self, elements: int) -> None:
         """Make sure that no table overflows when this many elements are counted."""

@@ -56,9 +56,7 @@ class AxisSegment(NamedTuple):
     """A stretch of the axis along which parts are joined."""
 
     part: int
-    """The number of the part that has it."""
     begin: int
-    """Where in the part."""
     length: int
 
 
@@ -253,6 +251,21 @@ def replicas(assembly: Assembly) -> list[Assembly]:
             return [Summed(parts, assembly.factor) for parts in choices]
         case Shaped():
             return [Shaped((choice,), assembly.shape) for choice in replicas(assembly.parts[0])]
+
+
+def pieces_read(assembly: Assembly) -> tuple[int, ...]:
+    """Return the numbers of the pieces that are read, in order."""
+    match assembly:
+        case Piece(number=number):
+            return (number,)
+        case Joined():
+            used = dict.fromkeys(segment.part for segment in assembly.segments if segment.length)
+            parts = [assembly.parts[part] for part in used]
+        case Summed():
+            parts = list(assembly.parts)
+        case _:
+            parts = [assembly.parts[0]]
+    return tuple(number for part in parts for number in pieces_read(part))
 
 
 def _aligned(of_parts: Sequence[Sequence[Assembly]]) -> list[tuple[Assembly, ...]]:

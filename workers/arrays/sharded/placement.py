@@ -70,9 +70,7 @@ class Dimension:
 
     held: Held
     size: int
-    """How many ranks the dimension has."""
     axis: int | None = None
-    """The axis of the tensor that is cut."""
     name: str = ""
     """The name of the dimension, such as `tp`; "" if it is not known."""
     lengths: tuple[int, ...] = ()
@@ -103,7 +101,6 @@ class Placement:
     padding: int = 0
     """How many positions at the end of the cut axis do not belong to the tensor; negative if they lack."""
     uneven: bool = False
-    """Whether ranks hold shards of different lengths."""
 
     @property
     def kind(self) -> str:
@@ -444,7 +441,6 @@ class MarginalWay:
 
     held: Held
     axis: int | None
-    """The axis that is cut."""
     error: float
     """|a - b| / |b|, of sums and norms; NaN if no axis can be compared."""
 
@@ -503,7 +499,8 @@ def _replicated(piece: Mapping[int, Marginal], whole: Mapping[int, Marginal]) ->
 
 def _summed(pieces: Sequence[Mapping[int, Marginal]], whole: Mapping[int, Marginal]) -> _Sides:
     for axis in _common(pieces, whole):
-        yield np.sum([piece[axis].sum for piece in pieces], axis=0, dtype=np.float64), whole[axis].sum
+        sums = np.stack([piece[axis].sum for piece in pieces])
+        yield sums.sum(axis=0, dtype=np.float64), whole[axis].sum
 
 
 def _cut_marginals(

@@ -77,9 +77,7 @@ class Stretch(NamedTuple):
     """Positions of a piece that lie one after the other in the whole."""
 
     begin: int
-    """In the piece."""
     whole: int
-    """In the whole."""
     length: int
 
 
@@ -89,7 +87,6 @@ class MatchedOrder:
 
     axis: int
     stretches: tuple[tuple[Stretch, ...], ...]
-    """By piece."""
     is_clear: bool = True
     """Whether no two positions of the whole are equal."""
     of: str = "piece"
@@ -625,15 +622,12 @@ def _are_sums(one: Placement, other: Placement) -> bool:
     sums, others = _other_than_replicated(one), _other_than_replicated(other)
     is_alike = [dimension.kind for dimension in sums] == [dimension.kind for dimension in others]
     sizes, of_other = ([dimension.size for dimension in each] for each in (sums, others))
-    return is_sum(one) and is_alike and (sizes != of_other or not _has_mean(one))
+    has_mean = any(dimension.held is Held.MEAN for dimension in sums)
+    return is_sum(one) and is_alike and (sizes != of_other or not has_mean)
 
 
 def _other_than_replicated(way: Placement) -> list[Dimension]:
     return [dimension for dimension in way.dimensions if dimension.held is not Held.REPLICATED]
-
-
-def _has_mean(way: Placement) -> bool:
-    return any(dimension.held is Held.MEAN for dimension in way.dimensions)
 
 
 def _blocks(way: Placement) -> list[tuple[Held, int | None, int]]:

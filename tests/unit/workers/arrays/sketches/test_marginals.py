@@ -28,7 +28,7 @@ def expected(values: np.ndarray[Any, Any], axis: int) -> Marginal:
     others = tuple(other for other in range(values.ndim) if other != axis)
     norm = np.sqrt(np.square(wide).sum(axis=others))
     table = np.stack([wide.sum(axis=others), norm, np.abs(wide).max(axis=others)])
-    return Marginal.of_table(table.astype(np.float32))
+    return Marginal(*table.astype(np.float32))
 
 
 def made(shape: tuple[int, ...], dtype: Any, *, finite: bool = True) -> np.ndarray[Any, Any]:
