@@ -139,10 +139,7 @@ def _replace(objects: ObjectStore, committed: Commit, specs: Mapping[str, ArrayS
         stored |= dict(_encode_again(objects, committed, spec, f"{prefix}/{path}"))
     for listed in objects.listed(committed.prefix):
         if not any(listed.startswith(f"{path}/") for path in specs) and "/." not in f"/{listed}":
-            data = objects.get(f"{committed.prefix}/{listed}")
-            if data is None:
-                raise DamagedStore(f"{committed.prefix}/{listed} is missing")
-            objects.put(f"{prefix}/{listed}", data)
+            _copy(objects, f"{committed.prefix}/{listed}", f"{prefix}/{listed}")
     for path in specs:
         objects.put(f"{prefix}/{path}/{LEAF}", metadata.encode(nodes[path]))
     before, after = (
@@ -175,6 +172,13 @@ def _encode_again(
                     packer.append(memoryview(chunk))
         for number, nbytes in packer.stored.items():
             yield f"{spec.path}/c/{number}", nbytes
+
+
+def _copy(objects: ObjectStore, source: str, target: str) -> None:
+    data = objects.get(source)
+    if data is None:
+        raise DamagedStore(f"{source} is missing")
+    objects.put(target, data)
 
 
 def _record(committed: Commit, name: str, stored: Mapping[str, int], gained: int) -> CommitRecord:
