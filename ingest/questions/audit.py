@@ -98,7 +98,6 @@ class Share(Plain):
     tensors: int
     nbytes: int
     example: str
-    """The first of them."""
     told: tuple[str, ...] = ()
     """What was found out about operators of this kind: the most frequent attributes."""
 
@@ -112,11 +111,9 @@ class AuditAnswer(Answer):
 
     store: str
     failures: tuple[AuditFailure, ...]
-    """In order of execution: by step, rank, and within it."""
     coverage: tuple[Share, ...]
     """By kind, those that are proved first, the largest first."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about, and why."""
 
     @property
     def title(self) -> str:
@@ -230,8 +227,6 @@ class _Running:
 
 
 class _SeenInStep(NamedTuple):
-    """What a step showed of one gradient or parameter."""
-
     name: str
     told: str
     size: float
@@ -421,7 +416,6 @@ class _RankPatterns:
 def _mistake(
     rank: int, steps: tuple[int, ...], names: Sequence[str], *, cause: str, level: Level, what: str
 ) -> AuditFailure:
-    """Return a failure of whole tensors, told of the first."""
     return AuditFailure(
         rank=rank,
         steps=steps,
@@ -441,8 +435,6 @@ def _mistake(
 
 
 class _AuditTally:
-    """Adds up what is proved, and gathers what fails."""
-
     def __init__(self) -> None:
         self._shares: dict[tuple[bool, str], _Running] = {}
         self._failures: dict[tuple[int, str], AuditFailure] = {}
@@ -512,7 +504,6 @@ def _is_edited(failure: AuditFailure) -> bool:
 
 
 def _of_hardware(failures: Sequence[AuditFailure], host: str) -> AuditFailure:
-    """Return the failures of one rank over steps as one: the first, with what makes its hardware suspect."""
     first = min(failures, key=lambda each: each.steps[0])
     steps = tuple(sorted({step for each in failures for step in each.steps}))
     failed = sum(each.failed for each in failures)

@@ -130,7 +130,6 @@ class MatchingTensors:
 
     block: Block
     columns: npt.NDArray[np.int64]
-    """Which tensors of the block they are."""
     places: npt.NDArray[np.int64]
     """Their places on the axis."""
     present: npt.NDArray[np.bool_]
@@ -144,7 +143,6 @@ class MatchingTensors:
 
 
 def _columns_of(values: npt.NDArray[Any], columns: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return these columns of an array; the array itself if they are all."""
     return values if columns.size == values.shape[1] else values[:, columns]
 
 

@@ -124,7 +124,6 @@ class Sizes:
         return self._measured[key]
 
     def _nearest(self, rank: int, step: int) -> Step | None:
-        """Return the step in the store that is most like another one, of those that can be read."""
         if (rank, step) not in self._near:
             opened = None
             for near in sorted(self._steps, key=lambda known: (abs(known - rank), known)):
@@ -182,14 +181,12 @@ class DumpCost(Plain):
     files: int
     """Files of one step, on all ranks that dump."""
     nbytes: int
-    """Their bytes."""
     steps: int | None
     """The number of steps; None for all, however many the job has."""
     ranks: int
     free_nbytes: int | None
     """What is free where the dump goes; None if that is not a directory of this host."""
     unknown: tuple[str, ...]
-    """Entries that fit no operator in the store."""
 
     @property
     def full_disk_after(self) -> int | None:

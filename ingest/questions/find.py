@@ -149,7 +149,6 @@ def _find_consolidated(
     sort: str | None = None,
     columns: str | None = None,
 ) -> Rows:
-    """Return what the consolidated view holds of the tensors that fulfil a condition."""
     if not where:
         raise UsageError("--consolidated takes a condition", hint='Such as --where "nan_count > 0".')
     matches = store.consolidated().find(where, step=step, include_partial=include_partial)
@@ -231,7 +230,6 @@ def _listed(wanted: str, there: Sequence[str]) -> str:
 
 
 def _labels(store: Catalog, rank: Any, step: Any) -> dict[str, list[str]]:
-    """Return the names, types, roles and so on of the tensors of a few steps, in their order."""
     known: dict[str, dict[str, None]] = {label: {} for label in ("name", "op_type", "role", "io", "graph")}
     for opened in store.select(rank, step, damages=[])[-_STEPS:]:
         with suppress(DamagedStore):  # named already

@@ -44,7 +44,6 @@ class ErrorGrowth:
     tensors: tuple[TensorKey, ...]
     """What both runs have, in order of execution in A."""
     steps: tuple[int, ...]
-    """The steps of both runs, ascending."""
     errors: npt.NDArray[np.float64]
     """(tensor, step): |a - b| / max(|a|, |b|) of the statistic. 0 if all bytes are equal; `LEAST` if they are
     known not to be and the statistic does not show it; infinite if only one of the two has NaN or Inf; NaN if
@@ -159,7 +158,6 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
 def _table(
     columns: Sequence[tuple[list[int], npt.NDArray[np.float64]]], tensors: int, statistic: str
 ) -> npt.NDArray[np.float64]:
-    """Return the errors of all steps, (tensor, step), from the places and the errors of each."""
     errors = np.full((tensors, len(columns)), np.nan)
     for number, (places, of_step) in enumerate(columns):
         errors[places, number] = of_step
@@ -182,8 +180,6 @@ def _of(side: Snapshot, rank: int, step: int) -> Step:
 
 
 class _Side(NamedTuple):
-    """One step of one run."""
-
     keys: list[TensorKey]
     digests: npt.NDArray[np.uint8]
     statistic: npt.NDArray[np.float64]

@@ -252,7 +252,6 @@ class HeatmapScale:
     ranges: tuple[tuple[int, float, float], ...]
     """Each level from 1, with the least and the greatest value that it may hold."""
     is_count: bool
-    """Whether the values are whole numbers of elements."""
 
     @classmethod
     def of(cls, field: xr.DataArray) -> HeatmapScale:
@@ -316,7 +315,6 @@ def _levels(values: npt.NDArray[np.float64], levels: int, *, is_count: bool) -> 
 
 
 def _lines(field: xr.DataArray, room: int, limit: int, in_colour: bool) -> Iterator[Text]:  # noqa: FBT001
-    """Yield a heading, a line for each of the first ranks, and the legend."""
     shown = field["rank"].values.tolist()[: limit or None]
     scale = HeatmapScale.of(field)
     present = field["tensors"].values > 0
@@ -365,7 +363,6 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
 
 
 def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Iterator[Text]:
-    """Yield the meaning of each cell; those of zero and of all elements only if they occur."""
     number = scale.number
     meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
     meanings += [

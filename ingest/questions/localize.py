@@ -41,7 +41,6 @@ class DifferingRange(Plain):
 
     begin: int
     end: int
-    """Behind the last one."""
     first: tuple[int, ...]
     """The index of the first of them."""
     last: tuple[int, ...]
@@ -57,7 +56,6 @@ class DifferingPositions(Plain):
 
     axis: int
     length: int
-    """How many positions the axis has."""
     runs: tuple[tuple[int, int], ...]
     """Begin and end of each run of positions next to one another."""
 
@@ -104,11 +102,9 @@ class Localized(Shown, Plain):
     equal: int
     """How many of the tensors that both have are bit for bit equal."""
     tensors: tuple[LocalizedTensor, ...]
-    """Those that differ, in order of execution in A."""
     only_in_a: int
     """How many of the chosen tensors B does not have."""
     only_in_b: int
-    """How many of the chosen tensors A does not have."""
 
     left_out = ()
 
@@ -237,8 +233,6 @@ def name_of(step: Step) -> str:
 
 
 class _DumpedTensor(NamedTuple):
-    """A tensor whose elements were dumped."""
-
     row: int
     content: tuple[object, ...]
     """Equal for tensors that are equal bit for bit: digest, and what its bytes mean."""

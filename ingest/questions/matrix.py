@@ -128,7 +128,6 @@ class Matrix(Shown):
     gaps: npt.NDArray[np.int64]
     """(row, column): how many of the ranks and steps of a cell are missing."""
     bad: npt.NDArray[np.bool_]
-    """(row, column): whether there is NaN or Inf."""
     is_count: bool
     is_least: bool = False
     """Whether the least number of several is the worst, as it is for `min`; else the greatest is."""
@@ -292,7 +291,6 @@ def matrix_of_steps(
 
 
 def _title(statistic: str, pattern: str) -> str:
-    """Return the title of a cell: how it combines several tensors; for a single one, its statistic."""
     if not any(sign in pattern for sign in "*?["):
         return f"{statistic} of {pattern}"
     together = {"max": "greatest", "min": "least", "sum": "sum of"}[default_aggregate(statistic)]

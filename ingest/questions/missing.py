@@ -169,7 +169,6 @@ def _merged(items: MissingItems, ranks: Sequence[int]) -> MissingItems:
 
 
 def _ranks(store: Catalog, told: DumpConfiguration) -> Iterator[MissingItem]:
-    """Yield devices that were named and have no rank; on CPU, MindSpore ignores them."""
     devices = told.asked.devices
     if (
         devices is None
@@ -214,7 +213,6 @@ def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[Missing
 
 
 def _why_missing(pattern: OperatorPattern, planned: Sequence[str]) -> str:
-    """Return why the dump has no operator that fits, by the operators that the graph has."""
     in_graph = [name for name in planned if pattern.matches(_type_of(name), flatten(name))]
     if in_graph:
         why = why_never_dumped(_type_of(in_graph[0]))
@@ -236,7 +234,6 @@ def _type_of(name: str) -> str:
 
 
 def _content(step: Step, asked: AskedDump) -> Iterator[MissingItem]:
-    """Yield kinds of content that no tensor of a step has."""
     tables, rank = step.tables, step.key.rank
     kinds = tables.label("kind").astype(str)
     tensors, reported = kinds == RowKind.TENSOR.value, kinds == RowKind.STATISTICS.value
@@ -253,7 +250,6 @@ def _content(step: Step, asked: AskedDump) -> Iterator[MissingItem]:
 
 
 def _statistics(step: Step, asked: AskedDump, reported: npt.NDArray[np.bool_]) -> Iterator[MissingItem]:
-    """Yield statistics that no file of the dump has; `reported` marks the rows of such files."""
     tables, rank = step.tables, step.key.rank
     from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
     if not (reported | from_file).any():

@@ -86,9 +86,7 @@ class NamePattern(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str | None = None
-    """Glob for the whole name."""
     regex: str | None = None
-    """Regular expression that is searched in the name."""
 
     def refuse_bad_regex(self) -> None:
         """Compile the regular expression, if there is one.

@@ -58,11 +58,9 @@ class Suspicion:
     """What is suspected: operators, steps and ranks that are worth dumping."""
 
     suspects: tuple[Suspect, ...]
-    """The most important one first."""
     steps: tuple[int, ...]
     ranks: tuple[int, ...]
     about: str
-    """What it is about, in one sentence."""
     notes: tuple[str, ...] = ()
 
     def without_parameters(self) -> Suspicion:
@@ -236,7 +234,6 @@ def _began(answer: OriginAnswer) -> str:
 
 
 def _calls(flow: StepFlow, part: Any) -> list[FlowCall]:
-    """Return the calls of the operator of a tensor, a call or an answer; none if that is not known."""
     wanted = (part.graph or "", part.op_type or "", part.op_name or "")
     return [call for key, call in flow.calls.items() if (key.graph, key.op_type, key.op_name) == wanted]
 
@@ -342,9 +339,7 @@ class DumpEstimate:
     """What the next dump will cost."""
 
     files: int
-    """Files of tensors."""
     nbytes: int
-    """Their bytes."""
     full_files: int
     """The files of a dump of all operators, of the same steps and ranks."""
     full_nbytes: int
@@ -363,16 +358,13 @@ class NextDump:
 
     config: WrittenConfig
     about: str
-    """What it is about, in one sentence."""
     suspects: tuple[Suspect, ...]
     """The operators that it dumps, the most important one first."""
     left_out: tuple[Suspect, ...]
-    """Operators that did not fit into the budget."""
     estimate: DumpEstimate
     answers: tuple[str, ...]
     """What it will answer that the dump in the store cannot."""
     notes: tuple[str, ...]
-    """What is not certain, or not possible."""
 
     def __str__(self) -> str:
         """Return the text that `dump-ingest next` prints besides the configuration."""
@@ -433,10 +425,7 @@ NOTHING_NEW = "The store already has all of these tensors: the dump shows whethe
 
 
 class _SuspectRow(NamedTuple):
-    """A tensor of a suspect in the store."""
-
     name: tuple[str, ...]
-    """Graph, type and name of its operator."""
     io: str
     has_elements: bool
 
@@ -457,7 +446,6 @@ def gains(store: Catalog, suspicion: Suspicion, suspects: Sequence[Suspect]) -> 
 
 
 def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator[str]:
-    """Yield the gains from inputs or outputs of the culprit, if the store has only the others."""
     of_culprit = [row for row in rows if row.name == culprit[1:]]
     if of_culprit and not any(is_input(row.io) or is_parameter(row.name[1]) for row in of_culprit):
         yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
@@ -588,8 +576,6 @@ def _near(store: Catalog, suspicion: Suspicion) -> tuple[int, int]:
 
 
 class _Names:
-    """The names of operators as the framework spells them."""
-
     def __init__(self, store: Catalog, near: tuple[int, int]) -> None:
         self._step = store.step(*near)
         self._context = context_of(store, near[0])

@@ -70,9 +70,7 @@ class OddPositions(Plain):
     median: float
     """Of the positions there; NaN unless it is an outlier."""
     rank: int
-    """Where it is worst."""
     step: int
-    """Where it is worst."""
     first_step: int
     last_step: int
     steps: int
@@ -115,7 +113,6 @@ class OutliersAnswer(Answer):
     without: int
     """How many others lack marginals, because their steps were committed without them."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about, and why."""
 
     def table(self) -> Table[OddPositions]:
         """Return a row for each position, or several that are odd in the same way."""
@@ -165,8 +162,6 @@ _Axis: TypeAlias = tuple[TensorKey, str, tuple[int, ...], int]
 
 @dataclass(slots=True)
 class _Place:
-    """Where one position is odd in one way."""
-
     steps: set[int] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
     worst: tuple[float, float, float, int, int] = (-math.inf, 0.0, 0.0, 0, 0)

@@ -94,7 +94,6 @@ class TensorPrecision:
     """One tensor in one format, over all steps and ranks."""
 
     worst: FormatLosses
-    """That of the step and rank which loses most."""
     first_step: int | None
     """The first step in which anything may be lost; None if nothing is lost in any."""
     ranks: tuple[int, ...]
@@ -123,13 +122,11 @@ class PrecisionAnswer(Answer):
     powers_of_two: bool
     formats: tuple[str, ...]
     tensors: tuple[TensorPrecision, ...]
-    """One for each tensor and format, the worst first."""
     rows: tuple[FormatLosses, ...]
     """One for each tensor, rank, step and format, by step, rank and order of execution."""
     without: int
     """How many of the chosen tensors, counted in each step and rank, have no histogram."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about, and why."""
     tells_rows: bool = False
     """Whether JSON has `rows`, too."""
 
@@ -173,7 +170,6 @@ class PrecisionAnswer(Answer):
 
 
 def _share_text(worst: FormatLosses, lost: Bounds) -> str:
-    """Return a share as a percentage: exact, an upper bound, or a range."""
     low, high = worst.share(lost.low), worst.share(lost.high)
     if low == high:
         return f"{100 * high:.3g}%" if high else "0"

@@ -62,7 +62,6 @@ class SketchedTensor:
     key: TensorKey
     dtype: str
     elements: int
-    """All of its elements, those that are not finite included."""
     histogram: Histogram
 
 
@@ -133,7 +132,6 @@ def ask_of_sketches(
 
 
 def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int]:
-    """Return the chosen tensors of a step that have a histogram, and how many have none."""
     was_read = step.has_read_tables
     rows, keys = tensors_of(step.tables)
     key_of = dict(zip(rows.tolist(), keys, strict=True))
@@ -204,7 +202,6 @@ class QuantilesAnswer(Answer):
     without: int
     """How many of the chosen tensors, counted in each step and rank, have no histogram."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about, and why."""
 
     def table(self) -> Table[TensorQuantiles]:
         """Return a row for each tensor, with a column for each percentile."""
@@ -307,7 +304,6 @@ def _limited(tensors: SketchedTensors) -> Iterator[SketchedTensor]:
 def _of_tensor(
     tensor: SketchedTensor, percents: Sequence[float], snapshot: Snapshot | None, *, magnitude: bool
 ) -> TensorQuantiles:
-    """Return the percentiles of a tensor, from its elements if a snapshot is given that has them."""
     histogram = tensor.histogram
     known = {percent: histogram.quantile(percent / 100, magnitude=magnitude) for percent in percents}
     step = snapshot.step(tensor.rank, tensor.step) if snapshot is not None else None

@@ -46,7 +46,6 @@ class Option:
     within: tuple[int | None, int | None] = (None, None)
     """The least and the greatest number. A whole number is never negative."""
     is_several: bool = False
-    """Whether it may be repeated."""
     is_argument: bool = False
     """Whether the command takes it without a flag, behind STORE."""
 
@@ -140,7 +139,6 @@ class Table(Generic[Row]):
     noun: str = ""
     """What a row is, such as `tensor`; "" if the headline of the answer says how many there are."""
     right: Sequence[str] = ()
-    """Headings of numbers."""
     spare: Sequence[str] = ()
     """Headings that a narrow terminal may lack, the first of them first."""
 
@@ -211,7 +209,6 @@ class Answer(Shown, Plain):
     __slots__ = ()
 
     noun: ClassVar[str]
-    """What a row is."""
     keys: ClassVar[tuple[str, ...]] = ()
     """What pandas has of a row, if there is none; the columns that people read if that is not told."""
     left_out: tuple[LeftOut, ...]
@@ -278,7 +275,6 @@ class Rows(RowList):
     none: str = ""
     """What is said without any row; "" for a table of none."""
     more: tuple[Part, ...] = ()
-    """What people read besides."""
     headline: str = ""
     left_out: tuple[LeftOut, ...] = ()
     damaged: Sequence[object] = ()
@@ -326,7 +322,6 @@ class Question:
     is_listing: bool = False
     """Whether its answers are `RowList`: `--limit` is for JSON, too, and only a terminal has a default."""
     noun: str = "tensor"
-    """What a row is, for the help of `--limit`."""
     shown: Callable[[Any], Shown] = lambda answer: answer
     """Turns what the function returns into what is shown, if that is a table of another library."""
     modes: tuple[Mode, ...] = ()

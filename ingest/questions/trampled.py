@@ -61,7 +61,6 @@ class Trampled(Plain):
     between: tuple[str, ...]
     """The operators that were dumped in between, in order: one of them may have written it. The first ten."""
     others: int
-    """How many more there are."""
     difference: BitDifference | None
     """Which elements and bits differ; None if the store does not have the elements, or of many tensors."""
 
@@ -103,8 +102,6 @@ class TrampledTensors(TableList[Trampled], Shown):
 
 
 class _Saved(NamedTuple):
-    """What a tensor or buffer held at one moment."""
-
     row: int
     digest: bytes
     occurrence: int = 0
@@ -205,7 +202,6 @@ def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) ->
 
 
 def _between(step: Step, first: int, second: int) -> list[str]:
-    """Return the operators that were dumped between two rows: rows are in order of execution."""
     tables = step.tables
     own = (str(tables.label("op_type")[first]), str(tables.label("op_name")[first]))
     types = tables.label("op_type")[first + 1 : second].tolist()
@@ -252,7 +248,6 @@ def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:
 
 
 def _buffers(step: Step) -> dict[str, list[_Saved]]:
-    """Return by buffer what was saved of it, in order of execution."""
     tables = step.tables
     buffers: dict[str, list[_Saved]] = {}
     for row in np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value).tolist():

@@ -210,7 +210,6 @@ def _standing_out(lines: Sequence[Line]) -> list[Line]:
 
 
 def _add_scale(axes: Any, lines: Sequence[Line], name: str) -> list[Any]:
-    """Add a bar of colours beside the axes, and return the colour of each line by the number of its rank."""
     from matplotlib.cm import ScalarMappable  # deferred: matplotlib is optional
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
@@ -225,7 +224,6 @@ def _add_scale(axes: Any, lines: Sequence[Line], name: str) -> list[Any]:
 
 
 def _mark_bad(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) -> None:
-    """Cross out what is finite beside NaN or Inf; near the axis, each such step and its ranks."""
     for line in lines:
         known = line.bad & line.present & np.isfinite(line.heights)
         axes.plot(steps[known], line.heights[known], "x", color=_BAD_COLOR)

@@ -45,12 +45,10 @@ class WhyElement(Plain):
     """One element of the output that is bad, and what the inputs held at its place."""
 
     index: tuple[int, ...]
-    """Its place in the output."""
     value: float
     inputs: tuple[float | None, ...]
     """By input: the element that it was computed from; None if that is not one element, or not known."""
     reason: str
-    """Why it is bad; "" if that is not known."""
     rows: tuple[WhyRow, ...] = ()
     """Of inputs with more axes, or longer ones: the rows from which the element was computed."""
 
@@ -78,7 +76,6 @@ class WhyAnswer(Plain):
     inputs: tuple[str, ...]
     """The names of the inputs, in the order of `WhyElement.inputs`."""
     reasons: tuple[WhyReason, ...]
-    """The most frequent first."""
     elements: tuple[WhyElement, ...]
     """The first bad elements, at most 10."""
     bad: int
@@ -86,7 +83,6 @@ class WhyAnswer(Plain):
     examined: int
     """The number of elements that were looked at, from the first one."""
     size: int
-    """The number of elements of the tensor."""
 
     @property
     def summary(self) -> str:
@@ -330,13 +326,10 @@ def explain(
 
 @dataclass
 class _Reader:
-    """Goes through one output."""
-
     op_type: str
     inputs: tuple[Tensor, ...]
     output: Tensor
     infinity: bool
-    """Whether infinity alone is explained."""
     _counts: Counter[str] = field(default_factory=Counter)
     _elements: list[WhyElement] = field(default_factory=list)
 
@@ -402,7 +395,6 @@ class _Reader:
         return reasons_of(definition, operands, values, dtype)
 
     def _reasons_of_rows(self, places: npt.NDArray[np.int64]) -> list[str]:
-        """Return the reason of the row of each place: rows along the last axis."""
         source, unknown = self.inputs[0], [""] * len(places)
         length = self.output.shape[-1] if self.output.shape else 1
         rows = places // length
@@ -471,12 +463,10 @@ def _reduced_after(output: tuple[int, ...], shape: tuple[int, ...]) -> int | Non
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Return whether elements of a tensor can be read, in ranges or at once, and are real numbers."""
     is_in_reach = tensor.is_dumped and (tensor.has_ranges or tensor.nbytes <= _WHOLE_NBYTES)
     return is_in_reach and is_real(from_name(tensor.dtype))
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Return whether a tensor is known to have neither NaN nor infinity."""
     statistics = tensor.statistics
     return statistics.nan_count == statistics.pos_inf_count == statistics.neg_inf_count == 0

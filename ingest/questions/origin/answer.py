@@ -38,7 +38,6 @@ class SpreadNode:
     kind: str
     """`operator`, `parameter`, or `passage`: one collective, between the calls of it on several ranks."""
     rank: int | None
-    """None for a passage."""
     step: int
     graph: str
     op_type: str
@@ -64,7 +63,6 @@ class SpreadEdge:
     holds: str
     """`NaN`, `+Inf`, `-Inf`, `Inf`, or "" if that is not known."""
     is_assumed: bool
-    """Whether only the order of execution suggests it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,6 @@ def graph_of(root: Root) -> SpreadGraph:
 def _edges_between(
     calls: Sequence[Call], flow: Flow, ids: Mapping[Call | Crossing, int]
 ) -> Iterator[SpreadEdge]:
-    """Yield the edges on single ranks, with the tensor that brought something bad if that is known."""
     for call in calls:
         for edge in flow.before.get(call, ()):
             operand = edge.operand
@@ -172,7 +169,6 @@ class OriginTensor(Plain):
     shape: tuple[int, ...]
     statistics: Statistics
     is_bad: bool
-    """Whether it holds what was searched for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; unknown statistics are None."""
@@ -193,9 +189,7 @@ class OriginOperator(Plain):
     op_name: str
     occurrence: int
     reason: str = ""
-    """Why the answer names it."""
     is_assumed: bool = False
-    """Whether only the order of execution suggests it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +235,6 @@ class OriginSpread(Plain):
     ends: tuple[str, ...] = ()
     """The first 10 of the outputs and parameters that hold it at the end, as `rank R NAME`."""
     steps: tuple[OriginLater, ...] = ()
-    """Later steps in which it is present."""
     graph: SpreadGraph = field(default_factory=SpreadGraph, repr=False)
     """The whole spread within its step. JSON does not have it unasked, because it may be large."""
 
@@ -280,11 +273,8 @@ class OriginAnswer(Shown, Plain):
     """What in the inputs did it; None if the elements are not known, for overflow records and conditions."""
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()
-    """Other operators at which it may have begun, with the reason."""
     notes: tuple[str, ...] = ()
-    """What is not certain, and what is harmless, in words."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about, with the reason."""
     looked_for: str = "auto"
     """The cause that was asked for: `nan`, `inf`, `overflow`, `auto`; or the condition."""
     store: str = ""

@@ -80,7 +80,6 @@ class Call:
     row: int
     """Its place in the order of execution of its rank: the row of its first output."""
     inputs: int
-    """The number of its inputs that were dumped."""
     missing_slots: tuple[int, ...]
     """Inputs that the dump does not have although it has later ones."""
     bad_inputs: tuple[CallOperand, ...]
@@ -109,7 +108,6 @@ class CollectiveCall(NamedTuple):
     """A call of a collective, with or without a bad tensor."""
 
     row: int
-    """The row of its first tensor."""
     outputs: tuple[Content, ...] = ()
     """Its outputs, if they are the same on all ranks of its group; empty if they were not dumped."""
 
@@ -121,13 +119,10 @@ class RankTrace:
     rank: int
     step: int
     calls: tuple[Call, ...]
-    """In order of execution."""
     collectives: dict[CallKey, CollectiveCall] = field(repr=False, default_factory=dict)
     """All calls of collectives, in order of execution."""
     is_ordered: bool = True
-    """Whether the dump has the order in which its operators ran."""
     has_inputs: bool = True
-    """Whether any input was dumped."""
     has_outputs: bool = True
     """Whether any output was dumped, parameters aside."""
     unknown: int = 0
@@ -153,7 +148,6 @@ def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
 
 
 def _lost_statistics(tables: Tables) -> Mask:
-    """Return a mask of the rows whose statistics were lost to a NaN or Inf."""
     lost = np.asarray(tables.label("kind") == RowKind.STATISTICS.value)
     if not lost.any():
         return lost
@@ -301,7 +295,6 @@ class CollectiveOrder:
     """The order of calls on several ranks in one step."""
 
     traces: Mapping[int, RankTrace]
-    """By rank."""
 
     @cached_property
     def are_names_unique(self) -> bool:
@@ -406,7 +399,6 @@ class Crossing:
     sources: tuple[Call, ...]
     """On the ranks that put in something bad."""
     targets: tuple[Call, ...]
-    """The calls of the collective with a bad output."""
     is_assumed: bool = False
     """Whether only the order of execution suggests it, because the input was not dumped, or overwritten."""
 
@@ -417,12 +409,9 @@ class Flow:
 
     step: int
     traces: Mapping[int, RankTrace]
-    """By rank."""
     order: CollectiveOrder = field(init=False)
     after: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
-    """By call, the edges that leave it."""
     before: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
-    """By call, the edges that arrive at it."""
     leaving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
     """By call, the collectives into which it put something bad."""
     arriving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
@@ -430,7 +419,6 @@ class Flow:
     own_writes: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
     """Bad inputs that a call has written itself: they were dumped after an update in place."""
     unexplained: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
-    """Bad inputs that no call in the dump has written."""
     twins: set[Call] = field(default_factory=set)
     """Calls of collectives that may or may not be the same as one of another name on another rank."""
 
@@ -533,7 +521,6 @@ def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
 
 
 def _link_rank(flow: Flow, trace: RankTrace) -> None:
-    """Link each bad tensor that a call of one rank read to the call that wrote it."""
     calls = [call for call in trace.calls if not is_parameter(call.op_type)]
     # Parameters are dumped with their final values. Without an order, these may be what was read.
     writers = _writers(calls if trace.is_ordered else trace.calls)
@@ -648,10 +635,6 @@ def link_collectives(flow: Flow) -> None:
 
 
 def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequence[Call]) -> None:
-    """Link the calls of collectives of one name.
-
-    If the outputs are the same on all ranks of a group, they tell the groups apart.
-    """
     groups: dict[tuple[Content, ...], list[Call]] = defaultdict(list)
     for call in takers:
         groups[_outputs(flow, call)].append(call)
@@ -689,7 +672,6 @@ def _by_content(operands: Mapping[Call, Iterable[CallOperand]]) -> dict[Content,
 
 
 def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:
-    """Return the calls with a content that is also that of a bad output of this call."""
     return [other for output in call.bad_outputs for other in by_content.get(output.content, ())]
 
 
@@ -735,6 +717,5 @@ def _possible_sources(flow: Flow, call: Call, *, include_own: bool) -> Iterator[
 
 
 def _has_hidden_input(flow: Flow, rank: int, key: CallKey) -> bool:
-    """Return whether a collective has a bad tensor on a rank, and its input was not dumped or overwritten."""
     call = next((call for call in flow.traces[rank].calls if call.key == key), None)
     return call is not None and (not call.inputs or call in flow.own_writes)

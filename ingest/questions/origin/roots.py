@@ -53,13 +53,10 @@ class Suspects:
     snapshot: Snapshot
     is_bad: IsBad
     cause: str
-    """`auto`, `nan`, `inf` or `where`."""
     damaged: list[LeftOut] = field(default_factory=list)
-    """Steps that turned out to be damaged."""
     _harmless: dict[int, set[_Totals]] = field(default_factory=dict)
     """By rank: what steps that turned out to be harmless hold."""
     _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
-    """The step that was traced last, and its traces by rank."""
     _clean: CleanSteps = field(init=False)
 
     def __post_init__(self) -> None:
@@ -192,11 +189,9 @@ class Root:
     """`born`: its inputs were clean. `came in`: an input was bad, and no call in the dump wrote it.
     `came through a collective`: its own input was clean, and those of the other ranks are not known."""
     operand: CallOperand | None = None
-    """The bad input, for `came in`."""
     other_readers: tuple[Call, ...] = ()
     """Other calls that read the same bad tensor."""
     is_weak: bool = False
-    """Whether it may follow from something else that is bad."""
     from_other_rank: bool = False
     """Whether that is on another rank, and was brought by a collective that the dump does not have."""
 
@@ -372,7 +367,6 @@ def _came_in(flow: Flow, consequences: Consequences) -> Iterator[Root]:
 
 
 def _untouched_parameters(flow: Flow) -> Iterator[tuple[Call, CallOperand]]:
-    """Yield bad values of parameters that no call in the dump has written."""
     for call in flow.calls:
         if is_parameter(call.op_type) and not flow.has_source(call):
             for value in call.bad_outputs:
@@ -425,7 +419,6 @@ def real_roots(roots: list[Root], harmless: set[CallKey]) -> list[Root]:
 
 
 def _births_from(masks: list[Root], known: set[Call]) -> list[Root]:
-    """Return a root for each call that produced NaN from a mask, except for calls that are known already."""
     if not masks:
         return []
     flow, consequences = masks[0].flow, masks[0].consequences

@@ -123,24 +123,19 @@ class OriginSearch:
 
     snapshot: Snapshot
     cause: str
-    """`auto`, `nan`, `inf` or `where`."""
     condition: Filter | None = None
-    """What is bad, for the cause `where`."""
     condition_text: str = ""
     _suspects: Suspects = field(init=False)
     _harmless: set[CallKey] = field(default_factory=set)
-    """Calls that made a harmless -Inf."""
     unread: set[int] = field(default_factory=set)
     """Steps in which nothing was made of what is bad."""
     skipped: set[int] = field(default_factory=set)
     """Steps in which gradients overflowed, and loss scaling skipped the update."""
     _passed_by: PassedBy = field(default_factory=PassedBy)
     _fallback: Sequence[Root] = ()
-    """The first roots that may matter, in case that none certainly does."""
     _alike: dict[_Pattern, Sequence[Root]] = field(default_factory=dict)
     """The roots of steps that turned out to be harmless, by what they hold."""
     _unknown: int = 0
-    """The number of tensors in the steps that were read which may or may not be bad."""
 
     def __post_init__(self) -> None:
         """Prepare the search; nothing is read yet."""
@@ -271,7 +266,6 @@ class OriginSearch:
         return _are_overflows(real) and self._is_left_out(step)
 
     def _holds_overflow(self, step: int) -> bool:
-        """Return whether all that is bad in a step are gradients, infinity among them."""
         return _are_overflows(self._real_roots(self._link(step)[1]))
 
     def _is_left_out(self, step: int) -> bool:
@@ -348,7 +342,6 @@ class OriginSearch:
             return None
 
     def _nothing(self) -> OriginAnswer:
-        """Return the first overflow record, for `auto`; else an answer without an operator."""
         answer = first_overflow(self.snapshot) if self.cause == "auto" else OriginAnswer(None)
         left_out = {left.key: left for left in (*answer.left_out, *self.left_out)}
         notes = (*answer.notes, *self._notes_on_search())
@@ -387,10 +380,8 @@ class Episode:
     """Steps in a row that hold NaN or Inf."""
 
     origin: OriginAnswer
-    """Where it began, in the first of the steps."""
     steps: tuple[int, ...]
     ranks: tuple[int, ...]
-    """The ranks that hold NaN or Inf in any of the steps."""
     tensors: int
     """The number of tensors with NaN or Inf, over all of the steps and ranks."""
 
@@ -399,9 +390,7 @@ class FoundEpisodes(NamedTuple):
     """The episodes of a snapshot."""
 
     episodes: tuple[Episode, ...]
-    """In order of steps."""
     left_out: tuple[LeftOut, ...]
-    """The steps that the search was not about."""
     unread: frozenset[int]
     """The steps in which nothing was made of NaN and Inf."""
     skipped: frozenset[int]

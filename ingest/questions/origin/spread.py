@@ -197,8 +197,6 @@ def _clause(noun: str, numbers: Collection[int], verb: str) -> str:
 
 
 class _Record(NamedTuple):
-    """An overflow record, and the step that has it."""
-
     step: Step
     fields: dict[str, Any]
 
@@ -385,14 +383,12 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
 
 
 def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
-    """Return the ranks that hold more than harmless infinity."""
     return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
 
 
 def _carried(
     root: Root, later: list[Root], harmless: set[CallKey]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the tensors that carried it into the next step, and the operators that produced it again."""
     names = _names_of_bad(root.flow)
     through: dict[str, None] = {}
     again: dict[str, None] = {}
@@ -446,7 +442,6 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
 
 
 def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
-    """Return the possible relation of another root to a root."""
     call = other.call
     if call in root.flow.twins:
         return "a collective of another name on another rank gave the same: it may follow from that"

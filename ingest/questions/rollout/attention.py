@@ -76,7 +76,6 @@ class Turning:
     pairs: int
     base: float = 0.0
     factor: float = 1.0
-    """By which positions are divided."""
     is_interleaved: bool = False
     recorded: tuple[Array, Array] | None = field(default=None, compare=False)
     """Cosines and sines as they were recorded, (position, pair)."""
@@ -282,14 +281,15 @@ def _base_of(cos: Array, sin: Array) -> tuple[float, float]:
 
 
 def form_of(
-    out: Array, parts: Three, known: Sequence[AttentionForm] | Sequence[Turning]
+    out: Array, parts: Three, forms: Sequence[AttentionForm], turnings: Sequence[Turning]
 ) -> AttentionForm | None:
     """Return the form in which rows are the attention of queries, keys and values; None if in none.
 
     Args:
         out: what attention returned, (token, element).
         parts: queries, keys and values of the same tokens.
-        known: the forms that it may have; or the rotations that were recorded, if it may have any form.
+        forms: those that it may have; none: any.
+        turnings: rotations that were recorded, which are tried first of any.
     """
     q, k, v = parts
     few = slice(0, _FIRST)
@@ -297,14 +297,14 @@ def form_of(
     # The first row sees its own value alone, whatever else the form is.
     sizes = [size for size in _SIZES if _explains(AttentionForm(size), start, out[:1])]
     ranked = []
-    for number, form in enumerate(_forms(sizes, known)):
+    for number, form in enumerate(forms or _forms(sizes, turnings)):
         made = form.applied(first)
         if made is not None and form.size in sizes:
             ranked.append((float(np.linalg.norm(wide(out[few]) - made.value)), number, form))
     for _, _, form in sorted(ranked)[:_BEST]:
         if _explains(form, parts, out):
             return form
-    if not sizes or (known and isinstance(known[0], AttentionForm)):
+    if forms:
         return None
     return next((each for *_, form in sorted(ranked)[:_BEST] for each in other_forms(form, parts, out)), None)
 
@@ -330,7 +330,6 @@ def other_forms(
 
 
 def _masked_too(form: AttentionForm, parts: Three, out: Array) -> Iterator[AttentionForm]:
-    """Yield a form if it explains rows, or else those with another mask that do."""
     made = form.applied(parts)
     if made is not None and made.times(out) <= 1:
         yield form
@@ -372,19 +371,11 @@ def _explains(form: AttentionForm, parts: Three, out: Array) -> bool:
     return made is not None and made.times(out) <= 1
 
 
-def _forms(
-    sizes: Sequence[int], known: Sequence[AttentionForm] | Sequence[Turning]
-) -> Iterator[AttentionForm]:
-    """Yield the known forms; or all, those with recorded angles first."""
-    for each in known:
-        if isinstance(each, AttentionForm):
-            yield each
-            continue
+def _forms(sizes: Sequence[int], turnings: Sequence[Turning]) -> Iterator[AttentionForm]:
+    for each in turnings:
         for size in sorted(sizes, key=lambda size: size != 2 * each.pairs):
             if size >= 2 * each.pairs:
                 yield AttentionForm(size, each)
-    if known and isinstance(known[0], AttentionForm):
-        return
     for size in sizes:
         yield AttentionForm(size)
         for base in _BASES:
@@ -393,7 +384,6 @@ def _forms(
 
 
 def _masks(form: AttentionForm, made: Recomputed, out: Array) -> Iterator[AttentionForm]:
-    """Yield forms with another window or mask than one that fails first in a row."""
     first_wrong = int(np.argmax(made.beyond(out).max(axis=1) > 1))
     for window in range(max(first_wrong - 1, 1), min(first_wrong + 2, len(out))):
         yield replace(form, window=window)
@@ -405,7 +395,6 @@ def _masks(form: AttentionForm, made: Recomputed, out: Array) -> Iterator[Attent
 def _variants(
     form: AttentionForm, parts: Three, out: Array, turnings: Sequence[Turning]
 ) -> Iterator[AttentionForm]:
-    """Yield forms that differ in one thing other than the mask."""
     for cached in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"):
         yield replace(form, cached=cached)
     for cap in (0.0, *_CAPS):

@@ -65,7 +65,6 @@ class LogProbabilities(Plain):
     position: int
     """Where that is: the position of the token that follows."""
     clipped: int
-    """Tokens whose ratio is outside 0.8 to 1.2."""
 
     @property
     def text(self) -> str:
@@ -82,11 +81,9 @@ class MovedToken(Plain):
     """A token that chose other experts on both sides."""
 
     sequence: int
-    """The number of the sequence in the trainer."""
     position: int
     token: int
     trainer: tuple[int, ...]
-    """The experts that it chose there."""
     rollout: tuple[int, ...]
     is_tie: bool
     """Whether the logits of the last chosen expert and of the next are as close as rounding is large."""
@@ -99,13 +96,10 @@ class RoutingAgreement(Plain):
     module: str
     tokens: int
     chosen: int
-    """Experts of each token."""
     other: int
-    """Tokens that chose others."""
     ties: int
     """Those of them whose logits are as close as rounding is large; the others follow from what was read."""
     moved: tuple[MovedToken, ...]
-    """The first tokens that chose others."""
 
     @property
     def text(self) -> str:
@@ -150,18 +144,17 @@ def _log_ratios(
     if len(streams) < len(sides):
         return
     parts = [*zip(sides, streams, pair.sequences, strict=True)]
-    places = [at for at in range(pair.length - 1) if _have(parts, at)]
+    places = [
+        at
+        for at in range(pair.length - 1)
+        if all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
+    ]
     following = [prefixes.token[pair.sequences[0].prefixes[at + 1]] for at in places]
     a, b = (_rated(lane, stream, sequence, places, following) for lane, stream, sequence in parts)
     yield from ((at, one - other) for at, one, other in zip(places, a, b, strict=True))
 
 
-def _have(parts: Sequence[tuple[Lane, Stream, TokenSequence]], at: int) -> bool:
-    return all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
-
-
 def _logits(lane: Lane) -> Stream | None:
-    """Return the last output with a number for each token of the vocabulary."""
     held = lane.parameters.get(f"{lane.embedding}.weight")
     count = 0 if held is None else held.shape[0]
     found = [each for each in lane.streams if is_output(each.io) and lane.width(each) == count]
@@ -171,13 +164,11 @@ def _logits(lane: Lane) -> Stream | None:
 def _rated(
     lane: Lane, stream: Stream, sequence: TokenSequence, places: Sequence[int], tokens: Sequence[int]
 ) -> list[float]:
-    """Return the log-probabilities of tokens that follow places of a sequence."""
     values = lane.values(stream, [sequence.places[at] for at in places]) if places else None
     x = np.zeros((len(places), 1)) if values is None else wide(values)
     top = x.max(axis=1)
     sums = top + np.log(np.exp(x - top[:, None]).sum(axis=1))
-    rated: list[float] = (x[np.arange(len(x)), tokens] - sums).tolist()
-    return rated
+    return list((x[np.arange(len(x)), tokens] - sums).tolist())
 
 
 def routing(
@@ -280,19 +271,16 @@ class TokenComparison(Shown, Plain):
     open_tokens: int
     """Those of which it is not known to which sequence they belong."""
     weights: tuple[str, ...]
-    """What of the weights did not arrive."""
     divergence: TokenDivergence | None
     modules: tuple[ComparedModule, ...]
     """In the order in which the trainer runs them."""
     log_probabilities: LogProbabilities | None
     """None if a side has no logits."""
     routing: tuple[RoutingAgreement, ...]
-    """By router."""
     growth: tuple[tuple[int, float], ...]
     """First positions 0, 1, 2, 4, 8, ..., and how far the rows of the last module up to the next are apart,
     as `ComparedModule.units`."""
     unpaired: tuple[str, ...]
-    """Modules with weights, of the trainer or of the rollout, that have no counterpart."""
     left_out: tuple[LeftOut, ...] = ()
 
     also = ("first_unequal",)
@@ -381,15 +369,12 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
     """
     weights = compare_weights(trainer, rollout)
     sides = [open_source(parse_selection(name)) for name in (trainer, rollout)]
-    lanes = [
-        _lanes(side, step) for side, step in zip(sides, (weights.step, weights.rollout_step), strict=True)
-    ]
+    lanes = _lanes(sides[0], weights.step), _lanes(sides[1], weights.rollout_step)
     prefixes = _assigned(lanes)
     pairs = [*sequence_pairs(*lanes)]
     matched = {(pair.ranks[1], place) for pair in pairs for place in pair.sequences[1].places[: pair.length]}
-    shifted = None if pairs else shifted_tokens(*lanes)
-    walk = ModuleWalk((lanes[0], lanes[1]), weights, pairs, prefixes)
-    modules = [*walk.modules()]
+    walk = ModuleWalk(lanes, weights, pairs, prefixes)
+    modules = tuple(walk.modules())  # before the divergence, which they find
     return TokenComparison(
         weights.trainer,
         weights.rollout,
@@ -399,10 +384,10 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
         len(matched),
         sum(lane.unassigned for lane in lanes[1].values()),
         _wrong(weights.tensors),
-        walk.divergence or shifted,
-        tuple(modules),
-        log_probabilities(walk.lanes, pairs, prefixes),
-        tuple(routing(walk.lanes, walk.links, pairs, prefixes)),
+        walk.divergence or (None if pairs else shifted_tokens(*lanes)),
+        modules,
+        log_probabilities(lanes, pairs, prefixes),
+        tuple(routing(lanes, walk.links, pairs, prefixes)),
         walk.growth(),
         walk.unpaired,
         weights.left_out,
@@ -410,7 +395,6 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
 
 
 def _wrong(tensors: Sequence[Arrived]) -> tuple[str, ...]:
-    """Return in words what of the weights did not arrive."""
     bad = (each for each in tensors if each.verdict in (STALE, DIFFERENT, MISPLACED))
     return tuple(f"{each.name} is {each.verdict}, {each.text}" for each in bad)
 
@@ -446,7 +430,6 @@ def _lanes(source: Source, step: int) -> dict[int, Lane]:
 
 
 def _steps_with(source: Source, step: int) -> list[int]:
-    """Return a step and those before it with the same parameters."""
     held = _contents(source, step)
     earlier = sorted({key.step or 0 for key in source.keys if (key.step or 0) < step})
     return sorted({step, *takewhile(lambda before: _contents(source, before) == held, earlier[::-1])})

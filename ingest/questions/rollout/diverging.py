@@ -37,7 +37,6 @@ class DivergentToken(Plain):
     """A token at which a module did something else."""
 
     sequence: int
-    """The number of the sequence in the trainer."""
     position: int
     token: int
     times: float
@@ -51,7 +50,6 @@ class TokenDivergence(Plain):
     also = ("text",)
 
     module: str
-    """Of the trainer."""
     rollout_module: str
     at: str
     """`input`: what lies before the module; `output`: the module itself."""
@@ -62,14 +60,11 @@ class TokenDivergence(Plain):
     rule: str
     """What the other side does, in words."""
     where: str
-    """At which positions and columns."""
     elements: int
-    """How many are beyond the limit."""
     size: int
     times: float
     """The largest difference in units of the limit."""
     tokens: tuple[DivergentToken, ...]
-    """The first of them."""
 
     @property
     def text(self) -> str:
@@ -97,7 +92,6 @@ class ComparedModule(Plain):
     largest: float
     """The same of the row that differs most."""
     position: int
-    """The position of that row."""
     verdict: str
     """`equal`: as far as the types can show. `explained`: each side follows from what it read. `diverges`.
     `open`: no rule is known, or what it needs was not recorded."""
@@ -106,13 +100,10 @@ class ComparedModule(Plain):
 
 
 class _ModulePlace(NamedTuple):
-    """A pair of modules at a pair of sequences."""
-
     link: ModuleLink
     pair: SequencePair
     views: tuple[SequenceView, SequenceView]
     streams: tuple[Stream, Stream]
-    """What the modules wrote."""
 
 
 class ModuleWalk:
@@ -189,13 +180,11 @@ class ModuleWalk:
     def _measured(
         self, links: Sequence[ModuleLink]
     ) -> Iterator[tuple[ModuleLink, SequencePair, Array, Array]]:
-        """Yield the rows of a module that both sides have in common, by link and pair of sequences."""
         for link, pair in product(links, self._pairs):
             if pair.ranks == link.ranks and (rows := self._rows(link, pair)) is not None:
                 yield link, pair, *rows
 
     def _verdict(self, differing: Sequence[tuple[float, int, ModuleLink, SequencePair]]) -> str:
-        """Judge a module at the pairs at which it differs, the worst first; notes the first divergence."""
         if not differing or self.divergence is not None:
             return OPEN if differing else EQUAL
         others = [each for each in differing[1:] if self._is_seen(each[-1])]
@@ -242,7 +231,6 @@ class ModuleWalk:
         return (found[0], found[1]) if found[0].shape == found[1].shape else None
 
     def _judged(self, link: ModuleLink, pair: SequencePair) -> TokenDivergence | str:
-        """Return a divergence, or whether what the modules read and wrote is `explained` or `open`."""
         views = self._view(0, pair), self._view(1, pair)
         streams = (
             views[0].lane.outputs[link.modules[0]],
@@ -485,7 +473,6 @@ class ModuleWalk:
         return "" if rule is None else rule.text
 
     def _is_part(self, place: _ModulePlace) -> bool:
-        """Return whether a product on several ranks may be a part of a sum."""
         held = place.views[1].lane.parameters.get(f"{place.link.modules[1]}.weight")
         ranks = [
             {each.ranks[side] for each in self.links if each.modules[side] == place.link.modules[side]}
@@ -578,7 +565,6 @@ def shifted_tokens(a: Lanes, b: Lanes) -> TokenDivergence | None:
 
 
 def _is_shifted(later: Sequence[list[int]], others: Sequence[list[int]], shift: int) -> bool:
-    """Return whether each sequence begins as one of the others does some tokens later."""
     starts = {tuple(each[shift : shift + _SHIFT]) for each in others}
     return bool(later) and all(tuple(each[:_SHIFT]) in starts for each in later)
 
@@ -593,7 +579,6 @@ def _apart(a: Array, b: Array) -> tuple[Array, Array, bool, int]:
 
 
 def _holding(made: Sequence[Recomputed], out: Array | None) -> set[str]:
-    """Return the attributes with which rows are what they should be."""
     return {each.told for each in made if out is not None and each.times(out) <= 1}
 
 

@@ -9,10 +9,11 @@ does not depend on the tensor that a fibre lies in, and columns are summed up bl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -115,15 +116,10 @@ def held_types(elements: Elements, dtype: str, size: int) -> tuple[str, bool]:
     first = elements.read(0, min(size, _FIRST))
     varied = len(np.unique(first)) > _VARIED
     for narrow in _NARROW:
-        if _holds(first, narrow) and all(
-            _holds(elements.read(*ends), narrow) for ends in pairwise([*range(0, size, _BLOCK), size])
-        ):
+        every = (elements.read(*ends) for ends in pairwise([*range(0, size, _BLOCK), size]))
+        if all(_is_kept(rounded(values, narrow), values) for values in chain([first], every)):
             return narrow, varied
     return dtype, varied
-
-
-def _holds(values: Array, dtype: str) -> bool:
-    return bool((rounded(values, dtype).astype(values.dtype) == values).all())
 
 
 def numbers_of(elements: Elements, shape: tuple[int, ...], dtypes: set[str]) -> dict[str, Fibres]:
@@ -210,13 +206,10 @@ class FibreStretch(Plain):
     of_rank: int = 0
     of_axis: int = 0
     first: int = 0
-    """Its first row or column."""
     of_length: int = 0
-    """How many it has."""
     of_number: int = 0
     """Sorts in the order in which the trainer has its parameters."""
     step: int | None = None
-    """The trainer's step."""
     is_certain: bool = True
     """False if other parts of the trainer hold the same values."""
     unequal: int = 0
@@ -224,7 +217,6 @@ class FibreStretch(Plain):
     relative: float = 0.0
     """The norm of the difference by that of the trainer's."""
     largest: float = 0.0
-    """The largest difference."""
     how: str = ""
     """What kind of difference it is, in words; or why it is misplaced."""
     plus: tuple[str, ...] = ()
@@ -300,13 +292,10 @@ class Arrived(Plain):
         """What it consists of, and what is not right, in words."""
         of_stale = sorted({each.step for each in self.of_verdict(STALE) if each.step is not None})
         steps = f"step {', '.join(map(str, of_stale))} of " if of_stale else ""
-        how = [
-            *(["transposed"] if self.is_transposed else []),
-            *([f"rounded to {self.cast}"] if self.cast else []),
-        ]
         parts = sources_text(self.stretches)
-        told = [", ".join([steps + parts, *how])] if parts else []
-        return "; ".join([*told, *self._problems(), *([self.note] if self.note else [])])
+        how = "transposed" * self.is_transposed, f"rounded to {self.cast}" if self.cast else ""
+        told = ", ".join(filter(None, (steps + parts, *how))) if parts else ""
+        return "; ".join(filter(None, (told, *self._problems(), self.note)))
 
     def _problems(self) -> list[str]:
         told = []
@@ -326,9 +315,8 @@ def sources_text(stretches: Sequence[FibreStretch]) -> str:
     if len(known) <= _SHOWN:
         return " + ".join(each.source for each in known)
     named = dict.fromkeys(each.of for each in known)
-    some = [*named][: _SHOWN - 1]
-    last = [*named][-1]
-    names = " + ".join(named if len(named) <= _SHOWN else [*some, "...", last])
+    some = named if len(named) <= _SHOWN else [*[*named][: _SHOWN - 1], "...", [*named][-1]]
+    names = " + ".join(some)
     return f"{names}, in {len(known)} stretches"
 
 
@@ -411,11 +399,11 @@ def wire_types(parameters: list[HeldParameter]) -> list[str]:
     the weight of a norm that is 1 everywhere, went as most of the others did.
     """
     held = [held_types(each.elements(), each.dtype, each.operand.size) for each in parameters]
-    votes: dict[str, int] = {}
+    votes = Counter[str]()
     for each, (dtype, varied) in zip(parameters, held, strict=True):
         if varied and each.dtype == "float32":
-            votes[dtype] = votes.get(dtype, 0) + each.operand.size
-    usual = max(votes, key=lambda dtype: votes[dtype], default="float32")
+            votes[dtype] += each.operand.size
+    usual = max(votes, key=votes.__getitem__, default="float32")
     return [
         dtype if varied or dtype == each.dtype else usual
         for each, (dtype, varied) in zip(parameters, held, strict=True)

@@ -54,7 +54,6 @@ class Likeness(NamedTuple):
     """The fibre of the trainer at the first fibre of the stretch; may be negative."""
     begin: int
     end: int
-    """The fibres of the stretch, from and to."""
 
 
 class TrainerProjections:
@@ -193,7 +192,6 @@ class FibreOrigin:
     """Where the fibres of a tensor of the rollout come from, along the axis by which most are found."""
 
     axis: int
-    """The axis of the rollout's tensor."""
     of_axis: int
     """The axis of the trainer's tensors: another one if they were transposed."""
     tensor: Places
@@ -201,11 +199,6 @@ class FibreOrigin:
     fibre: Places
     alone: npt.NDArray[np.bool_]
     """By fibre, whether no other one of the trainer is equal: then its place is certain."""
-
-    @property
-    def is_found(self) -> npt.NDArray[np.bool_]:
-        """By fibre, whether it is one of the trainer's."""
-        return self.tensor >= 0
 
     def runs(self) -> list[tuple[int, int, int, int]]:
         """Return stretches of fibres: first, behind the last, the trainer's tensor (-1), its first fibre."""
@@ -246,21 +239,18 @@ class Trainer:
 
     def origin(self, name: str, rank: int, fibres: Fibres) -> FibreOrigin:
         """Return where a tensor of the rollout comes from."""
-        same = self._whole.get((fibres.dtype, fibres.rows.tobytes()), ())
-        if same:
+        count, content = len(fibres.rows), fibres.rows.tobytes()
+        if same := self._whole.get((fibres.dtype, content)):
             # Equal tensors, such as norms of ones, follow one another in the same order, unless names tell.
-            taken = self._taken[rank, fibres.dtype, fibres.rows.tobytes()]
-            self._taken[rank, fibres.dtype, fibres.rows.tobytes()] += 1
-            place = next(
-                (place for place in same if self.tensors[place].name == name), same[min(taken, len(same) - 1)]
-            )
-            count = len(fibres.rows)
+            taken = min(self._taken[rank, fibres.dtype, content], len(same) - 1)
+            self._taken[rank, fibres.dtype, content] += 1
+            place = next((place for place in same if self.tensors[place].name == name), same[taken])
             is_alone = np.full(count, len(same) == 1)
             return FibreOrigin(ROWS, ROWS, np.full(count, place), np.arange(count), is_alone)
         found = [
             self._along(axis, of_axis, fibres) for axis in (ROWS, COLUMNS) for of_axis in (ROWS, COLUMNS)
         ]
-        return max(found, key=lambda each: float(each.is_found.mean()) if len(each.tensor) else -1.0)
+        return max(found, key=lambda each: float((each.tensor >= 0).mean()) if len(each.tensor) else -1.0)
 
     def _along(self, axis: int, of_axis: int, fibres: Fibres) -> FibreOrigin:
         index = self._indexes[fibres.dtype]
@@ -303,9 +293,7 @@ _SQUARE = "square, and nothing else is transposed: values do not tell whether it
 
 def misplaced(tensors: Sequence[Arrived]) -> list[Arrived]:
     """Return tensors with what is not where most others of their kind are, and with what stays open."""
-    told: dict[tuple[int, int], str] = {}
-    told |= _odd_numbers(tensors)
-    told |= _odd_shards(tensors)
+    told = _odd_numbers(tensors) | _odd_shards(tensors)
     told |= {place: text for place, text in _odd_orders(tensors).items() if place not in told}
     odd = {number for number, _ in told}
     is_transposed = any(each.is_transposed and not _is_square(each) for each in tensors)
@@ -313,19 +301,15 @@ def misplaced(tensors: Sequence[Arrived]) -> list[Arrived]:
         replace(
             each,
             stretches=tuple(
-                _judged(stretch, told.get((number, place), ""))
+                replace(stretch, verdict=DIFFERENT if stretch.verdict == OPEN else MISPLACED, how=problem)
+                if (problem := told.get((number, place)))
+                else stretch
                 for place, stretch in enumerate(each.stretches)
             ),
             note="" if number in odd else _note(each, is_transposed=is_transposed),
         )
         for number, each in enumerate(tensors)
     ]
-
-
-def _judged(stretch: FibreStretch, problem: str) -> FibreStretch:
-    if not problem:
-        return stretch
-    return replace(stretch, verdict=DIFFERENT if stretch.verdict == OPEN else MISPLACED, how=problem)
 
 
 def _is_square(tensor: Arrived) -> bool:
@@ -359,12 +343,8 @@ def _pattern(name: str) -> str:
 
 
 def _majority(values: Iterable[_Value]) -> _Value | None:
-    """Return the value that more than half have, if two have it or more."""
     counts = Counter(values)
-    for value, count in counts.most_common(1):
-        if count > 1 and 2 * count > counts.total():
-            return value
-    return None
+    return next((value for value, count in counts.items() if count > 1 and 2 * count > counts.total()), None)
 
 
 class _NameNumber(NamedTuple):
@@ -399,49 +379,38 @@ def _odd_numbers(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
     by_kind: dict[tuple[str, int, str], list[_NameNumber]] = defaultdict(list)
     for step in _steps(tensors):
         by_kind[step.kind].append(step)
-    pools: dict[tuple[str, tuple[int, int]], list[_Shift]] = defaultdict(list)
+    pools: dict[tuple[str, tuple[int, int]], list[tuple[_NameNumber, int, tuple[int, ...]]]]
+    pools = defaultdict(list)
     for steps in by_kind.values():
-        counts = [
-            sum(
-                max(Counter(step.of - step.candidates[which] for step in of_ranks).values())
-                for of_ranks in _by_ranks(steps)
-            )
-            for which in range(len(steps[0].candidates))
-        ]
-        which = counts.index(max(counts))
+        # The number of the rollout from which most are equally far, rank by rank.
+        which = max(range(len(steps[0].candidates)), key=lambda place: _equally_far(steps, place))
         for step in steps:
             others = step.candidates[:which] + step.candidates[which + 1 :]
-            pools[step.word, step.ranks].append(_Shift(step, step.candidates[which], others))
+            pools[step.word, step.ranks].append((step, step.candidates[which], others))
     told: dict[tuple[int, int], str] = {}
     for (word, _), pool in pools.items():
-        usual = _majority(shift.step.of - shift.own for shift in pool)
-        odd = [each for each in pool if usual is not None and each.step.of != each.own + usual]
-        for shift in odd:
-            belongs = shift.own + (usual or 0)
-            if "expert" not in word or not _is_permutation(shift, pool):
-                told[shift.step.place] = f"of {word} {shift.step.of}, where {word} {belongs} belongs"
+        usual = _majority(step.of - own for step, own, _ in pool)
+        for step, own, others in pool if usual is not None else ():
+            belongs = own + (usual or 0)
+            if step.of == belongs:
+                continue
+            moved = [each for each, *numbers in pool if numbers == [own, others]]
+            if "expert" not in word or not _is_permutation(moved):
+                told[step.place] = f"of {word} {step.of}, where {word} {belongs} belongs"
     return told
 
 
-class _Shift(NamedTuple):
-    """A number, the number of the rollout that it goes with, and the others of the rollout's name."""
-
-    step: _NameNumber
-    own: int
-    others: tuple[int, ...]
+def _is_permutation(moved: Sequence[_NameNumber]) -> bool:
+    """Return whether all parameters of an expert moved: right if the router, or a map, did, too."""
+    return len({each.kind[2] for each in moved}) > 1 and len({each.of for each in moved}) == 1
 
 
-def _is_permutation(shift: _Shift, pool: Iterable[_Shift]) -> bool:
-    """Return whether all parameters of an expert moved with it: right if the router, or a map, did, too."""
-    moved = [each.step for each in pool if (each.own, each.others) == (shift.own, shift.others)]
-    return len({step.kind[2] for step in moved}) > 1 and len({step.of for step in moved}) == 1
-
-
-def _by_ranks(steps: Iterable[_NameNumber]) -> Iterable[list[_NameNumber]]:
-    ranks: dict[tuple[int, int], list[_NameNumber]] = defaultdict(list)
-    for step in steps:
-        ranks[step.ranks].append(step)
-    return ranks.values()
+def _equally_far(steps: Iterable[_NameNumber], place: int) -> int:
+    most: dict[tuple[int, int], int] = {}
+    counts = Counter((step.ranks, step.of - step.candidates[place]) for step in steps)
+    for (ranks, _), count in counts.items():
+        most[ranks] = max(most.get(ranks, 0), count)
+    return sum(most.values())
 
 
 def _odd_shards(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:

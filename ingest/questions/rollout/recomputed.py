@@ -8,10 +8,10 @@ side shows is applied to the values of the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, permutations, product
+from itertools import chain, combinations, permutations, product
 
 import numpy as np
 
@@ -86,12 +86,19 @@ class Explanation:
             case "routing":
                 return _routed(parts[0], self.act, int(self.factors[0]), out.shape)
         factors = self.factors or (1.0,) * len(parts)
-        return _total([wide(each) * factor for each, factor in zip(parts, factors, strict=True)], unit)
+        terms = [wide(each) * factor for each, factor in zip(parts, factors, strict=True)]
+        size = np.sum([np.abs(each) for each in terms], axis=0)
+        return Recomputed(np.sum(terms, axis=0), (sum_error(len(terms), unit) + 2 * unit) * size)
 
     def _gated(self, parts: Sequence[Array], unit: float) -> Recomputed | None:
         halves = [*parts] if len(parts) == 2 else np.array_split(parts[0], 2, axis=1)
         gate, up = halves[::-1] if self.swapped else halves
-        return _product(gate, up, self.act, unit) if gate.shape == up.shape else None
+        if gate.shape != up.shape:
+            return None
+        made = _acted(gate, self.act) if self.act else Recomputed(wide(gate), 0.0)
+        factor = wide(up)
+        error = (made.error + 3 * unit * np.abs(made.value)) * np.abs(factor)
+        return Recomputed(made.value * factor, error, self.act)
 
 
 class SequenceView:
@@ -220,10 +227,8 @@ class SequenceView:
             self._finished,
             self._attention,
         )
-        for search in searches:
-            if (found := search(stream, out)) is not None:
-                return found
-        return None
+        tried = (search(stream, out) for search in searches)
+        return next((found for found in tried if found is not None), None)
 
     def leaves(self, stream: Stream, stops: Container[Stream]) -> dict[Stream, float]:
         """Return the streams of which a stream is the sum, with their factors.
@@ -288,14 +293,13 @@ class SequenceView:
 
     def _sum(self, stream: Stream, out: Array) -> Explanation | None:
         near = self.earlier(stream, out.shape[1])[:_EARLIER]
-        for count in (2, 3):
-            for chosen in combinations(near if count == 2 else near[: _EARLIER // 2], count):
-                if self._holds(found := Explanation("sum", chosen), out):
-                    return found
-        return None
+        chosen = chain(combinations(near, 2), combinations(near[: _EARLIER // 2], 3))
+        return self._first((Explanation("sum", each) for each in chosen), out)
+
+    def _first(self, rules: Iterable[Explanation], out: Array) -> Explanation | None:
+        return next((rule for rule in rules if self._holds(rule, out)), None)
 
     def _holds(self, rule: Explanation, out: Array) -> bool:
-        """Return whether a rule explains rows: a few of them first."""
         parts = [self._known(each) for each in rule.sources]
         for rows in (slice(0, _TRIED), slice(0, len(out))):
             made = rule.applied([each[rows] for each in parts], out[rows])
@@ -314,14 +318,12 @@ class SequenceView:
         return None
 
     def _routing(self, stream: Stream, out: Array) -> Explanation | None:
-        """Return from which logits the weights of chosen experts were made, and how."""
         if not stream.slot:
             return None
-        count = (float(out.shape[1]),)
-        logits = self.lane.outputs.get(stream.module)
-        near = [self.roots[logits]] if logits in self.roots and self.lane.width(logits) > count[0] else []
-        rules = [Explanation("routing", (each,), count, act) for each, act in product(near, _ROUTINGS)]
-        return next((rule for rule in rules if self._holds(rule, out)), None)
+        count, logits = out.shape[1], self.lane.outputs.get(stream.module)
+        near = [self.roots[logits]] if logits in self.roots and self.lane.width(logits) > count else []
+        rules = (Explanation("routing", (each,), (count,), act) for each, act in product(near, _ROUTINGS))
+        return self._first(rules, out)
 
     def _finished(self, stream: Stream, out: Array) -> Explanation | None:
         """Return a function of rows by which programs end: capped, log-probabilities, in a narrower type."""
@@ -331,7 +333,7 @@ class SequenceView:
             rules = [Explanation("function", (each,), act=act) for act in ("log-softmax", f"cap {cap:.6g}")]
             rules += [replace(rules[0], via=via) for via in ("bfloat16", "float16")]
             rules += [Explanation("copy", (each,), via=via) for via in ("bfloat16", "float16")]
-            if (found := next((rule for rule in rules if self._holds(rule, out)), None)) is not None:
+            if (found := self._first(rules, out)) is not None:
                 return found
         return None
 
@@ -355,18 +357,18 @@ class SequenceView:
         for act, chosen in product((*_ACTS, ""), sources):
             rule = Explanation("gated product", chosen, act=act)
             rules += [rule] if len(chosen) == 2 else [rule, replace(rule, swapped=True)]
-        return next((each for each in rules if self._holds(each, out)), None)
+        return self._first(rules, out)
 
     def _known(self, stream: Stream) -> Array:
         values = self.values(stream)
         return np.zeros((0, 0)) if values is None else values
 
     def _attention(self, stream: Stream, out: Array) -> Explanation | None:
-        """Return from which queries, keys and values a stream was made, and how."""
         tried = [each for each in self._triples(stream, out.shape[1]) if self._may_be(each, out)]
         for sources, is_known in [*product(tried, [True] * bool(self._forms)), *product(tried, [False])]:
             parts = cut([self._known(each) for each in sources], out.shape[1])
-            form = None if parts is None else form_of(out, parts, self._forms if is_known else self.turnings)
+            forms, turnings = (self._forms, []) if is_known else ([], self.turnings)
+            form = None if parts is None else form_of(out, parts, forms, turnings)
             if form is not None:
                 self._forms[:] = [form, *(each for each in self._forms if each != form)]
                 return Explanation("attention", sources, form=form)
@@ -398,7 +400,6 @@ class SequenceView:
 def _made(
     inputs: Sequence[Array], floats: Sequence[Array], held: tuple[Array, Array | None], out: Array
 ) -> list[Recomputed]:
-    """Return what a module with this weight and bias makes of what it read."""
     weight, bias = held
     if weight.ndim == 2 and floats:
         return [*products(floats[0], weight, bias, out)]
@@ -480,11 +481,6 @@ def cut(parts: Sequence[Array], width: int) -> tuple[Array, Array, Array] | None
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
-def _total(parts: Sequence[Array], unit: float) -> Recomputed:
-    size = np.sum([np.abs(each) for each in parts], axis=0)
-    return Recomputed(np.sum(parts, axis=0), (sum_error(len(parts), unit) + 2 * unit) * size)
-
-
 #: Functions of one element between modules, by their definition and which of its variants.
 _ACTS = {"silu": ("silu", 0), "gelu": ("gelu", 0), "gelu tanh": ("gelu", 1), "relu": ("relu", 0)}
 
@@ -540,12 +536,6 @@ def _acted(x: Array, act: str) -> Recomputed:
     return Recomputed(found.value, steps if found.error is None else found.error + steps, act)
 
 
-def _product(gate: Array, up: Array, act: str, unit: float) -> Recomputed:
-    made = _acted(gate, act) if act else Recomputed(wide(gate), 0.0)
-    factor = wide(up)
-    return Recomputed(made.value * factor, (made.error + 3 * unit * np.abs(made.value)) * np.abs(factor), act)
-
-
 def _embedded(ids: Array, weight: Array, out: Array) -> Iterator[Recomputed]:
     rows = ids.reshape(-1).astype(np.int64)
     if rows.max(initial=0) < len(weight) and weight.shape[1] == out.shape[1]:
@@ -563,8 +553,7 @@ def products(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterato
     narrow = min(unit_roundoff(out.dtype), unit_roundoff(weight.dtype)) or 2.0**-24
     a = wide(x)
     for unit in dict.fromkeys((working_roundoff(out.dtype), narrow)):
-        for matrix in dict.fromkeys((0, 1)):
-            m = wide(weight if matrix else weight.T)
+        for m in map(wide, (weight.T, weight)):
             if m.shape == (x.shape[1], out.shape[1]):
                 size = np.abs(a) @ np.abs(m) + np.abs(b)
                 yield Recomputed(a @ m + b, sum_error(x.shape[1] + 1, unit) * size)
@@ -584,10 +573,9 @@ def _norms(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterator[
     if not length or x.size % length:
         return
     rows, flat = x.reshape(-1, length), out.reshape(-1, length)
-    named = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    options = (
-        [("", named)] if bias is not None else [("", named), ("1 + weight, ", {"weight": wide(weight) + 1})]
-    )
+    options = [("", {"weight": weight} | ({} if bias is None else {"bias": bias}))]
+    if bias is None:
+        options.append(("1 + weight, ", {"weight": wide(weight) + 1}))
     for unit in dict.fromkeys((working_roundoff(out.dtype), unit_roundoff(out.dtype))):
         for text, option in options:
             call = CallOperands([rows, *option.values()], option, [flat])

@@ -79,7 +79,6 @@ class TokenSequence:
 
     number: int
     prefixes: list[int] = field(default_factory=list)
-    """By position."""
     places: list[Place] = field(default_factory=list)
 
 
@@ -463,13 +462,11 @@ def _calls_of(tensors: StepTensors) -> list[ModelCall]:
 
 
 def _begin(tensors: StepTensors, forward: Sequence[int], place: int) -> int:
-    """Return the place of the first tensor that was passed to the model before one."""
     before = takewhile(lambda number: is_input(tensors.keys[number].io), reversed(forward[:place]))
     return place - sum(1 for _ in before)
 
 
 def _is_embedding(tensors: StepTensors, number: int, following: int) -> bool:
-    """Return whether a module read whole numbers, and returned a vector for each."""
     read, written = tensors.keys[number], tensors.keys[following]
     is_one = read.op_name == written.op_name and is_input(read.io) and is_output(written.io)
     is_whole = tensors.dtypes[number] in ("int64", "int32") and bool(tensors.dumped[number])
@@ -485,7 +482,6 @@ class SequencePair:
     """One sequence as both sides computed it."""
 
     ranks: tuple[int, int]
-    """Of the trainer and of the rollout."""
     sequences: tuple[TokenSequence, TokenSequence]
     length: int
     """How many tokens they have in common from the beginning."""
@@ -606,5 +602,4 @@ def _of_stretch(a: Lanes, lane: Lane, arrived: Arrived, stretch: FibreStretch) -
 
 
 def _output_axis(lane: Lane, module: str, shape: tuple[int, ...]) -> int:
-    """Return along which axis of its weight the outputs of a module lie."""
     return 0 if shape and shape[0] == lane.width(lane.outputs[module]) else 1

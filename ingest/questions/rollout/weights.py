@@ -64,7 +64,6 @@ class ArrivedWeights(Shown, Plain):
     trainer: str
     rollout: str
     step: int
-    """Of the trainer."""
     rollout_step: int
     tensors: tuple[Arrived, ...]
     """Of the engine, by rank, in its order."""
@@ -164,8 +163,6 @@ def compare_weights(
 
 
 class _WeightSearch:
-    """Looks for the parameters of a rollout in steps of a trainer."""
-
     def __init__(self, source: Source, step: int, wanted: Sequence[HeldParameter]) -> None:
         """Read the parameters of both."""
         self._source, self._step, self._wanted = source, step, wanted
@@ -210,7 +207,6 @@ class _WeightSearch:
         ]
 
     def _found(self, number: int, trainer: Trainer, step: int) -> Arrived:
-        """Return where a parameter comes from in a step of the trainer; `open` stretches are not there."""
         wanted, fibres, dtype = self._wanted[number], self._fibres[number], self._types[number]
         origin = trainer.origin(wanted.name, wanted.rank, fibres)
         numbers = fibres.along(origin.axis)
@@ -234,7 +230,6 @@ class _WeightSearch:
         return Arrived(wanted.rank, wanted.name, wanted.dtype, wanted.shape, cast, tuple(stretches))
 
     def _measured(self, number: int, arrived: Arrived) -> Arrived:
-        """Return a tensor with what is not the trainer's measured against what is most like it."""
         wanted = self._wanted[number]
         stretches: list[FibreStretch] = []
         values = wanted.read()
@@ -245,8 +240,7 @@ class _WeightSearch:
                 continue
             axes = (stretch.axis,) if len(arrived.stretches) > 1 or values.ndim < 2 else (0, 1)
             looked = [self._like(stretch, axis, wanted, scaled) for axis in axes]
-            best: list[FibreStretch] = max(looked, key=_share_known)
-            stretches += best
+            stretches += max(looked, key=_share_known)
         named = self._named.get((wanted.name, wanted.shape))
         if named is not None and all(each.verdict == OPEN for each in stretches):
             rows = fibres_of(scaled, ROWS), fibres_of(named.read(), ROWS)
@@ -278,8 +272,8 @@ class _WeightSearch:
         ]
         for left, right in permutations(near, 2):
             rank = left.shape[1]
-            shapes = (left.shape[0], *right.shape)
-            if shapes == (base.shape[0], rank, base.shape[1]) and 2 * rank <= min(base.shape):
+            is_product = (left.shape[0], *right.shape) == (base.shape[0], rank, base.shape[1])
+            if is_product and 2 * rank <= min(base.shape):
                 yield left, right
 
     def _scaled(self, wanted: HeldParameter, values: Array) -> Array:
@@ -314,7 +308,8 @@ class _WeightSearch:
             ours = own[like.begin : like.end]
             begin, end = whole.begin + like.begin, whole.begin + like.end
             told = _compared(ours, theirs, wanted.dtype, replace(whole, begin=begin, end=end))
-            if not _is_alike(told, is_vector=scaled.ndim < 2) or abs(correlation(ours, theirs)) < _ALIKE:
+            is_near = scaled.ndim > 1 or told.relative < _NEAR or bool(told.how)
+            if not is_near or abs(correlation(ours, theirs)) < _ALIKE:
                 continue
             last = parts[-1].end if parts else whole.begin
             if begin > last:
@@ -322,10 +317,6 @@ class _WeightSearch:
             parts.append(_within(told, source, like.axis, like.first + like.begin, self._step))
         last = parts[-1].end if parts else whole.begin
         return [*parts, replace(whole, begin=last)] if last < whole.end else parts
-
-
-def _is_alike(told: FibreStretch, *, is_vector: bool) -> bool:
-    return not is_vector or told.relative < _NEAR or bool(told.how)
 
 
 def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int, step: int) -> FibreStretch:
@@ -340,7 +331,7 @@ def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int,
     )
 
 
-def _share_known(stretches: Sequence[FibreStretch]) -> float:
+def _share_known(stretches: list[FibreStretch]) -> float:
     return sum(each.length for each in stretches if each.verdict != OPEN) / stretches[-1].end
 
 
@@ -367,11 +358,8 @@ def _with_stale(current: Arrived, other: Arrived) -> Arrived:
         return current
     stretches: list[FibreStretch] = []
     for stretch in current.stretches:
-        if stretch.verdict != OPEN:
-            stretches.append(stretch)
-            continue
         parts = [each.within(stretch.begin, stretch.end) for each in other.stretches]
-        stretches += [each for each in parts if each.length > 0]
+        stretches += [each for each in parts if each.length > 0] if stretch.verdict == OPEN else [stretch]
     return replace(current, stretches=tuple(stretches))
 
 
