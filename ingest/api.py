@@ -17,8 +17,7 @@ from ingest.page.library import token
 from ingest.page.sheet import window
 from ingest.page.views.incidents import report
 from ingest.page.watchers import watchers
-from ingest.questions.audit import AuditAnswer, audit
-from ingest.questions.audit_budget import audit_budget
+from ingest.questions.audit import AuditAnswer, audit, audit_budget
 from ingest.questions.compare.mapping import load_mapping
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.run import compare

@@ -2,7 +2,8 @@
 
 Each output is held against the definition of its operator and the recorded inputs, and each input against
 what wrote it. What follows is proved; what does not follow in one place, while the rest does, is a failure.
-Nothing is compared with another run, and limits follow from types and sizes.
+Nothing is compared with another run, and limits follow from types and sizes. The same computations in float64
+tell how much error was born in each operator, and how much it inherited.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ingest.identities.audit import (
     ADDED,
@@ -25,6 +26,7 @@ from ingest.identities.audit import (
     RankHistory,
     StepAudit,
 )
+from ingest.identities.budget import StepBudget
 from ingest.identities.check import IdentityCheck
 from ingest.identities.difference import DifferenceShape
 from ingest.identities.evidence import Level
@@ -38,7 +40,6 @@ from ingest.identities.optimizer import (
     rate_of,
 )
 from ingest.identities.updates import NOT_UPDATED
-from ingest.questions.audit_budget import BudgetAnswer, audit_budget
 from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
@@ -334,10 +335,25 @@ class _RankPatterns:
         ]
         for cause, level, what, found in patterns:
             if found:
-                earliest = min(found.values(), key=lambda steps: (steps[0], -len(steps)))
-                names = [name for name, steps in found.items() if steps[0] == earliest[0]]
-                others = [name for name in found if name not in names]
-                yield _mistake(rank, tuple(earliest), [*names, *others], cause=cause, level=level, what=what)
+                steps = min(found.values(), key=lambda steps: (steps[0], -len(steps)))
+                name = next(name for name, own in found.items() if own[0] == steps[0])
+                kind = {"Gradient": "gradient", "Parameter": "optimizer"}.get(name.partition(".")[0], "copy")
+                yield AuditFailure(
+                    rank=rank,
+                    steps=tuple(steps),
+                    name=name,
+                    identity=kind,
+                    cause=cause,
+                    level=level,
+                    what=what,
+                    times=None,
+                    where="everywhere",
+                    how="other",
+                    elements=0,
+                    size=0,
+                    told="",
+                    follows=len(found) - 1,
+                )
 
     def _added(self) -> dict[str, list[int]]:
         """Return gradients that are never reset any more; passes that count as one batch end with a reset."""
@@ -381,22 +397,18 @@ class _RankPatterns:
             for step, seen in self._updates.items()
             if sum(each.told != NOT_UPDATED for each in seen) * 2 > len(seen)
         }
-        found = {name: [step for step in steps if step in moved] for name, steps in self._lost.items()}
-        return {name: steps for name, steps in found.items() if steps}
+        return _kept(self._lost, lambda _, step: step in moved)
 
     def _jumps(self) -> dict[str, list[int]]:
         """Return parameters whose rate is far larger in one step alone, as in no schedule."""
         rates = {
             (step, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
         }
-        found = self._told(JUMPED)
-        fell = {
-            name: [
-                step for step in steps if rates.get((step + 1, name), math.inf) * _FALLS < rates[step, name]
-            ]
-            for name, steps in found.items()
-        }
-        return {name: steps for name, steps in fell.items() if steps}
+
+        def falls(name: str, step: int) -> bool:
+            return rates.get((step + 1, name), math.inf) * _FALLS < rates[step, name]
+
+        return _kept(self._told(JUMPED), falls)
 
     def _told(self, what: str) -> dict[str, list[int]]:
         """Return the parameters of whose updates this is told, in steps in which it is of most.
@@ -413,25 +425,9 @@ class _RankPatterns:
         return found
 
 
-def _mistake(
-    rank: int, steps: tuple[int, ...], names: Sequence[str], *, cause: str, level: Level, what: str
-) -> AuditFailure:
-    return AuditFailure(
-        rank=rank,
-        steps=steps,
-        name=names[0],
-        identity={"Gradient": "gradient", "Parameter": "optimizer"}.get(names[0].partition(".")[0], "copy"),
-        cause=cause,
-        level=level,
-        what=what,
-        times=None,
-        where="everywhere",
-        how="other",
-        elements=0,
-        size=0,
-        told="",
-        follows=len(names) - 1,
-    )
+def _kept(found: Mapping[str, list[int]], is_so: Callable[[str, int], bool]) -> dict[str, list[int]]:
+    kept = {name: [step for step in steps if is_so(name, step)] for name, steps in found.items()}
+    return {name: steps for name, steps in kept.items() if steps}
 
 
 class _AuditTally:
@@ -450,11 +446,11 @@ class _AuditTally:
             new = _failure(tensor, step, checked.kind, found, found.difference)
             earlier = self._failures.setdefault(key, new)
             if earlier is not new:
-                more = earlier.failed + 1
-                what = (
-                    earlier.what if new.what == earlier.what else f"{earlier.what.partition(';')[0]}; varies"
-                )
-                self._failures[key] = replace(earlier, steps=(*earlier.steps, step), failed=more, what=what)
+                what = new.what
+                if what != earlier.what:
+                    what = f"{earlier.what.partition(';')[0]}; varies"
+                steps = (*earlier.steps, step)
+                self._failures[key] = replace(earlier, steps=steps, failed=earlier.failed + 1, what=what)
             return
         is_proved = found.status == "holds"
         share = self._shares.setdefault((is_proved, checked.kind), _Running(tensor.name))
@@ -535,8 +531,115 @@ def _failure(
     )
 
 
-def _budget(store: Catalog, _: object, **asked: Any) -> BudgetAnswer:
-    return audit_budget(store, **asked)
+@dataclass(frozen=True, slots=True)
+class OperatorError(Plain):
+    """The error of an output of an operator, where most was born in it, as shares of its size."""
+
+    name: str
+    dtype: str
+    rank: int
+    step: int
+    calls: int
+    """How many calls there are, over ranks and steps."""
+    born: float
+    """How far the output is from float64, computed from the stored inputs."""
+    units: float
+    """`born` in units of roundoff of the type; an exact result that was only rounded has up to 0.58."""
+    inherited: float | None
+    """What errors of operators before it make of that; None if the store does not tell what they are."""
+    total: float
+    """How far the output is from what a program in float64 would have made up to here."""
+    depth: int
+    """How many operators one after another are before it, as far as the store tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAnswer(Answer):
+    """The errors of operators."""
+
+    noun: ClassVar = "operator"
+
+    store: str
+    operators: tuple[OperatorError, ...]
+    """Those in which most error was born first, in units of roundoff of their types."""
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The heading of its page."""
+        return f"Error budget: {self.store}"
+
+    def table(self) -> Table[OperatorError]:
+        """Return a row for each operator."""
+        return Table(
+            {
+                "units": lambda each: f"{each.units:.3g}",
+                "born": lambda each: f"{each.born:.2g}",
+                "inherited": lambda each: "" if each.inherited is None else f"{each.inherited:.2g}",
+                "total": lambda each: f"{each.total:.2g}",
+                "depth": lambda each: str(each.depth),
+                "type": lambda each: each.dtype,
+                "rank": lambda each: str(each.rank),
+                "step": lambda each: str(each.step),
+                "calls": lambda each: str(each.calls),
+                "name": lambda each: each.name,
+            },
+            self.operators,
+            self.noun,
+            right=("units", "born", "inherited", "total", "depth", "rank", "step", "calls"),
+            spare=("calls", "depth", "type"),
+        )
+
+    def report(self) -> Iterator[Part]:
+        """Yield the table, and what its numbers are."""
+        yield self.table()
+        yield Note("shares of the root mean square of the output; units: of roundoff of its type", "")
+
+
+def audit_budget(
+    store: Catalog, rank: Ranks = None, step: Steps = None, *, include_partial: Partial = False
+) -> BudgetAnswer:
+    """Say how much error was born in each operator, and how much it inherited.
+
+    Born: its output against its definition in float64, computed from the stored inputs. Inherited: what the
+    errors of all operators before it make of it, as far as the store tells what their inputs were computed
+    from. Of several calls of an operator, over ranks and steps, the one counts in which most was born.
+
+    Memory: the tensors of the largest call, in float64, some times; and of each output that is still to be
+    read in the step, what it would be in float64. Time: each operator is computed twice.
+
+    Raises:
+        UsageError: a rank or step is not in the store, or no step is complete.
+        DamagedStore: no step can be read.
+    """
+    return ask_of_undamaged(take_snapshot(store, rank, step, include_partial=include_partial), _budget_of)
+
+
+def _budget_of(snapshot: Snapshot) -> BudgetAnswer:
+    worst: dict[str, OperatorError] = {}
+    for number in snapshot.steps:
+        for rank, opened in snapshot.of_step(number).items():
+            for error in StepBudget(opened).errors():
+                tensor = Tensor(snapshot.chosen[StepKey(rank, number)], error.row)
+                name = tensor.name.partition("#")[0]
+                found = OperatorError(
+                    name=name,
+                    dtype=tensor.dtype,
+                    rank=rank,
+                    step=number,
+                    calls=0,
+                    born=error.born,
+                    units=error.units,
+                    inherited=error.inherited if error.depth else None,
+                    total=error.total,
+                    depth=error.depth,
+                )
+                known = worst.get(name, found)
+                larger = known if known.units >= found.units else found
+                worst[name] = replace(larger, calls=known.calls + 1)
+            opened.forget_tables()
+    ordered = tuple(sorted(worst.values(), key=lambda each: -each.units))
+    return BudgetAnswer(snapshot.store.url, ordered, snapshot.left_out)
 
 
 QUESTION = Question(
@@ -552,7 +655,7 @@ QUESTION = Question(
             "budget",
             Option("Say how much error was born in each operator, and how much it inherited."),
             default=False,
-            ask=_budget,
+            ask=lambda store, _, **asked: audit_budget(store, **asked),
             takes=frozenset({"rank", "step", "include_partial", "html"}),
         ),
     ),

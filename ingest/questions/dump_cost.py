@@ -27,6 +27,7 @@ from ingest.reader.text import Plain, counted
 from ingest.units import human_bytes
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
 from workers.store.model import RowKind
 
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
@@ -66,7 +67,7 @@ def readable_step(store: Catalog, rank: int, step: int) -> Step | None:
     return opened
 
 
-Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
+Amounts: TypeAlias = dict[tuple[str, ...], Amount]
 """By graph, type and name of an operator, and `io` of its tensors."""
 
 
@@ -86,7 +87,7 @@ class Sizes:
         self._store = store
         self._inner = inner
         self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
-        self._measured: dict[tuple[int, int | None], Amounts] = {}
+        self._measured: dict[StepKey, Amounts] = {}
         self._near: dict[tuple[int, int], Step | None] = {}
         self._steps: dict[int, list[int]] = {}
         """By rank, the steps that the store has, without those that turned out to be damaged."""
@@ -118,10 +119,9 @@ class Sizes:
         nearest = self._nearest(rank, step)
         if nearest is None:
             return {}
-        key = (nearest.key.rank, nearest.key.step)
-        if key not in self._measured:
-            self._measured[key] = self._measure(nearest)
-        return self._measured[key]
+        if nearest.key not in self._measured:
+            self._measured[nearest.key] = self._measure(nearest)
+        return self._measured[nearest.key]
 
     def _nearest(self, rank: int, step: int) -> Step | None:
         if (rank, step) not in self._near:
@@ -138,26 +138,22 @@ class Sizes:
 
     def _measure(self, step: Step) -> Amounts:
         tables = step.tables
-        kinds = tables.label("kind")
-        is_tensor = np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value))
-        rows = np.flatnonzero(is_tensor)
+        kinds = tables.label("kind").astype(str)
+        rows = np.flatnonzero(np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value)))
         shape = tables.shape[rows]
         elements = np.where(shape >= 0, shape, 1).prod(axis=1).tolist()
-        names = tables.label("dtype")[rows].tolist()
-        nbytes = [_nbytes_of(str(name), size) for name, size in zip(names, elements, strict=True)]
-        labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name", "io"))
-        sources, sizes = tables.label("source")[rows].tolist(), tables.number("source_size")[rows].tolist()
+        names = ("graph", "op_type", "op_name", "io", "source", "dtype")
+        labels = (tables.label(name)[rows].astype(str).tolist() for name in names)
+        sizes = tables.number("source_size")[rows].tolist()
         dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
         seen: set[str] = set()
         amounts: Amounts = {}
-        columns = zip(*labels, sources, sizes, dumped, nbytes, strict=True)
-        for graph, op_type, op_name, io, source, size, is_dumped, size_of_elements in columns:
+        for *key, source, dtype, size, is_dumped, count in zip(*labels, sizes, dumped, elements, strict=True):
             if is_dumped and source in seen:  # a file of several tensors
                 continue
             seen.add(source)
-            amount = Amount(1, int(size) if is_dumped else int(size_of_elements) + self._overhead)
-            key = (str(graph), str(op_type), str(op_name), str(io))
-            amounts[key] = amounts.get(key, Amount()) + amount
+            amount = Amount(1, int(size) if is_dumped else _nbytes_of(dtype, count) + self._overhead)
+            amounts[tuple(key)] = amounts.get(tuple(key), Amount()) + amount
         return amounts
 
 

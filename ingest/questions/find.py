@@ -88,25 +88,21 @@ def rows_of(
     )
 
 
-Sorted = Annotated[
-    str | None,
-    Option("Sort by these columns, by -COLUMN from high to low: --sort=-l2_norm.", "COLUMN,..."),
-]
-Printed = Annotated[str | None, Option("Print these columns; see the keys of --json.", "COLUMN,...")]
-Undecided = Annotated[
-    bool,
-    Option("Those that may fulfil --where instead: bounds of sketches do not decide it."),
-]
-
-
 def find(
     store: DumpStore,
     rank: Ranks = None,
     step: Steps = None,
     *,
-    sort: Sorted = None,
-    columns: Printed = None,
-    undecided: Undecided = False,
+    sort: Annotated[
+        str | None,
+        Option("Sort by these columns, by -COLUMN from high to low: --sort=-l2_norm.", "COLUMN,..."),
+    ] = None,
+    columns: Annotated[
+        str | None, Option("Print these columns; see the keys of --json.", "COLUMN,...")
+    ] = None,
+    undecided: Annotated[
+        bool, Option("Those that may fulfil --where instead: bounds of sketches do not decide it.")
+    ] = False,
     include_partial: Annotated[bool, Option("With --consolidated: include partial steps.")] = False,  # noqa: ARG001
     **conditions: Unpack[FilterFields],
 ) -> Rows:

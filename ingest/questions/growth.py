@@ -19,6 +19,7 @@ from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
 from workers.rules.names import fits
 from workers.store.consolidated.blocks import TensorKey, tensors_of
 from workers.store.prefetch import prefetch
@@ -123,11 +124,11 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
     def load(step: int) -> list[_Side] | LeftOut:
         loaded: list[_Side] = []
         for side in sides:
-            opened = _of(side, rank, step)
+            key = StepKey(rank, step)
             try:
-                loaded.append(_side_of(opened, column))
+                loaded.append(_side_of(side.chosen[key], column))
             except DamagedStore as exc:
-                return _in_run(LeftOut.damaged(opened.key, exc.message), side)
+                return _in_run(LeftOut.damaged(key, exc.message), side)
         return loaded
 
     for step, loaded in zip(
@@ -171,12 +172,6 @@ def _table(
 
 def _in_run(left: LeftOut, side: Snapshot) -> LeftOut:
     return LeftOut(left.key, f"{left.reason} ({side.store.url})")
-
-
-def _of(side: Snapshot, rank: int, step: int) -> Step:
-    opened = side.step(rank, step)
-    assert opened is not None  # noqa: S101  (for the type checker: only steps of both are asked for)
-    return opened
 
 
 class _Side(NamedTuple):

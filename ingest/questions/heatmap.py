@@ -339,9 +339,8 @@ def _lines(field: xr.DataArray, room: int, limit: int, in_colour: bool) -> Itera
                 )
             )
         yield line
-    meanings = _legend(scale, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
     line = Text()
-    for meaning in meanings:
+    for meaning in _legend(scale, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour):
         if line and line.cell_len + meaning.cell_len > room:
             yield line
             line = Text()
@@ -354,10 +353,8 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
         return Text(_GAP * width, "dim")
     if bad:
         return Text(_BAD * width, "bold white on red")
-    if level == UNKNOWN:
-        return Text(_UNKNOWN * width)
-    if level == ZERO:
-        return Text(_ZERO * width)
+    if level in (UNKNOWN, ZERO):
+        return Text((_ZERO if level == ZERO else _UNKNOWN) * width)
     shade = min(level, len(_SHADES)) - 1
     return Text("█" * width, _COLOURS[shade]) if in_colour else Text(_SHADES[shade] * width)
 

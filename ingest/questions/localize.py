@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, Literal, NamedTuple, Unpack
+from typing import Annotated, ClassVar, Literal, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -191,9 +191,9 @@ def localize(
             hint="`dump-ingest compare` also pairs tensors of different names.",
         )
     differing = {
-        key: (tensor.row, others[key].row)
-        for key, tensor in wanted.items()
-        if key in shared and tensor.content != others[key].content
+        key: (row, others[key][0])
+        for key, (row, content) in wanted.items()
+        if key in shared and content != others[key][1]
     }
     return Localized(
         name_of(first),
@@ -232,10 +232,9 @@ def name_of(step: Step) -> str:
     return f"{step.address.url}@{step.key.rank},{step.key.step}"
 
 
-class _DumpedTensor(NamedTuple):
-    row: int
-    content: tuple[object, ...]
-    """Equal for tensors that are equal bit for bit: digest, and what its bytes mean."""
+#: Of a tensor whose elements were dumped, the row, and what is equal for tensors that are equal bit for bit:
+#: its digest, and what its bytes mean.
+_DumpedTensor: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def _dumped(step: Step) -> dict[TensorKey, _DumpedTensor]:
@@ -243,7 +242,7 @@ def _dumped(step: Step) -> dict[TensorKey, _DumpedTensor]:
     rows, keys = tensors_of(tables)
     kinds, meanings = tables.label("kind"), StoredForms(tables, rows).meanings
     return {
-        key: _DumpedTensor(row, (tables.digest[row].tobytes(), *meaning))
+        key: (row, (tables.digest[row].tobytes(), *meaning))
         for row, key, meaning in zip(rows.tolist(), keys, meanings, strict=True)
         if kinds[row] == RowKind.TENSOR.value
     }
@@ -253,7 +252,7 @@ def _chosen(
     step: Step, condition: TensorFilter, dumped: dict[TensorKey, _DumpedTensor]
 ) -> dict[TensorKey, _DumpedTensor]:
     rows = set(step.rows(condition))
-    return {key: tensor for key, tensor in dumped.items() if tensor.row in rows}
+    return {key: tensor for key, tensor in dumped.items() if tensor[0] in rows}
 
 
 def _localized(

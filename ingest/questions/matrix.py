@@ -261,18 +261,17 @@ def matrix_of_steps(
     values = np.full((len(ranks), len(steps)), np.nan)
     bad, state = np.zeros(values.shape, bool), np.full(values.shape, MISSING, np.int64)
     statistic = None if stat in SUMMARIES else statistic_named(stat)
-    for key, step in [*((step.key, step) for step in opened), *((key, None) for key in damaged)]:
-        if key.rank not in row_of or key.step not in column_of:
+    for step in opened:
+        if step.key.rank not in row_of or step.key.step not in column_of:
             continue
-        cell = row_of[key.rank], column_of[key.step]
-        if step is None:
-            state[cell] = DAMAGED
-            continue
-        summary = step.commit.summary
+        cell, summary = (row_of[step.key.rank], column_of[step.key.step]), step.commit.summary
         state[cell] = KNOWN if summary.status == "complete" else PARTIAL
         bad[cell] = summary.anomalous_tensors > 0
         if statistic is None:
             values[cell] = SUMMARIES[stat][1](summary)
+    for key in damaged:
+        if key.rank in row_of and key.step in column_of:
+            state[row_of[key.rank], column_of[key.step]] = DAMAGED
     for number, known in ({} if statistic is None else values_of(statistic)).items():
         if number in column_of:
             rows = np.array([row_of.get(rank, -1) for rank in known.ranks.tolist()])

@@ -130,14 +130,6 @@ def _named(operators: Sequence[_Named]) -> list[_Named]:
     return [operator for operator in operators[:_MAX_ALTERNATIVES] if operator.op_name]
 
 
-def _nothing_differs(store: Catalog, answer: Divergence) -> UsageError:
-    what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
-    return UsageError(
-        f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
-        hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
-    )
-
-
 def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
@@ -146,7 +138,11 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
     if not culprits:
-        raise _nothing_differs(store, answer)
+        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
+        raise UsageError(
+            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
+            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+        )
     first = min(map(_first_step, culprits))
     culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
     suspects = list(chain.from_iterable(_of_culprit(store, culprit) for culprit in culprits))
@@ -172,10 +168,6 @@ def _of_culprit(store: Catalog, culprit: BrokenOperator | Odd) -> Iterator[Suspe
         return
     flow = flow_of(store.step(culprit.ranks[0], culprit.first_step))
     yield from _with_sources(flow, _calls(flow, culprit.first.key), f"{culprit.first.name} differs first")
-
-
-def _calls_with(flow: StepFlow, tensors: Iterable[Tensor]) -> list[FlowCall]:
-    return list({id(call): call for tensor in tensors for call in _calls(flow, tensor)}.values())
 
 
 def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
@@ -205,7 +197,8 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]
         flow = flow_of(store.step(last.rank, last.step))
-        suspects += _with_sources(flow, _calls_with(flow, chosen), f"its name fits {pattern}")
+        calls = dict.fromkeys(call for tensor in chosen for call in _calls(flow, tensor))
+        suspects += _with_sources(flow, [*calls], f"its name fits {pattern}")
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"
@@ -256,13 +249,9 @@ def _with_sources(flow: StepFlow, culprits: list[FlowCall], why: str) -> Iterato
 
 
 def _sources(flow: StepFlow, reader: FlowCall) -> Iterator[FlowCall]:
-    for operand in reader.inputs:
-        passing = flow.producer(operand.row)
-        if passing is None:
-            continue
-        source = flow.call_of[passing.source]
-        if not is_parameter(source.op_type):
-            yield source
+    passings = (flow.producer(operand.row) for operand in reader.inputs)
+    sources = (flow.call_of[passing.source] for passing in passings if passing is not None)
+    yield from (source for source in sources if not is_parameter(source.op_type))
 
 
 def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[FlowCall]:
@@ -284,10 +273,9 @@ def _id_of(part: Any) -> OperatorId:
 def _ranked(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
     best: dict[tuple[str, str, str], Suspect] = {}
     for suspect in suspects:
-        name = suspect.operator[1:]
-        known = best.get(name)
-        if known is None or known.worth < suspect.worth:
-            best[name] = suspect
+        known = best.setdefault(suspect.operator[1:], suspect)
+        if known.worth < suspect.worth:
+            best[suspect.operator[1:]] = suspect
     return tuple(sorted(best.values(), key=lambda suspect: -suspect.worth))
 
 
@@ -299,8 +287,7 @@ _MODULES = ("Module.", "Cell.")
 def inner_calls(store: Catalog, key: tuple[int, int]) -> InnerCalls:
     """Return the calls inside of each module in a step (rank, step), as `construct.json` tells them."""
     step, context = store.step(*key), context_of(store, key[0])
-    tables = step.tables
-    columns = (tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name"))
+    columns = (step.tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name"))
     first_rows: dict[OperatorId, int] = {}
     for row, names in enumerate(zip(*columns, strict=True)):
         first_rows.setdefault(OperatorId(*map(str, names)), row)
@@ -469,10 +456,9 @@ def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Itera
 
 
 def _rows(step: Step, names: Container[tuple[str, ...]]) -> Iterator[_SuspectRow]:
-    tables = step.tables
-    labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
-    for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
-        name = (str(graph), str(op_type), str(op_name))
+    labels = (step.tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
+    for *names_of, io, kind in zip(*labels, strict=True):
+        name = tuple(map(str, names_of))
         if name in names and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
             yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
 
@@ -567,8 +553,8 @@ def _suspicion(store: Catalog, purpose: str, names: list[str], rank: Any, step: 
 
 def _near(store: Catalog, suspicion: Suspicion) -> tuple[int, int]:
     """Return a rank and a step in the store that the suspicion is about: the last one that can be read."""
-    keys = [(key.rank, key.step) for key in store.keys if key.step is not None]
-    keys.sort(
+    keys = sorted(
+        ((key.rank, key.step) for key in store.keys if key.step is not None),
         key=lambda key: (key[0] in suspicion.ranks and key[1] in suspicion.steps, key[1], -key[0]),
         reverse=True,
     )
@@ -591,9 +577,7 @@ class _Names:
         """Return an operator with its full name, if files of the dump have it."""
         row, net = self._rows.get(tuple(operator[1:]), (-1, operator.net))
         full_name = self._full_name(row, operator.op_name) if row >= 0 else ""
-        return RequestedOperator(
-            operator.net or net, operator.graph, operator.op_type, operator.op_name, full_name
-        )
+        return RequestedOperator(operator.net or net, *operator[1:], full_name)
 
     def _full_name(self, row: int, op_name: str) -> str:
         tensor = Tensor(self._step, row)
@@ -624,16 +608,13 @@ def _within(
         worth = [suspect for suspect in suspects if suspect.worth >= least]
         return worth[:_MAX_OPERATORS], worth[_MAX_OPERATORS:]
     chosen: list[Suspect] = []
-    left_out: list[Suspect] = []
     used = 0
     for suspect in suspects:
         nbytes = sizes.of([suspect.operator], config.ranks, config.steps).nbytes
         if (not chosen or used + nbytes <= budget) and len(chosen) < _MAX_OPERATORS:
             chosen.append(suspect)
             used += nbytes
-        else:
-            left_out.append(suspect)
-    return chosen, left_out
+    return chosen, [suspect for suspect in suspects if suspect not in chosen]
 
 
 def _estimate(

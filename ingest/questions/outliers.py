@@ -217,9 +217,10 @@ def outliers(
     for kind in (kind for kind in wanted if kind not in KINDS):
         raise UsageError(f"{kind!r:.80} is not a kind", hint=f"Kinds: {', '.join(KINDS)}.")
     condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
-        snapshot, lambda readable: _ask(readable, condition, by, factor, wanted), read=marginals_of
+        take_snapshot(store, rank, step, include_partial=include_partial),
+        lambda readable: _ask(readable, condition, by, factor, wanted),
+        read=marginals_of,
     )
 
 
@@ -309,9 +310,7 @@ def _positions(places: _Places, steps_of: Mapping[_Axis, set[int]], by: str) -> 
     """Yield outliers one by one, and others of an axis together that are odd in the same steps and ranks."""
     groups: dict[tuple[_Axis, str, object], list[tuple[int, _Place]]] = {}
     for (axis, kind, position), place in places.items():
-        alike: object = position
-        if kind != OUTLIER:
-            alike = frozenset(place.steps), frozenset(place.ranks)
+        alike = position if kind == OUTLIER else (frozenset(place.steps), frozenset(place.ranks))
         groups.setdefault((axis, kind, alike), []).append((position, place))
     for (axis, kind, _), members in groups.items():
         key, dtype, shape, number = axis

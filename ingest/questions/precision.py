@@ -234,11 +234,8 @@ def precision(
     chosen = with_pattern(pattern, conditions)
 
     def ask(tensors: SketchedTensors) -> PrecisionAnswer:
-        losses_of_steps, keys = _rows(tensors, targets, how, powers_of_two=powers_of_two)
-        series: dict[tuple[TensorKey, str], list[FormatLosses]] = {}
-        for row, key in zip(losses_of_steps, keys, strict=True):
-            series.setdefault((key, row.format), []).append(row)
-        made = map(_summary, series.values())
+        losses_of_steps, series = _rows(tensors, targets, how, powers_of_two=powers_of_two)
+        made = map(_summary, series)
         return PrecisionAnswer(
             store=store.url,
             scaling=how,
@@ -256,10 +253,10 @@ def precision(
 
 def _rows(
     tensors: Iterable[SketchedTensor], targets: Sequence[NumberFormat], how: str, *, powers_of_two: bool
-) -> tuple[list[FormatLosses], list[TensorKey]]:
-    """Return a row for each tensor, rank, step and format, and the key of the tensor of each."""
+) -> tuple[list[FormatLosses], list[list[FormatLosses]]]:
+    """Return a row for each tensor, rank, step and format; and the same by tensor and format."""
     rows: list[FormatLosses] = []
-    keys: list[TensorKey] = []
+    series: dict[tuple[TensorKey, str], list[FormatLosses]] = {}
     histories: dict[tuple[int, TensorKey], deque[float]] = {}
     for tensor in tensors:
         largest = tensor.histogram.largest
@@ -270,13 +267,13 @@ def _rows(
         for target in targets:
             scale = scale_for(reference, target, powers_of_two=powers_of_two)
             rows.append(_losses(tensor, target, math.nan if target.block else scale))
-        keys += [tensor.key] * len(targets)
+            series.setdefault((tensor.key, target.name), []).append(rows[-1])
         if len(rows) > MAX_ROWS:
             raise UsageError(
                 f"more than {MAX_ROWS} answers",
                 hint="Narrow the pattern, or choose formats, ranks and steps.",
             )
-    return rows, keys
+    return rows, [*series.values()]
 
 
 def _losses(tensor: SketchedTensor, target: NumberFormat, scale: float) -> FormatLosses:

@@ -125,9 +125,10 @@ def ask_of_sketches(
         UsageError: no tensor is chosen, or none has a histogram; or `ask` raises it.
         DamagedStore: no step can be read.
     """
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
-        snapshot, lambda readable: ask(SketchedTensors(readable, chosen)), read=histograms_of
+        take_snapshot(store, rank, step, include_partial=include_partial),
+        lambda readable: ask(SketchedTensors(readable, chosen)),
+        read=histograms_of,
     )
 
 
@@ -206,18 +207,18 @@ class QuantilesAnswer(Answer):
     def table(self) -> Table[TensorQuantiles]:
         """Return a row for each tensor, with a column for each percentile."""
         percents = list(self.tensors[0].percentiles) if self.tensors else []
-        columns: dict[str, Callable[[TensorQuantiles], str]] = {
-            "rank": lambda tensor: str(tensor.rank),
-            "step": lambda tensor: str(tensor.step),
-            "name": lambda tensor: tensor.name,
-        }
         named: dict[str, Callable[[TensorQuantiles], str]] = {
             percentile_name(percent): partial(_bounds_text, percent) for percent in percents
         }
         # Extremes and the median stay longest.
         last = sorted(percents, key=lambda percent: -min(percent, abs(percent - 50), 100 - percent))
         return Table(
-            columns | named,
+            {
+                "rank": lambda tensor: str(tensor.rank),
+                "step": lambda tensor: str(tensor.step),
+                "name": lambda tensor: tensor.name,
+                **named,
+            },
             self.tensors,
             self.noun,
             right=("rank", "step", *named),

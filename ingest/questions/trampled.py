@@ -203,10 +203,9 @@ def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) ->
 
 def _between(step: Step, first: int, second: int) -> list[str]:
     tables = step.tables
-    own = (str(tables.label("op_type")[first]), str(tables.label("op_name")[first]))
-    types = tables.label("op_type")[first + 1 : second].tolist()
-    names = tables.label("op_name")[first + 1 : second].tolist()
-    pairs = dict.fromkeys(zip(map(str, types), map(str, names), strict=True))
+    types, names = tables.label("op_type"), tables.label("op_name")
+    pairs = dict.fromkeys((str(types[row]), str(names[row])) for row in range(first + 1, second))
+    own = str(types[first]), str(names[first])
     return [f"{op_type} ({name})" for op_type, name in pairs if (op_type, name) != own]
 
 
@@ -226,17 +225,14 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
     if LAYOUT not in step.commit.record.source.layout.split("+"):
         return
     buffers = _buffers(step)
-    is_ordered = all(map(_is_in_order, buffers.values()))
+    around = {name: [*_around_kernels(events)] for name, events in buffers.items()}
+    is_ordered = all(before.row < after.row for pairs in around.values() for before, after in pairs)
     for name, events in buffers.items():
         if _INPUT.fullmatch(name):
-            yield from ((*rows, IN_PLACE) for rows in _changes(_around_kernels(events)))
+            yield from ((*rows, IN_PLACE) for rows in _changes(around[name]))
         if is_ordered:
             between = (pair for pair in pairwise(events) if pair[1].is_before and not pair[0].is_before)
             yield from ((*rows, UNSEEN_WRITER) for rows in _changes(between))
-
-
-def _is_in_order(events: list[_Saved]) -> bool:
-    return all(before.row < after.row for before, after in _around_kernels(events))
 
 
 def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:

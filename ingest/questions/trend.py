@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -175,15 +176,14 @@ def _of_many_ranks(axes: Any, lines: Sequence[Line], name: str) -> Iterator[_Loo
     others += f", {left} of which stand out, too" if left else ""
     scale = [] if colors else _add_scale(axes, lines, name)
     for place, line in enumerate(lines):
-        if line in colors:
+        look = {"color": _OTHERS_COLOR, "linewidth": 0.8, **_POINTS}
+        if scale:
+            yield "", look | {"color": scale[place]}
+        elif line in colors:
             known = "" if np.isfinite(line.heights[line.present]).any() else ": no finite value"
-            yield (
-                f"rank {line.rank}{known}",
-                {"color": colors[line], "linewidth": 1.8, "zorder": 3, **_POINTS},
-            )
+            yield f"rank {line.rank}{known}", look | {"color": colors[line], "linewidth": 1.8, "zorder": 3}
         else:
-            color = scale[place] if scale else _OTHERS_COLOR
-            yield ("" if scale else others), {"color": color, "linewidth": 0.8, **_POINTS}
+            yield others, look
 
 
 def _standing_out(lines: Sequence[Line]) -> list[Line]:
@@ -348,14 +348,12 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
     order = np.lexsort((columns["step"], columns["rank"], columns["tensor"]))
     places = columns.pop("tensor")[order].astype(np.int64)
     distinct, code = np.unique(places, return_inverse=True)
-    keys = [statistics.axis[int(place)] for place in distinct]
-    texts = {
-        "name": [key.name for key in keys],
-        "net": [key.net for key in keys],
-        "graph": [key.graph for key in keys],
-    }
+    keys = [statistics.axis[place] for place in distinct.tolist()]
     frame = pd.DataFrame(
-        {column: np.array(values, object)[code] for column, values in texts.items()}
+        {
+            name: np.array([getattr(key, name) for key in keys], object)[code]
+            for name in ("name", "net", "graph")
+        }
         | {column: values[order] for column, values in columns.items()}
     )
     frame.attrs = {"statistic": statistic, "of": choice_text(chosen), **unused_steps(snapshot)}
@@ -366,9 +364,7 @@ def _trend_columns(
     statistics: StepStatistics, chosen: FilterFields, statistic: str
 ) -> dict[str, npt.NDArray[Any]]:
     """Return one element for each value: the place of its tensor, rank, step, value and non-finite count."""
-    parts: dict[str, list[npt.NDArray[Any]]] = {
-        column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
-    }
+    parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
     total = 0
     for matches in matching_tensors(statistics, chosen):
         ranks, tensors = np.nonzero(matches.present)
@@ -423,22 +419,19 @@ class TrendAnswer(Shown):
     def table(self) -> Table[Line]:
         """Return a row for each line, with its drawing."""
         first, *others = self.steps
-        numbers: dict[str, Callable[[Line], float | None]] = {
-            "first": lambda line: float(line.heights[line.present][0]),
-            "last": lambda line: float(line.heights[line.present][-1]),
-            "min": lambda line: line.extreme(np.min),
-            "max": lambda line: line.extreme(np.max),
-        }
         return Table(
             {
                 "rank": lambda line: line.rank,
                 "name": lambda line: line.name,
-                **{name: partial(_number, of) for name, of in numbers.items()},
+                "first": lambda line: number_text(line.heights[line.present][0]),
+                "last": lambda line: number_text(line.heights[line.present][-1]),
+                "min": lambda line: number_text(line.extreme(np.min)),
+                "max": lambda line: number_text(line.extreme(np.max)),
                 f"step {first}" + (f" to {others[-1]}" if others else ""): _drawing,
             },
             self.lines,
             "line",
-            right=list(numbers),
+            right=("first", "last", "min", "max"),
             spare=("last", "first", "min", "max"),
         )
 
@@ -467,10 +460,6 @@ class TrendAnswer(Shown):
         return trend_figure(
             self.title, self.steps, self.lines[: limit or None], self.frame.attrs["statistic"]
         )
-
-
-def _number(of: Callable[[Line], float | None], line: Line) -> str:
-    return number_text(of(line))
 
 
 def _drawing(line: Line) -> Text:

@@ -144,6 +144,10 @@ def _unary(reason: str, condition: Condition, result: str = "") -> Definition:
     return Definition(1, ((reason, condition),), result)
 
 
+def _binary(reason: str, condition: Condition, result: str) -> Definition:
+    return Definition(2, ((reason, condition),), result)
+
+
 _DIVISION = Definition(
     2,
     (
@@ -153,16 +157,6 @@ _DIVISION = Definition(
     ),
     "quotient",
 )
-_PRODUCT = Definition(
-    2,
-    (("zero times infinity", lambda x, y: ((x == 0) & np.isinf(y)) | (np.isinf(x) & (y == 0))),),
-    "product",
-)
-_SUM = Definition(2, (("infinity minus infinity", _infinity_minus_infinity),), "sum")
-_DIFFERENCE = Definition(
-    2, (("infinity minus infinity", lambda x, y: _infinity_minus_infinity(x, -y)),), "difference"
-)
-_LOGARITHM = _unary("logarithm of a number that is not positive", lambda x: x <= 0)
 _POWER = Definition(
     2,
     (
@@ -171,7 +165,6 @@ _POWER = Definition(
     ),
     "power",
 )
-_ROOT = _unary("square root of a negative number", lambda x: x < 0)
 _INVERSE_ROOT = Definition(
     1,
     (
@@ -179,23 +172,37 @@ _INVERSE_ROOT = Definition(
         ("division by zero: its root is zero", lambda x: x == 0),
     ),
 )
-_RECIPROCAL = _unary("division by zero", lambda x: x == 0, "reciprocal")
 
 #: By `plain_name`: of MindSpore and ACL (`RealDiv`), PyTorch (`true_divide`), ATen (`div`).
 ELEMENTWISE: dict[str, Definition] = {
-    **dict.fromkeys(("log", "log2", "log10"), _LOGARITHM),
+    **dict.fromkeys(
+        ("log", "log2", "log10"), _unary("logarithm of a number that is not positive", lambda x: x <= 0)
+    ),
     "log1p": _unary("logarithm of a number that is not positive", lambda x: x <= -1),
-    "sqrt": _ROOT,
+    "sqrt": _unary("square root of a negative number", lambda x: x < 0),
     **dict.fromkeys(("rsqrt", "invsqrt"), _INVERSE_ROOT),
-    **dict.fromkeys(("reciprocal", "inv"), _RECIPROCAL),
+    **dict.fromkeys(("reciprocal", "inv"), _unary("division by zero", lambda x: x == 0, "reciprocal")),
     **dict.fromkeys(
         ("div", "realdiv", "truediv", "truedivide", "divide", "floordiv", "floordivide", "divs", "xdivy"),
         _DIVISION,
     ),
     **dict.fromkeys(("mod", "floormod", "remainder", "fmod"), _unary("remainder of infinity", np.isinf)),
-    **dict.fromkeys(("mul", "multiply", "muls"), _PRODUCT),
-    **dict.fromkeys(("add", "biasadd", "tensoradd", "adds", "iadd"), _SUM),
-    **dict.fromkeys(("sub", "subtract", "subs", "isub"), _DIFFERENCE),
+    **dict.fromkeys(
+        ("mul", "multiply", "muls"),
+        _binary(
+            "zero times infinity",
+            lambda x, y: ((x == 0) & np.isinf(y)) | (np.isinf(x) & (y == 0)),
+            "product",
+        ),
+    ),
+    **dict.fromkeys(
+        ("add", "biasadd", "tensoradd", "adds", "iadd"),
+        _binary("infinity minus infinity", _infinity_minus_infinity, "sum"),
+    ),
+    **dict.fromkeys(
+        ("sub", "subtract", "subs", "isub"),
+        _binary("infinity minus infinity", lambda x, y: _infinity_minus_infinity(x, -y), "difference"),
+    ),
     "exp": Definition(1, (), "exponential"),
     "expm1": Definition(1, (), "exponential"),
     "sinh": Definition(1, (), "hyperbolic sine"),
@@ -215,9 +222,7 @@ ELEMENTWISE: dict[str, Definition] = {
         _unary("inverse hyperbolic tangent of a number not within 1", lambda x: np.abs(x) >= 1),
     ),
     **dict.fromkeys(("sin", "cos", "tan"), _unary("sine, cosine or tangent of infinity", np.isinf)),
-    **dict.fromkeys(
-        ("erfinv",), _unary("inverse error function of a number not within 1", lambda x: np.abs(x) >= 1)
-    ),
+    "erfinv": _unary("inverse error function of a number not within 1", lambda x: np.abs(x) >= 1),
     **dict.fromkeys(
         ("lgamma", "digamma"),
         _unary("gamma function at zero or a negative whole number", lambda x: (x <= 0) & (x == np.floor(x))),
@@ -389,10 +394,7 @@ class _Reader:
             return self._reasons_of_rows(places)
         if name in SUMS and self.inputs and np.isinf(values).all() and all(map(_is_finite, self.inputs)):
             return [beyond(SUMS[name], dtype)] * len(places)
-        definition = ELEMENTWISE.get(name)
-        if definition is None:
-            return [""] * len(places)
-        return reasons_of(definition, operands, values, dtype)
+        return reasons_of(ELEMENTWISE.get(name, Definition(0)), operands, values, dtype)
 
     def _reasons_of_rows(self, places: npt.NDArray[np.int64]) -> list[str]:
         source, unknown = self.inputs[0], [""] * len(places)
@@ -423,9 +425,7 @@ class _Reader:
 
     def _operand(self, tensor: Tensor, places: npt.NDArray[np.int64]) -> Numbers | None:
         """Return the elements of an input at these places of the output; None if it is not computed so."""
-        if not _is_readable(tensor):
-            return None
-        sources = _sources(places, self.output.shape, tensor.shape)
+        sources = _sources(places, self.output.shape, tensor.shape) if _is_readable(tensor) else None
         if sources is None:
             return None
         first, last = int(sources.min()), int(sources.max())

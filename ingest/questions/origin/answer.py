@@ -108,7 +108,7 @@ def graph_of(root: Root) -> SpreadGraph:
     flow, reached = root.flow, root.reached
     crossings = flow.crossings_of(reached)
     members: list[Call | Crossing] = [*reached, *crossings]
-    ids = {each: number for number, each in enumerate(members)}
+    ids = {each: place for place, each in enumerate(members)}
     nodes = [_node(number, each, root.call.step) for each, number in ids.items()]
     edges = list(_edges_between(reached, flow, ids))
     for crossing in crossings:
@@ -282,11 +282,18 @@ class OriginAnswer(Shown, Plain):
     """How the whole spread is told instead: `text`, or `dot` for Graphviz."""
 
     def __repr__(self) -> str:
-        return f"<OriginAnswer {next(map(printable, _lines(self)), 'nothing')}>"
+        return f"<OriginAnswer {next(map(printable, _headline(self)))}>"
 
     def __str__(self) -> str:
         """Return the output of `dump-ingest origin`."""
-        return "\n".join(map(printable, _lines(self)))
+        lines: list[str] = []
+        for part in self.report():
+            if isinstance(part, Table):
+                rows = [[str(cell) for cell in row] for row in part.cells()]
+                lines += table_lines([*part.columns], rows, right=part.right)
+            elif isinstance(part, str):
+                lines.append(part)
+        return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
         return html_block(str(self))
@@ -358,16 +365,6 @@ def _number(name: str, row: OriginTensor) -> str:
     return number_text(getattr(row.statistics, name))
 
 
-def _lines(answer: OriginAnswer) -> Iterator[str]:
-    yield from _headline(answer)
-    table = answer.table()
-    if table.rows:
-        yield ""
-        rows = [[str(cell) for cell in row] for row in table.cells()]
-        yield from table_lines([*table.columns], rows, right=table.right)
-    yield from _details(answer)
-
-
 def _headline(answer: OriginAnswer) -> Iterator[str]:
     if not answer.found:
         yield _nothing_text(answer.looked_for)
@@ -398,10 +395,8 @@ def _nothing_text(looked_for: str) -> str:
         "nan": "No NaN",
         "inf": "No Inf",
         "overflow": "No overflow record",
-    }
-    if looked_for not in what:
-        return f"No tensor fulfils {looked_for}."
-    return f"{what[looked_for]} that matters in the examined steps."
+    }.get(looked_for)
+    return f"{what} that matters in the examined steps." if what else f"No tensor fulfils {looked_for}."
 
 
 def _what_and_where(answer: OriginAnswer) -> str:
@@ -482,8 +477,7 @@ def describe_root(root: Root) -> str:
     name = f"{root.call.op_type} ({root.call.op_name})"
     if root.operand is None:
         return f"{what} born in {name}"
-    parameter = parameter_read(root)
-    apposition = f", which is {parameter}," if parameter else ""
+    apposition = f", which is {parameter}," if (parameter := parameter_read(root)) else ""
     return f"{what} came in with {root.operand.io} {root.operand.slot}{apposition} of {name}"
 
 

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -202,8 +203,6 @@ def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
     op_types = tables.label("op_type")[rows].tolist()
     collective_types = set(filter(is_collective, set(op_types)))
     collectives: dict[CallKey, CollectiveCall] = {}
-    if not collective_types:
-        return collectives
     io = tables.label("io")
     chosen = rows[[op_type in collective_types for op_type in op_types]]
     for row, key in zip(chosen.tolist(), keys_of(tables, chosen), strict=True):
@@ -247,24 +246,17 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     io, slot = step.tables.label("io"), step.tables.number("slot")
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
+    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
     return Call(
         rank=step.key.rank,
         step=int(step.key.step or 0),
         key=key,
         row=min(outputs or rows),
         inputs=len(inputs),
-        missing_slots=_missing({int(slot[row]) for row in inputs if io[row] == "input"}),
-        bad_inputs=_operands(step, inputs, bad),
-        bad_outputs=_operands(step, outputs, bad),
+        missing_slots=tuple(number for number in range(max(slots, default=0)) if number not in slots),
+        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
+        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
     )
-
-
-def _missing(slots: set[int]) -> tuple[int, ...]:
-    return tuple(number for number in range(max(slots, default=0)) if number not in slots)
-
-
-def _operands(step: Step, rows: list[int], chosen: Mask) -> tuple[CallOperand, ...]:
-    return tuple(_operand(step, row) for row in rows if chosen[row])
 
 
 def _operand(step: Step, row: int) -> CallOperand:
@@ -409,7 +401,6 @@ class Flow:
 
     step: int
     traces: Mapping[int, RankTrace]
-    order: CollectiveOrder = field(init=False)
     after: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
     before: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
     leaving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
@@ -422,9 +413,10 @@ class Flow:
     twins: set[Call] = field(default_factory=set)
     """Calls of collectives that may or may not be the same as one of another name on another rank."""
 
-    def __post_init__(self) -> None:
-        """Find out how collectives order the ranks."""
-        self.order = CollectiveOrder(self.traces)
+    @cached_property
+    def order(self) -> CollectiveOrder:
+        """How collectives order the ranks."""
+        return CollectiveOrder(self.traces)
 
     @property
     def calls(self) -> Iterator[Call]:
@@ -452,6 +444,11 @@ class Flow:
         """Return whether something bad came to a call from another one."""
         return bool(self.before.get(call) or self.arriving.get(call))
 
+    def is_assumed(self, call: Call) -> bool:
+        """Return whether only the order of execution suggests that something bad came to a call."""
+        links = [*self.before.get(call, ()), *self.arriving.get(call, ())]
+        return bool(links) and all(link.is_assumed for link in links)
+
     def has_bad_input(self, call: Call) -> bool:
         """Return whether a call read something bad that it had not written itself."""
         own = self.own_writes.get(call, ())
@@ -459,43 +456,40 @@ class Flow:
 
     def downstream(self, calls: Iterable[Call]) -> list[Call]:
         """Return these calls and those to which something bad came from them, nearest first."""
-        reached = dict.fromkeys(calls)
-        queue, passed = list(reached), set[Crossing]()
-        for call in queue:
-            following = sorted((edge.target for edge in self.after.get(call, ())), key=lambda call: call.row)
-            for crossing in self.leaving.get(call, ()):
-                if crossing not in passed:
-                    passed.add(crossing)
-                    following += crossing.targets
-            queue += [target for target in dict.fromkeys(following) if target not in reached]
-            reached |= dict.fromkeys(following)
-        return list(reached)
+        return list(_reached(calls, self.after, self.leaving, attrgetter("target"), attrgetter("targets")))
 
     def upstream(self, calls: Iterable[Call]) -> set[Call]:
         """Return these calls and those from which something bad came to them."""
-        reached = set(calls)
-        queue, passed = list(reached), set[Crossing]()
-        for call in queue:
-            preceding = {edge.source for edge in self.before.get(call, ())}
-            for crossing in self.arriving.get(call, ()):
-                if crossing not in passed:
-                    passed.add(crossing)
-                    preceding.update(crossing.sources)
-            queue += preceding - reached
-            reached |= preceding
-        return reached
+        return set(_reached(calls, self.before, self.arriving, attrgetter("source"), attrgetter("sources")))
 
     def unread_outputs(self, call: Call) -> list[CallOperand]:
         """Return bad outputs of a call that no other call read; of a parameter, all of its bad outputs."""
         if is_parameter(call.op_type):
             return list(call.bad_outputs)
-        return [output for output in call.bad_outputs if not self._is_read(call, output)]
+        read = {edge.operand.content for edge in self.after.get(call, ()) if edge.operand is not None}
+        return [output for output in call.bad_outputs if output.content not in read]
 
-    def _is_read(self, call: Call, output: CallOperand) -> bool:
-        return any(
-            edge.operand is not None and edge.operand.content == output.content
-            for edge in self.after.get(call, ())
-        )
+
+def _reached(
+    calls: Iterable[Call],
+    edges: Mapping[Call, Sequence[Edge]],
+    crossings: Mapping[Call, Sequence[Crossing]],
+    end_of: Callable[[Edge], Call],
+    ends_of: Callable[[Crossing], Iterable[Call]],
+) -> dict[Call, None]:
+    """Return these calls and those to which edges and crossings lead from them, nearest first."""
+    reached = dict.fromkeys(calls)
+    queue, passed = list(reached), set[Crossing]()
+    for call in queue:
+        following = sorted(map(end_of, edges.get(call, ())), key=attrgetter("row"))
+        for crossing in crossings.get(call, ()):
+            if crossing not in passed:
+                passed.add(crossing)
+                following += ends_of(crossing)
+        new = [target for target in dict.fromkeys(following) if target not in reached]
+        queue += new
+        reached |= dict.fromkeys(new)
+    return reached
 
 
 #: By content, the calls of one rank that wrote it, with the output; in order of execution.
@@ -514,7 +508,7 @@ def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
     flow = Flow(step, traces)
     for trace in traces.values():
         _link_rank(flow, trace)
-    link_collectives(flow)
+    _link_collectives(flow)
     for trace in traces.values():
         _assume_edges(flow, trace)
     return flow
@@ -530,18 +524,18 @@ def _link_rank(flow: Flow, trace: RankTrace) -> None:
     for call in calls:
         if is_container(call.op_type):
             _link_container(flow, call, writers)
-    for call in trace.calls:
-        if is_parameter(call.op_type):
-            _link_parameter(flow, trace, call, writers)
+    for parameter in (call for call in trace.calls if is_parameter(call.op_type)):
+        for value in parameter.bad_outputs:
+            written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
+            if written is not None:
+                flow.add_edge(Edge(written[0], parameter, value))
 
 
 def _writers(calls: Iterable[Call]) -> Writers:
     writers: Writers = defaultdict(list)
-    for call in calls:
-        for output in call.bad_outputs:
-            writers[output.content].append((call, output))
-    for written in writers.values():
-        written.sort(key=row_of)
+    outputs = [(call, output) for call in calls for output in call.bad_outputs]
+    for call, output in sorted(outputs, key=row_of):
+        writers[output.content].append((call, output))
     return writers
 
 
@@ -554,13 +548,6 @@ def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, 
         insort(writers[operand.content], (call, operand), key=row_of)
     else:
         flow.unexplained[call].append(operand)
-
-
-def _link_parameter(flow: Flow, trace: RankTrace, parameter: Call, writers: Writers) -> None:
-    for value in parameter.bad_outputs:
-        written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
-        if written is not None:
-            flow.add_edge(Edge(written[0], parameter, value))
 
 
 def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
@@ -592,14 +579,6 @@ def _is_own_write(call: Call, operand: CallOperand) -> bool:
     return is_output and writes_in_place(call.op_type)
 
 
-def _assume_source(flow: Flow, call: Call, earlier: Call | None) -> None:
-    if is_collective(call.op_type) and call.bad_outputs:
-        assume_sources(flow, call)
-    elif earlier is not None:
-        flow.add_edge(Edge(earlier, call, None, is_assumed=True))
-        flow.unexplained.pop(call, None)
-
-
 def _assume_edges(flow: Flow, trace: RankTrace) -> None:
     """Assume that something bad came from an earlier call if the dump cannot show what a call read.
 
@@ -613,12 +592,16 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
         if is_parameter(call.op_type):
             continue
         if not flow.has_source(call):
-            _assume_source(flow, call, latest if not call.inputs or not trace.has_outputs else None)
+            if is_collective(call.op_type) and call.bad_outputs:
+                _assume_sources(flow, call)
+            elif latest is not None and (not call.inputs or not trace.has_outputs):
+                flow.add_edge(Edge(latest, call, None, is_assumed=True))
+                flow.unexplained.pop(call, None)
         if any(operand.holds != "-Inf" for operand in (*call.bad_inputs, *call.bad_outputs)):
             latest = call
 
 
-def link_collectives(flow: Flow) -> None:
+def _link_collectives(flow: Flow) -> None:
     """Link bad outputs of collectives on each rank to bad inputs on the others."""
     calls = [call for call in flow.calls if is_collective(call.op_type)]
     givers: dict[CallKey, list[Call]] = defaultdict(list)
@@ -635,19 +618,18 @@ def link_collectives(flow: Flow) -> None:
 
 
 def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequence[Call]) -> None:
+    def outputs_of(call: Call) -> tuple[Content, ...]:
+        return flow.traces[call.rank].collectives[call.key].outputs
+
     groups: dict[tuple[Content, ...], list[Call]] = defaultdict(list)
     for call in takers:
-        groups[_outputs(flow, call)].append(call)
+        groups[outputs_of(call)].append(call)
     for outputs, targets in groups.items():
-        same_group = [call for call in givers if _outputs(flow, call) in (outputs, ())]
+        same_group = [call for call in givers if outputs_of(call) in (outputs, ())]
         sources = same_group or givers
         is_assumed = not same_group or (not outputs and not flow.order.are_names_unique)
         if len({call.rank for call in (*sources, *targets)}) > 1:
             flow.add_crossing(Crossing(key, tuple(sources), tuple(targets), is_assumed))
-
-
-def _outputs(flow: Flow, call: Call) -> tuple[Content, ...]:
-    return flow.traces[call.rank].collectives[call.key].outputs
 
 
 def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> None:
@@ -687,7 +669,7 @@ def _link_to_others(flow: Flow, call: Call, sources: Iterable[Call]) -> None:
         flow.add_crossing(Crossing(call.key, others, (call,)))
 
 
-def assume_sources(flow: Flow, call: Call) -> None:
+def _assume_sources(flow: Flow, call: Call) -> None:
     """Link a collective to the last bad call before it on each rank whose input is not known."""
     is_hidden = not call.inputs or call in flow.own_writes
     sources = tuple(_possible_sources(flow, call, include_own=is_hidden))
@@ -705,17 +687,13 @@ def _possible_sources(flow: Flow, call: Call, *, include_own: bool) -> Iterator[
         begun = trace.collectives.get(call.key)
         if begun is None:
             continue
-        if not (include_own if rank == call.rank else _has_hidden_input(flow, rank, call.key)):
-            continue
-        earlier = [
-            other
-            for other in trace.calls
-            if other.row < begun.row and any(output.holds != "-Inf" for output in other.bad_outputs)
-        ]
-        if earlier:
-            yield earlier[-1]
-
-
-def _has_hidden_input(flow: Flow, rank: int, key: CallKey) -> bool:
-    call = next((call for call in flow.traces[rank].calls if call.key == key), None)
-    return call is not None and (not call.inputs or call in flow.own_writes)
+        own = next((other for other in trace.calls if other.key == call.key), None)
+        # The input of another rank counts if it was not dumped, or overwritten.
+        is_hidden = own is not None and (not own.inputs or own in flow.own_writes)
+        if include_own if rank == call.rank else is_hidden:
+            earlier = [
+                other
+                for other in trace.calls
+                if other.row < begun.row and any(output.holds != "-Inf" for output in other.bad_outputs)
+            ]
+            yield from earlier[-1:]

@@ -57,11 +57,10 @@ class Suspects:
     _harmless: dict[int, set[_Totals]] = field(default_factory=dict)
     """By rank: what steps that turned out to be harmless hold."""
     _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
-    _clean: CleanSteps = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Prepare what the cubes know; nothing is read yet."""
-        self._clean = CleanSteps(self.snapshot, _COUNTS.get(self.cause, ()))
+    @cached_property
+    def _clean(self) -> CleanSteps:
+        return CleanSteps(self.snapshot, _COUNTS.get(self.cause, ()))
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that may hold what is searched for, in order.
@@ -210,9 +209,9 @@ class Root:
         """What is wrong: `NaN`, `+Inf`, `-Inf`, `Inf`, or "" if that is not known."""
         bad = [self.operand] if self.operand is not None else self.call.bad_outputs
         kinds = {operand.holds for operand in bad}
-        if "NaN" in kinds or len(kinds) == 1:
-            return "NaN" if "NaN" in kinds else next(iter(kinds))
-        return "Inf" if kinds else ""
+        if len(kinds) > 1:
+            return "NaN" if "NaN" in kinds else "Inf"
+        return next(iter(kinds), "")
 
     @property
     def trace(self) -> RankTrace:
@@ -361,16 +360,11 @@ def _came_in(flow: Flow, consequences: Consequences) -> Iterator[Root]:
         call, operand = reads[0]
         others = tuple(dict.fromkeys(reader for reader, _ in reads[1:] if reader is not call))
         yield Root(flow, consequences, call, CAME_IN, operand, others)
-    for parameter, value in _untouched_parameters(flow):
-        if (parameter.rank, value.content) not in readers:
-            yield Root(flow, consequences, parameter, CAME_IN, value)
-
-
-def _untouched_parameters(flow: Flow) -> Iterator[tuple[Call, CallOperand]]:
     for call in flow.calls:
         if is_parameter(call.op_type) and not flow.has_source(call):
             for value in call.bad_outputs:
-                yield call, value
+                if (call.rank, value.content) not in readers:
+                    yield Root(flow, consequences, call, CAME_IN, value)
 
 
 def _produces_nan(flow: Flow, call: Call) -> bool:
@@ -414,14 +408,9 @@ def real_roots(roots: list[Root], harmless: set[CallKey]) -> list[Root]:
     """
     masks = masks_of(roots, harmless)
     real = [root for root in roots if root.weight is Weight.REAL and root not in masks]
-    real += _births_from(masks, {root.call for root in real})
+    if masks:
+        flow, known = masks[0].flow, {root.call for root in real}
+        reached = flow.downstream(call for mask in masks for call in mask.starts)
+        births = [call for call in reached if call not in known and _produces_nan(flow, call)]
+        real += [Root(flow, masks[0].consequences, call, BORN) for call in births]
     return sorted(real, key=lambda root: (root.is_weak, root.order))
-
-
-def _births_from(masks: list[Root], known: set[Call]) -> list[Root]:
-    if not masks:
-        return []
-    flow, consequences = masks[0].flow, masks[0].consequences
-    reached = flow.downstream(call for mask in masks for call in mask.starts)
-    births = [call for call in reached if call not in known and _produces_nan(flow, call)]
-    return [Root(flow, consequences, call, BORN) for call in births]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,6 @@ from ingest.questions.origin.spread import (
     alternatives_to,
     first_overflow,
     notes_on_root,
-    notes_on_search,
     spread_of,
 )
 from ingest.questions.question import Mode, Option, Partial, Question, Ranks, Steps
@@ -31,6 +31,7 @@ from ingest.reader.operator_kinds import CallKey, is_collective, is_input, is_ou
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import COLUMNS, Step
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import counted
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -125,7 +126,6 @@ class OriginSearch:
     cause: str
     condition: Filter | None = None
     condition_text: str = ""
-    _suspects: Suspects = field(init=False)
     _harmless: set[CallKey] = field(default_factory=set)
     unread: set[int] = field(default_factory=set)
     """Steps in which nothing was made of what is bad."""
@@ -137,9 +137,9 @@ class OriginSearch:
     """The roots of steps that turned out to be harmless, by what they hold."""
     _unknown: int = 0
 
-    def __post_init__(self) -> None:
-        """Prepare the search; nothing is read yet."""
-        self._suspects = Suspects(self.snapshot, self._is_bad, self.cause)
+    @cached_property
+    def _suspects(self) -> Suspects:
+        return Suspects(self.snapshot, self._is_bad, self.cause)
 
     def answer(self) -> OriginAnswer:
         """Search step by step."""
@@ -173,7 +173,9 @@ class OriginSearch:
             row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
-            if self._is_skipped_overflow(step, real) and all(map(self._holds_overflow, row)):
+            if self._is_skipped_overflow(step, real) and all(
+                _are_overflows(self._real_roots(self._link(later)[1])) for later in row
+            ):
                 self.skipped.add(step)
             yield self._answer(real), [step, *certain]
 
@@ -265,9 +267,6 @@ class OriginSearch:
             return bool(later) and not self._suspects.ranks(later[0])
         return _are_overflows(real) and self._is_left_out(step)
 
-    def _holds_overflow(self, step: int) -> bool:
-        return _are_overflows(self._real_roots(self._link(step)[1]))
-
     def _is_left_out(self, step: int) -> bool:
         """Return whether no parameter is another one in the steps after a bad one, up to the first clean."""
         later = [other for other in self.snapshot.steps if other > step]
@@ -347,9 +346,12 @@ class OriginSearch:
         notes = (*answer.notes, *self._notes_on_search())
         return replace(answer, notes=notes, left_out=tuple(left_out.values()))
 
-    def _notes_on_search(self) -> list[str]:
-        unknown = self._unknown if self.condition is None else 0
-        return notes_on_search(self._passed_by, unknown)
+    def _notes_on_search(self) -> Iterator[str]:
+        yield from self._passed_by.notes()
+        if self._unknown and self.condition is None:
+            they_hold = "it holds" if self._unknown == 1 else "they hold"
+            tensors = counted(self._unknown, "tensor")
+            yield f"Of {tensors} it is not known whether {they_hold} NaN or Inf."
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -406,12 +408,8 @@ def episodes_of(snapshot: Snapshot) -> FoundEpisodes:
     """
     search, episodes = OriginSearch(snapshot, "auto"), []
     for answer, steps in search.answers():
-        bad = [
-            opened.commit.summary
-            for step in steps
-            for opened in snapshot.of_step(step).values()
-            if opened.commit.summary.anomalous_tensors
-        ]
+        summaries = (opened.commit.summary for step in steps for opened in snapshot.of_step(step).values())
+        bad = [summary for summary in summaries if summary.anomalous_tensors]
         ranks = {summary.key.rank for summary in bad} | set(answer.spread.ranks)
         known = set(steps)
         within = tuple(later for later in answer.spread.steps if later.step in known)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from ingest.reader.choice import named_ranges
 from ingest.reader.operator_kinds import CallKey, Content, is_collective, is_container, is_parameter, key_of
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step, overflow_rows
-from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TENSOR_KINDS
 
@@ -77,20 +76,6 @@ class PassedBy:
             ]
             if texts:
                 yield f"{meaning}: {list_in_words(texts)}."
-
-
-def notes_on_search(passed_by: PassedBy, unknown: int) -> list[str]:
-    """Return notes on what does not matter, and on what is not known.
-
-    Args:
-        passed_by: the roots that the search passed by.
-        unknown: the number of tensors that may or may not be bad.
-    """
-    notes = list(passed_by.notes())
-    if unknown:
-        they_hold = "it holds" if unknown == 1 else "they hold"
-        notes.append(f"Of {counted(unknown, 'tensor')} it is not known whether {they_hold} NaN or Inf.")
-    return notes
 
 
 def notes_on_root(
@@ -131,12 +116,9 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     if before is not None:
         if is_in_doubt and not suspects.may_hold(before):
             yield f"Step {earlier} of this rank has nothing of the kind, not in parameters either."
-    elif suspects.cause != "where":
-        yield from _on_missing_step(call, earlier, is_in_doubt=is_in_doubt)
-
-
-def _on_missing_step(call: Call, earlier: int | None, *, is_in_doubt: bool) -> Iterator[str]:
-    if earlier is not None:
+    elif suspects.cause == "where":
+        return
+    elif earlier is not None:
         yield f"Rank {call.rank} has no step {earlier} in the answer: it may have begun there."
     elif is_in_doubt:
         yield f"Step {call.step} is the first of the answer: it may have begun before."
@@ -196,9 +178,8 @@ def _clause(noun: str, numbers: Collection[int], verb: str) -> str:
     return f"{named_ranges(noun, numbers).capitalize()} {verb if len(numbers) == 1 else plural}"
 
 
-class _Record(NamedTuple):
-    step: Step
-    fields: dict[str, Any]
+#: A step, and an overflow record of it.
+_Record: TypeAlias = tuple[Step, dict[str, Any]]
 
 
 def first_overflow(snapshot: Snapshot) -> OriginAnswer:
@@ -214,7 +195,7 @@ def first_overflow(snapshot: Snapshot) -> OriginAnswer:
             if not _has_records(opened):
                 continue
             try:
-                records += [_Record(opened, fields) for fields in overflow_rows(opened)]
+                records += [(opened, fields) for fields in overflow_rows(opened)]
             except DamagedStore as exc:
                 damaged.append(LeftOut.damaged(opened.key, exc.message))
             opened.forget_tables()
@@ -250,12 +231,12 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
 
 
 def _notes(records: list[_Record], call: Call | None) -> list[str]:
-    first = records[0].fields
+    first = records[0][1]
     place = f"stream {first['stream']}, task {first['task']}"
     notes = [f"Recorded by {first['unit']}: {place}; {first['source']} has all of it."]
     if call is None:
         notes.append("The operator that failed was not dumped: task and stream are all that is known of it.")
-    if len({record.step.key.rank for record in records}) > 1:
+    if len({step.key.rank for step, _ in records}) > 1:
         notes.append("Records of different ranks are in no order: see the alternatives.")
     return notes
 
@@ -272,9 +253,10 @@ def _has_records(step: Step) -> bool:
 
 
 def _alternative(record: _Record) -> OriginOperator:
-    key, fields = record.step.key, record.fields
+    step, fields = record
     reason = f"overflow recorded by {fields['unit']}: stream {fields['stream']}, task {fields['task']}"
-    return OriginOperator(key.rank, key.step or 0, "", fields["op_type"], fields["op_name"], 0, reason)
+    of = step.key.rank, step.key.step or 0, "", fields["op_type"], fields["op_name"]
+    return OriginOperator(*of, 0, reason)
 
 
 def _call(step: Step, record: dict[str, Any]) -> Call | None:
@@ -326,7 +308,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         for output in flow.unread_outputs(call)
     ]
     return OriginSpread(
-        next=tuple(operator_of(call, is_assumed=_is_assumed(flow, call)) for call in near),
+        next=tuple(operator_of(call, is_assumed=flow.is_assumed(call)) for call in near),
         operators=len(operators),
         collectives=tuple(_collectives(root)[:_COLLECTIVES]),
         ranks=tuple(sorted({call.rank for call in root.reached})),
@@ -334,11 +316,6 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         steps=tuple(_later_steps(root, suspects, harmless)),
         graph=graph_of(root),
     )
-
-
-def _is_assumed(flow: Flow, call: Call) -> bool:
-    links = [*flow.before.get(call, ()), *flow.arriving.get(call, ())]
-    return bool(links) and all(link.is_assumed for link in links)
 
 
 def _collectives(root: Root) -> list[OriginCollective]:
@@ -373,17 +350,14 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         chosen = certain[:_CARRIED_RANKS] if certain == ranks else ranks
         flow = link_calls(step, suspects.trace(step, chosen))
         roots = roots_of(flow)
-        holding = _ranks_that_matter(roots)
+        # More than harmless infinity.
+        holding = {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
         suspects.mark_harmless(step, flow.traces.keys() - holding)
         if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
             yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
         if worrying := suspects.worrying_ranks(step):
             yield OriginLater(step, tuple(worrying))
-
-
-def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
-    return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
 
 
 def _carried(

@@ -202,18 +202,16 @@ class ModuleWalk:
         pair = next((each for each in self._pairs if each.ranks == link.ranks), None)
         if pair is None:
             return False
-        roots = []
-        for side, name in enumerate(link.modules):
-            view = self._view(side, pair)
-            output = view.lane.outputs[name]
-            roots.append(view.roots.get(output, output))
-            if roots[side] == output:
-                return False
-        return any(
-            all(self._view(side, pair).lane.outputs[each.modules[side]] == roots[side] for side in (0, 1))
-            for each in self.links
-            if each.ranks == link.ranks
-        )
+        views = self._view(0, pair), self._view(1, pair)
+
+        def outputs(of: ModuleLink) -> list[Stream]:
+            return [view.lane.outputs[name] for view, name in zip(views, of.modules, strict=True)]
+
+        own = outputs(link)
+        roots = [view.roots.get(output, output) for view, output in zip(views, own, strict=True)]
+        if roots[0] == own[0] or roots[1] == own[1]:
+            return False
+        return any(outputs(each) == roots for each in self.links if each.ranks == link.ranks)
 
     def _rows(self, link: ModuleLink, pair: SequencePair) -> tuple[Array, Array] | None:
         """Return the rows of the outputs that both sides have in common, in the columns of a link."""
@@ -223,7 +221,7 @@ class ModuleWalk:
             values = lane.values(lane.outputs[link.modules[side]], sequence.places[: pair.length])
             if values is not None:
                 found.append(link.columns(values, side))
-        if len(found) < len(pair.sequences):
+        if len(found) < 2:
             return None
         if self.lanes[0][pair.ranks[0]].outputs[link.modules[0]].slot:  # a side may choose more experts
             width = max(each.shape[1] for each in found)
@@ -232,10 +230,7 @@ class ModuleWalk:
 
     def _judged(self, link: ModuleLink, pair: SequencePair) -> TokenDivergence | str:
         views = self._view(0, pair), self._view(1, pair)
-        streams = (
-            views[0].lane.outputs[link.modules[0]],
-            views[1].lane.outputs[link.modules[1]],
-        )
+        streams = views[0].lane.outputs[link.modules[0]], views[1].lane.outputs[link.modules[1]]
         place = _ModulePlace(link, pair, views, streams)
         weighted = [view.is_weighted(stream) for view, stream in zip(views, streams, strict=True)]
         if weighted == [False, True]:
@@ -306,9 +301,9 @@ class ModuleWalk:
         """Describe that the rule of one side does not hold on the other, unless one of that holds on both."""
         (rule, parts, own), (made, out) = shown, failing
         view = place.views[1 - side]
-        how = "" if own is None or rule.form is None else own.against(rule.form)
-        if not how and rule.form is not None:
-            how = self._surrounded(side, place, rule, out)
+        how = ""
+        if rule.form is not None:
+            how = own.against(rule.form) if own is not None else self._surrounded(side, place, rule, out)
         if not how and rule.form is not None:
             own = next(other_forms(rule.form, cut(parts, out.shape[1]), out, view.turnings), None)
             how = "" if own is None else own.against(rule.form)
@@ -465,12 +460,9 @@ class ModuleWalk:
         made = _nearest(own, outs[0])
         if made.times(outs[0]) <= 1:
             return EXPLAINED
-        how = f"its weight does not do what the trainer does: {self._told(0, place)}"
+        rule = self._rule(0, place)
+        how = f"its weight does not do what the trainer does: {'' if rule is None else rule.text}"
         return self._divergence(place, "output", 1, how, ("its weight", made, outs[0]))
-
-    def _told(self, side: int, place: _ModulePlace) -> str:
-        rule = self._rule(side, place)
-        return "" if rule is None else rule.text
 
     def _is_part(self, place: _ModulePlace) -> bool:
         held = place.views[1].lane.parameters.get(f"{place.link.modules[1]}.weight")
@@ -483,16 +475,16 @@ class ModuleWalk:
 
     def _judged_weights(self, place: _ModulePlace) -> TokenDivergence | str:
         """Judge whether both modules used the same weights, if those of the rollout did not arrive."""
-        out, theirs = place.views[1].values(place.streams[1]), place.views[0].weight(place.streams[0])
         module = place.link.modules[1]
         held = {name for name in place.views[1].lane.parameters if name.rpartition(".")[0] == module}
         held = held & {f"{module}.weight"} or held
         if held and held <= self._arrived:
             return EXPLAINED
+        out, theirs = place.views[1].values(place.streams[1]), place.views[0].weight(place.streams[0])
         made = place.views[1].of_module(place.streams[1], theirs) if theirs is not None else []
         if out is None or not made:
             return OPEN
-        best = min(made, key=lambda each: each.times(out))
+        best = _nearest(made, out)
         if best.times(out) <= 1:
             return EXPLAINED
         return self._divergence(place, "output", 1, "other weights", ("the trainer's weights", best, out))

@@ -138,13 +138,12 @@ class SequenceView:
     def turnings(self) -> list[Turning]:
         """The rotations whose cosines and sines were recorded."""
         found: dict[bytes, Turning] = {}
-        for stream in self.lane.streams:
-            if stream.slot == 0 and is_output(stream.io):
-                cos, sin = self.values(stream), self.values(stream._replace(slot=1))
-                if cos is not None and sin is not None and cos.dtype.kind not in "biu":
-                    turning = turning_of(cos, sin)
-                    if turning is not None:
-                        found.setdefault(cos.tobytes(), turning)
+        for stream in (each for each in self.lane.streams if each.slot == 0 and is_output(each.io)):
+            cos, sin = self.values(stream), self.values(stream._replace(slot=1))
+            if cos is None or sin is None or cos.dtype.kind in "biu":
+                continue
+            if (turning := turning_of(cos, sin)) is not None:
+                found.setdefault(cos.tobytes(), turning)
         return [*found.values()]
 
     @property
@@ -193,15 +192,14 @@ class SequenceView:
         """Return what the call read that wrote a stream: the sum, if it is several of one shape."""
         parts = [self._known(each) for each in self.read_by(stream)]
         if len(parts) < 2:
-            return parts[0] if parts else None
+            return next(iter(parts), None)
         return np.asarray(np.sum([wide(each) for each in parts], axis=0).astype(parts[0].dtype))
 
     def earlier(self, stream: Stream, width: int | None = None) -> list[Stream]:
         """Return different streams before one, the nearest first."""
-        place = self._order[stream]
         found = {
             self.roots[each]
-            for each in self.lane.streams[:place]
+            for each in self.lane.streams[: self._order[stream]]
             if each in self.roots and self.lane.width(each) == (width or self.lane.width(each))
         }
         return sorted(found - {self.roots.get(stream)}, key=self._order.__getitem__, reverse=True)
@@ -331,8 +329,8 @@ class SequenceView:
             x = wide(self._known(each))
             cap = _cap_of(x, wide(out))
             rules = [Explanation("function", (each,), act=act) for act in ("log-softmax", f"cap {cap:.6g}")]
-            rules += [replace(rules[0], via=via) for via in ("bfloat16", "float16")]
-            rules += [Explanation("copy", (each,), via=via) for via in ("bfloat16", "float16")]
+            narrowed = product((rules[0], Explanation("copy", (each,))), ("bfloat16", "float16"))
+            rules += [replace(rule, via=via) for rule, via in narrowed]
             if (found := self._first(rules, out)) is not None:
                 return found
         return None

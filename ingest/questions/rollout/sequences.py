@@ -124,9 +124,7 @@ class ModelCall:
         length = self.lead[-1] if len(self.lead) > 1 else count
         batch, all_rows = count // max(length, 1), np.arange(count)
         match shape[:2]:
-            case (first, *_) if first == count and (len(self.lead) == 1 or shape[:2] != (batch, length)):
-                return all_rows
-            case (first, second) if (first, second) == (batch, length):
+            case (first, *_) if first == count or shape[:2] == (batch, length):
                 return all_rows
             case (first, second) if (first, second) == (length, batch):
                 return all_rows.reshape(length, batch).T.reshape(-1)
@@ -166,21 +164,19 @@ class ModelCall:
             if is_whole and number != self.embedded and self.tensors.dumped[number]:
                 yield stream, number
 
-    def segments(self, positions: Stream | None) -> list[TokenRun]:
-        """Return its rows by sequence."""
+    def segments(self, positions: Stream | None) -> Iterator[TokenRun]:
+        """Yield its rows by sequence."""
         count, length = len(self.ids), self.lead[-1] if len(self.lead) > 1 else len(self.ids)
         mask = self._mask(length)
         places = None if positions is None else self._positions(self.streams.get(positions, -1))
         cuts = {*range(0, count, max(length, 1))} | self._cuts()
-        segments: list[TokenRun] = []
         for begin, end in zip(bounds := sorted(cuts), [*bounds[1:], count], strict=True):
             rows, past = np.arange(begin, end), None
             if mask is not None:
                 seen = mask[begin // length]
                 rows, past = rows[seen[-length:][rows % length]], int(seen[:-length].sum())
             if len(rows):
-                segments += self._runs(rows, past, places)
-        return segments
+                yield from self._runs(rows, past, places)
 
     def _runs(self, rows: Array, past: int | None, places: Array | None) -> Iterator[TokenRun]:
         """Yield rows of one sequence, or of several whose positions begin again."""
@@ -222,9 +218,7 @@ class ModelCall:
 
     def is_counting(self, number: int) -> bool | None:
         """Return whether a tensor may hold positions; None if the call is too short to tell."""
-        if self.width(number) != 1:
-            return False
-        values = self._positions(number)
+        values = self._positions(number) if self.width(number) == 1 else None
         if values is None or (values < 0).any():
             return False
         steps = np.diff(values)
@@ -238,14 +232,13 @@ class Lane:
         """List the calls; reads ids."""
         self.rank = rank
         self.parameters: dict[str, HeldParameter] = {}
-        self.calls: list[ModelCall] = []
-        for key in (key for key in source.keys if key.rank == rank and key.step in steps):
-            self.calls += _calls_of(source.load(key))
+        keys = (key for key in source.keys if key.rank == rank and key.step in steps)
+        self.calls = [call for key in keys for call in _calls_of(source.load(key))]
         self.sequences: list[TokenSequence] = []
         self.unassigned = 0
         """Rows of which it is open to which sequence they belong."""
         self._arrays: dict[tuple[int, int], Array] = {}
-        self._segments = [call.segments(self.positions) for call in self.calls]
+        self._segments = [[*call.segments(self.positions)] for call in self.calls]
         for call, segments in zip(self.calls, self._segments, strict=True):
             call.ends = np.array([each.rows[-1] for each in segments], np.int64)
 
@@ -266,12 +259,8 @@ class Lane:
     @cached_property
     def streams(self) -> list[Stream]:
         """All tensors with rows of tokens, in order of execution."""
-        first = max(self.calls, key=lambda call: len(call.streams), default=None)
-        if first is None:
-            return []
-        named = dict.fromkeys(first.streams) | dict.fromkeys(
-            stream for call in self.calls for stream in call.streams
-        )
+        longest = sorted(self.calls, key=lambda call: -len(call.streams))[:1]
+        named = dict.fromkeys(stream for call in (*longest, *self.calls) for stream in call.streams)
         return [each for each in named if self.width(each)]
 
     @cached_property
@@ -429,21 +418,14 @@ class Lane:
             wanted = np.full(1, -1) if rows is None else rows[of_rows[is_here]]
             if (wanted < 0).any() or self.calls[number].width(tensor) != width:
                 return None
-            array = self._array(number, tensor, width)
+            if (number, tensor) not in self._arrays:
+                if len(self._arrays) >= _KEPT:
+                    self._arrays.pop(next(iter(self._arrays)))
+                self._arrays[number, tensor] = self.calls[number].read(tensor).reshape(-1, width)
+            array = self._arrays[number, tensor]
             out = np.empty((len(places), width), array.dtype) if out is None else out
             out[is_here] = array[wanted]
         return out
-
-    def _array(self, number: int, tensor: int, width: int) -> Array:
-        key = number, tensor
-        if key not in self._arrays:
-            if len(self._arrays) >= _KEPT:
-                self._arrays.pop(next(iter(self._arrays)))
-            call = self.calls[number]
-            rows = call.rows(tensor)
-            array = call.read(tensor)
-            self._arrays[key] = array.reshape(-1, width) if rows is not None else array
-        return self._arrays[key]
 
 
 def _calls_of(tensors: StepTensors) -> list[ModelCall]:
@@ -528,9 +510,8 @@ def module_links(a: Lanes, b: Lanes, arrived: tuple[Arrived, ...]) -> list[Modul
     for each in arrived:
         module, _, kind = each.name.rpartition(".")
         has_output = each.rank in b and module in b[each.rank].outputs
-        if has_output and (kind == "weight" or len(each.shape) == 3):
-            for stretch in each.stretches:
-                links |= dict.fromkeys(_of_stretch(a, b[each.rank], each, stretch))
+        for stretch in each.stretches if has_output and (kind == "weight" or len(each.shape) == 3) else ():
+            links |= dict.fromkeys(_of_stretch(a, b[each.rank], each, stretch))
     known = [*links]
     for one, other in product(a.values(), b.values()):
         links |= dict.fromkeys(_of_names(one, other, known))

@@ -240,7 +240,8 @@ class _WeightSearch:
                 continue
             axes = (stretch.axis,) if len(arrived.stretches) > 1 or values.ndim < 2 else (0, 1)
             looked = [self._like(stretch, axis, wanted, scaled) for axis in axes]
-            stretches += max(looked, key=_share_known)
+            best: list[FibreStretch] = max(looked, key=_share_known)
+            stretches += best
         named = self._named.get((wanted.name, wanted.shape))
         if named is not None and all(each.verdict == OPEN for each in stretches):
             rows = fibres_of(scaled, ROWS), fibres_of(named.read(), ROWS)
