@@ -21,7 +21,7 @@ from ingest.disk import space_at
 from ingest.dump_configs.check import CheckedConfig
 from ingest.dump_configs.model import AskedDump
 from ingest.reader.catalog import Catalog
-from ingest.reader.operator_kinds import is_parameter
+from ingest.reader.operator_kinds import is_parameter, tensor_rows
 from ingest.reader.step import Step
 from ingest.reader.text import Plain, counted
 from ingest.units import human_bytes
@@ -138,14 +138,13 @@ class Sizes:
 
     def _measure(self, step: Step) -> Amounts:
         tables = step.tables
-        kinds = tables.label("kind").astype(str)
-        rows = np.flatnonzero(np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value)))
+        rows = tensor_rows(tables)
         shape = tables.shape[rows]
         elements = np.where(shape >= 0, shape, 1).prod(axis=1).tolist()
         names = ("graph", "op_type", "op_name", "io", "source", "dtype")
         labels = (tables.label(name)[rows].astype(str).tolist() for name in names)
         sizes = tables.number("source_size")[rows].tolist()
-        dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
+        dumped = (tables.label("kind")[rows] == RowKind.TENSOR.value).tolist()
         seen: set[str] = set()
         amounts: Amounts = {}
         for *key, source, dtype, size, is_dumped, count in zip(*labels, sizes, dumped, elements, strict=True):
@@ -212,8 +211,7 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
     ranks = sizes.ranks if asked.devices is None else sorted(asked.devices.intersection(sizes.ranks))
     step = max((key for key in store.keys if key.step is not None), key=lambda key: key.order).step or 0
     amount = _amount(asked, sizes, ranks, step)
-    is_here = asked.directory.startswith("/")
-    space = space_at(_existing(Path(asked.directory))) if is_here else None
+    space = space_at(_existing(Path(asked.directory))) if asked.directory.startswith("/") else None
     return DumpCost(
         files=amount.files,
         nbytes=amount.nbytes,

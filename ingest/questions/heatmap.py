@@ -387,8 +387,7 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
     axes = figure.add_subplot()
     axes.set_facecolor(_GAP_COLOR)
     image = _draw_field(axes, field)
-    is_bad = field["non_finite"].values > 0
-    rows, columns = np.nonzero(is_bad & (field.name not in ABOUT_NON_FINITE))
+    rows, columns = np.nonzero((field["non_finite"].values > 0) & (field.name not in ABOUT_NON_FINITE))
     axes.plot(columns, rows, "x", color=_BAD_COLOR, linestyle="none")
     for axis, numbers, set_labels in (
         (axes.yaxis, ranks, axes.set_yticklabels),

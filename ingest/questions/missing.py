@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -46,23 +46,26 @@ class MissingItems(TableList[MissingItem]):
     shown = columns
     noun = "missing item"
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield `MissingItem.to_dict` of each item."""
-        return (item.to_dict() for item in self)
-
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each item; the rank is `Int64`, and `<NA>` for an item that is not about one."""
         return super().to_pandas().astype({"rank": "Int64"})
 
 
-_CONTROL = frozenset(
-    ["if", "while", "case", "for", "statelessif", "statelesswhile", "statelesscase", "partitionedcall"]
-)
-_NO_TASK = frozenset(
-    ["data", "const", "constant", "variable", "netoutput", "stackpush", "stackpop", "stack", "stackclose"]
-)
-_OF_GRAPH = frozenset(["load", "updatestate", "depend", "maketuple", "tuplegetitem", "return", "valuenode"])
-_FUSED = re.compile(r"(?:reshape|expanddims|squeeze|flatten|identity|noop|controltrigger)")
+#: Types of operators without a dump, in lower case and without `_`, by the reason.
+_NEVER_DUMPED = {
+    "control flow has no tensors of its own": (
+        ["if", "while", "case", "for", "statelessif", "statelesswhile", "statelesscase", "partitionedcall"]
+    ),
+    "it runs as no task (`_no_task`): there is nothing to dump": (
+        ["data", "const", "constant", "variable", "netoutput", "stackpush", "stackpop", "stack", "stackclose"]
+    ),
+    "it exists in the graph alone, and runs as no kernel": (
+        ["load", "updatestate", "depend", "maketuple", "tuplegetitem", "return", "valuenode"]
+    ),
+    "it only renames memory, so it is optimised away or runs as no kernel": (
+        ["reshape", "expanddims", "squeeze", "flatten", "identity", "noop", "controltrigger"]
+    ),
+}
 
 
 def why_never_dumped(op_type: str) -> str:
@@ -72,15 +75,7 @@ def why_never_dumped(op_type: str) -> str:
     'control flow has no tensors of its own'
     """
     name = op_type.lower().replace("_", "")
-    if name in _CONTROL:
-        return "control flow has no tensors of its own"
-    if name in _NO_TASK:
-        return "it runs as no task (`_no_task`): there is nothing to dump"
-    if name in _OF_GRAPH:
-        return "it exists in the graph alone, and runs as no kernel"
-    if _FUSED.fullmatch(name):
-        return "it only renames memory, so it is optimised away or runs as no kernel"
-    return ""
+    return next((why for why, types in _NEVER_DUMPED.items() if name in types), "")
 
 
 #: What MindSpore and CANN call the statistics of the index.
@@ -149,35 +144,27 @@ def missing(
 def _newest(steps: Sequence[Step], damages: list[Damage]) -> Step | None:
     """Return the newest step whose index can be read; None without any. Newer ones are added to `damages`."""
     numbered = [opened for opened in steps if opened.key.step is not None]
-    for opened in sorted(numbered, key=lambda opened: opened.key.order, reverse=True):
-        for readable in with_tables([opened], damages):
-            return readable
-    return None
+    ordered = sorted(numbered, key=lambda opened: opened.key.order, reverse=True)
+    # One by one: without reading ahead.
+    return next((readable for opened in ordered for readable in with_tables([opened], damages)), None)
 
 
 def _merged(items: MissingItems, ranks: Sequence[int]) -> MissingItems:
     by_rank: dict[tuple[str, str, str], list[int | None]] = {}
     for item in items:
         by_rank.setdefault((item.what, item.name, item.reason), []).append(item.rank)
-    merged = MissingItems()
-    for (what, name, reason), which in by_rank.items():
-        if len(which) == len(ranks) > 1 or which == [None]:
-            merged.append(MissingItem(what, name, None, reason))
-        else:
-            merged += [MissingItem(what, name, rank, reason) for rank in which]
-    return merged
+    return MissingItems(
+        MissingItem(what, name, rank, reason)
+        for (what, name, reason), which in by_rank.items()
+        for rank in ([None] if len(which) == len(ranks) > 1 else which)
+    )
 
 
 def _ranks(store: Catalog, told: DumpConfiguration) -> Iterator[MissingItem]:
     devices = told.asked.devices
-    if (
-        devices is None
-        or devices == _ALL_DEVICES
-        or told.device == "CPU"
-        or max(store.ranks) >= len(_ALL_DEVICES)
-    ):
+    if devices == _ALL_DEVICES or told.device == "CPU" or max(store.ranks) >= len(_ALL_DEVICES):
         return
-    for device in sorted(devices - set(store.ranks)):
+    for device in sorted((devices or frozenset()) - set(store.ranks)):
         reason = "no process dumped on this device, or its dump was not ingested"
         yield MissingItem("rank", str(device), None, reason)
 
@@ -193,23 +180,21 @@ def _steps(store: Catalog, newest: Step, asked: AskedDump) -> Iterator[MissingIt
         yield MissingItem("step", format_ranges(later), rank, reason)
     if earlier:
         context = context_of(store, rank)
-        graphs = _graphs_of(newest)
-        ran = {step for graph in graphs for step in context.history(graph)}
+        ran = {step for graph in _graphs_of(newest) for step in context.history(graph)}
         did_not_run = bool(ran) and ran.isdisjoint(earlier)
         reason = "according to their history, its graphs did not run in these steps" if did_not_run else ""
         yield MissingItem("step", format_ranges(earlier), rank, reason)
 
 
 def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[MissingItem]:
-    tables = step.tables
-    pairs = set(zip(tables.label("op_type").tolist(), tables.label("op_name").tolist(), strict=True))
+    labels = (step.tables.label(name).astype(str).tolist() for name in ("op_type", "op_name"))
+    pairs = set(zip(*labels, strict=True))
     context = context_of(store, step.key.rank)
     # The full names of the operators of all graphs of the step, as the dump lists them.
     planned = [name for graph in _graphs_of(step) for name in context.execution_order(graph)]
     for pattern in asked.operators or ():
-        if any(pattern.matches(str(op_type), str(op_name)) for op_type, op_name in pairs):
-            continue
-        yield MissingItem("operator", pattern.text, step.key.rank, _why_missing(pattern, planned))
+        if not any(pattern.matches(*pair) for pair in pairs):
+            yield MissingItem("operator", pattern.text, step.key.rank, _why_missing(pattern, planned))
 
 
 def _why_missing(pattern: OperatorPattern, planned: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+
 from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
 from ingest.dump_configs.writing import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
@@ -21,7 +23,7 @@ from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import as_names, named_ranges
 from ingest.reader.context import context_of
 from ingest.reader.context.files import configuration_of
-from ingest.reader.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter, keys_of, tensor_rows
 from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step
 from ingest.reader.step_flow import FlowCall, StepFlow, flow_of
@@ -287,10 +289,9 @@ _MODULES = ("Module.", "Cell.")
 def inner_calls(store: Catalog, key: tuple[int, int]) -> InnerCalls:
     """Return the calls inside of each module in a step (rank, step), as `construct.json` tells them."""
     step, context = store.step(*key), context_of(store, key[0])
-    columns = (step.tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name"))
     first_rows: dict[OperatorId, int] = {}
-    for row, names in enumerate(zip(*columns, strict=True)):
-        first_rows.setdefault(OperatorId(*map(str, names)), row)
+    for row, call in enumerate(keys_of(step.tables, np.arange(len(step.tables.labels)))):
+        first_rows.setdefault(OperatorId(*call[:4]), row)
     inner: InnerCalls = {}
     for operator, row in first_rows.items():
         for module in context.enclosing(Tensor(step, row)) if operator.op_name else ():
@@ -456,11 +457,11 @@ def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Itera
 
 
 def _rows(step: Step, names: Container[tuple[str, ...]]) -> Iterator[_SuspectRow]:
-    labels = (step.tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
-    for *names_of, io, kind in zip(*labels, strict=True):
-        name = tuple(map(str, names_of))
-        if name in names and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
-            yield _SuspectRow(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)
+    rows = tensor_rows(step.tables)
+    ios, kinds = (step.tables.label(name)[rows].tolist() for name in ("io", "kind"))
+    for call, io, kind in zip(keys_of(step.tables, rows), ios, kinds, strict=True):
+        if call[1:4] in names:
+            yield _SuspectRow(call[1:4], str(io), kind == RowKind.TENSOR.value and step.has_tensors)
 
 
 PURPOSES = ("origin", "divergence", "tensor")
@@ -565,13 +566,10 @@ class _Names:
     def __init__(self, store: Catalog, near: tuple[int, int]) -> None:
         self._step = store.step(*near)
         self._context = context_of(store, near[0])
-        tables = self._step.tables
-        labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "net"))
+        rows = tensor_rows(self._step.tables)
         self._rows: dict[tuple[str, ...], tuple[int, str]] = {}
-        kinds = tables.label("kind").tolist()
-        for row, (kind, *name, net) in enumerate(zip(kinds, *labels, strict=True)):
-            if kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
-                self._rows.setdefault(tuple(map(str, name)), (row, str(net)))
+        for row, call in zip(rows.tolist(), keys_of(self._step.tables, rows), strict=True):
+            self._rows.setdefault(call[1:4], (row, call.net))
 
     def requested(self, operator: OperatorId) -> RequestedOperator:
         """Return an operator with its full name, if files of the dump have it."""

@@ -335,8 +335,7 @@ def _from_elements(
     def read() -> Iterator[npt.NDArray[Any]]:
         yield from kept or (_finite(piece, magnitude=magnitude) for piece in tensor.pieces())
 
-    dtype = next(read()).dtype
-    return percentiles(read, finite, dtype, percents)
+    return percentiles(read, finite, next(read()).dtype, percents)
 
 
 def _finite(piece: npt.NDArray[Any], *, magnitude: bool) -> npt.NDArray[Any]:

@@ -369,8 +369,7 @@ class Question:
         if not self.takes_conditions:
             return self.shown(self.ask(*([] if store is None else [store]), **given))
         own = {name: value for name, value in given.items() if name not in CONDITIONS}
-        chosen = conditions_of(given)
-        return self.shown(self.ask(*([] if store is None else [store]), **own, **chosen))
+        return self.shown(self.ask(*([] if store is None else [store]), **own, **conditions_of(given)))
 
 
 def question_named(name: str) -> Question:

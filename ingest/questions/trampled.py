@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ingest.questions.question import Note, Part, Partial, Question, Ranks, Show
 from ingest.reader.anatomy import BitDifference, compare_bits
 from ingest.reader.catalog import Catalog
 from ingest.reader.context.files import configuration_of
-from ingest.reader.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.operator_kinds import is_input, is_output, is_parameter, keys_of
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step, TableList
 from ingest.reader.tensor import Tensor
@@ -77,10 +77,6 @@ class TrampledTensors(TableList[Trampled], Shown):
         super().__init__(tensors)
         self.left_out: tuple[LeftOut, ...] = tuple(left_out)
         """Steps that the answer is not about, and why."""
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield `Trampled.to_dict` of each tensor."""
-        return (tensor.to_dict() for tensor in self)
 
     @property
     def is_alarm(self) -> bool:
@@ -138,8 +134,7 @@ def _trampled_in(snapshot: Snapshot) -> TrampledTensors:
         for change in (*_of_step(opened, is_watched=is_watched), *changed_buffers(opened)):
             found.append(_with_bits(opened, *change, read=len(found) < _READ))
         opened.forget_tables()
-    left_out = sorted((*snapshot.left_out, *without), key=lambda left: left.key.order)
-    return TrampledTensors(found, left_out)
+    return TrampledTensors(found, sorted((*snapshot.left_out, *without), key=lambda left: left.key.order))
 
 
 def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
@@ -168,19 +163,16 @@ def _dumps_of(step: Step) -> tuple[dict[tuple[str, ...], list[_Saved]], Counter[
     """
     tables = step.tables
     dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
-    columns = (tables.label(name)[dumped].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
-    slots, occurrences = (tables.number(name)[dumped].tolist() for name in ("slot", "occurrence"))
+    ios, slots = (tables.label("io")[dumped].astype(str), tables.number("slot")[dumped].astype(str))
     outputs: dict[tuple[str, ...], list[_Saved]] = {}
     runs: Counter[tuple[str, ...]] = Counter()
-    for row, *texts, slot, occurrence in zip(dumped.tolist(), *columns, slots, occurrences, strict=True):
-        net, graph, op_type, op_name, io = map(str, texts)
-        operator = (net, graph, op_type, op_name)
+    of_rows = zip(dumped.tolist(), keys_of(tables, dumped), ios.tolist(), slots.tolist(), strict=True)
+    for row, call, io, slot in of_rows:
         if is_input(io):
-            runs[operator] = max(runs[operator], int(occurrence) + 1)
-        elif is_output(io) and not is_parameter(op_type):
-            digest = bytes(tables.digest[row])
-            key = (*operator, io, str(slot))
-            outputs.setdefault(key, []).append(_Saved(int(row), digest, int(occurrence)))
+            runs[call[:4]] = max(runs[call[:4]], call.occurrence + 1)
+        elif is_output(io) and not is_parameter(call.op_type):
+            saved = _Saved(row, bytes(tables.digest[row]), call.occurrence)
+            outputs.setdefault((*call[:4], io, slot), []).append(saved)
     for dumps in outputs.values():
         dumps.sort(key=lambda dump: dump.occurrence)
     return outputs, runs

@@ -280,12 +280,10 @@ def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
         least = 10.0 ** math.floor(math.log10(least))  # where a label is
         # High enough that it does not overlap with the label of zero.
         decades = math.log10(float(known.max()) / least)
-        height = max(1.0, decades / _LABELS_IN_HEIGHT)
-        axes.set_yscale("symlog", linthresh=least, linscale=height)
+        axes.set_yscale("symlog", linthresh=least, linscale=max(1.0, decades / _LABELS_IN_HEIGHT))
         if not (values < 0).any():
             # The lines are drawn later, so both limits are needed. The margin is matplotlib's, a twentieth.
-            top = min(float(known.max()) * 10 ** (decades / 20), sys.float_info.max)
-            axes.set_ylim(-least / 2, top)
+            axes.set_ylim(-least / 2, min(float(known.max()) * 10 ** (decades / 20), sys.float_info.max))
     else:
         axes.yaxis.set_major_formatter("{x:.6g}")
 

@@ -322,9 +322,8 @@ def explain(
     Raises:
         DamagedStore: the elements are damaged.
     """
-    reader = _Reader(op_type, tuple(inputs), bad, infinity)
     try:
-        return reader.why()
+        return _Reader(op_type, tuple(inputs), bad, infinity).why()
     except UsageError:
         return None  # they were removed
 
@@ -363,8 +362,9 @@ class _Reader:
     def _bad_places(self, piece: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if self.infinity:
             return np.flatnonzero(np.isinf(piece))
-        has_nan = self.output.statistics.nan_count > 0
-        return np.flatnonzero(np.isnan(piece) if has_nan else ~np.isfinite(piece))
+        return np.flatnonzero(
+            np.isnan(piece) if (self.output.statistics.nan_count > 0) else ~np.isfinite(piece)
+        )
 
     def _add(self, places: npt.NDArray[np.int64], values: Numbers, dtype: np.dtype[Any]) -> None:
         operands = [self._operand(tensor, places) for tensor in self.inputs]

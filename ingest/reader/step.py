@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ingest.reader.tensor import TENSOR_FIELDS, Tensor
 from ingest.reader.tensor_filter import TensorFilter
-from ingest.reader.text import cell_text, counted, html_facts, html_table
+from ingest.reader.text import cell_text, counted, html_facts, html_table, plain
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -52,7 +52,7 @@ class TableList(list[_Item]):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each item as a flat dictionary of plain values."""
-        raise NotImplementedError
+        return map(plain, self)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> _Item: ...

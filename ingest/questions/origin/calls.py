@@ -188,8 +188,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         ),
         unknown=sum(_FLOAT.search(str(dtype)) is not None for dtype in tables.label("dtype")[unknown]),
     )
-    names = tables.label("op_name")[rows].tolist()
-    kinds = list(zip(op_types, io, names, strict=True))
+    kinds = list(zip(op_types, io, tables.label("op_name")[rows].tolist(), strict=True))
     learned = [n for n, (kind, _, name) in enumerate(kinds) if kind in _LEARNED and ".output" not in name]
     # The loss may be NaN although gradients are finite: that of a logarithm of a negative number is.
     outputs = [n for n, (kind, label, _) in enumerate(kinds) if is_output(label) and kind not in _LEARNED]
@@ -671,8 +670,7 @@ def _link_to_others(flow: Flow, call: Call, sources: Iterable[Call]) -> None:
 
 def _assume_sources(flow: Flow, call: Call) -> None:
     """Link a collective to the last bad call before it on each rank whose input is not known."""
-    is_hidden = not call.inputs or call in flow.own_writes
-    sources = tuple(_possible_sources(flow, call, include_own=is_hidden))
+    sources = tuple(_possible_sources(flow, call, include_own=not call.inputs or call in flow.own_writes))
     own = next((source for source in sources if source.rank == call.rank), None)
     if own is not None:
         flow.add_edge(Edge(own, call, None, is_assumed=True))

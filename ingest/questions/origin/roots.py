@@ -117,8 +117,7 @@ class Suspects:
                 return LeftOut.damaged(StepKey(rank, step), exc.message)
 
         unknown = [rank for rank in ranks if rank in steps and rank not in known]
-        is_local = self.snapshot.store.objects.is_local
-        at_once = _RANKS_AT_ONCE_IN_DIRECTORY if is_local else _RANKS_AT_ONCE
+        at_once = _RANKS_AT_ONCE_IN_DIRECTORY if self.snapshot.store.objects.is_local else _RANKS_AT_ONCE
         with ThreadPoolExecutor(at_once, thread_name_prefix="dump-ingest-origin") as threads:
             new = list(threads.map(trace_one, unknown))
         named = {left.key for left in self.damaged}

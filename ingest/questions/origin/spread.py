@@ -410,8 +410,7 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
         began = "came through it" if other.how == THROUGH else "was born in it"
         if other.operand is not None:
             began = f"came in with {other.operand.io} {other.operand.slot}"
-        reason = _relation(root, other, rows_after)
-        alternatives.append(operator_of(other.call, f"{what} {began}; {reason}"))
+        alternatives.append(operator_of(other.call, f"{what} {began}; {_relation(root, other, rows_after)}"))
     return tuple(alternatives[:_ALTERNATIVES])
 
 

@@ -309,8 +309,7 @@ class ModuleWalk:
             how = "" if own is None else own.against(rule.form)
             if own is not None and self._is_form_of(own, rule, place.views[side], place.streams[side]):
                 return EXPLAINED
-        is_read = place.views[0].is_weighted(place.streams[0])
-        at = "input" if is_read else "output"
+        at = "input" if place.views[0].is_weighted(place.streams[0]) else "output"
         theirs = self._rule(1 - side, place)
         if lacking := "" if how else self._only_here(1 - side, place, theirs):
             # What one side has and the other does not run is the mistake of the rollout.

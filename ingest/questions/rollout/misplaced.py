@@ -134,8 +134,7 @@ def measured(rollout: Array, trainer: Array, dtype: str, same: float = SAME) -> 
         expected = rounded(trainer, dtype).astype(np.float64)
         x, y, exact = rollout.astype(np.float64), expected, trainer.astype(np.float64)
         unequal = ~((x == y) | (np.isnan(x) & np.isnan(y)))
-        distance = np.linalg.norm(x - y)
-        relative = float(distance / np.linalg.norm(y)) if y.any() else float(np.inf)
+        relative = float(np.linalg.norm(x - y) / np.linalg.norm(y)) if y.any() else float(np.inf)
         return {
             "unequal": int(unequal.sum()),
             "relative": relative,

@@ -181,8 +181,7 @@ class ModelCall:
     def _runs(self, rows: Array, past: int | None, places: Array | None) -> Iterator[TokenRun]:
         """Yield rows of one sequence, or of several whose positions begin again."""
         steps = np.ones(len(rows) - 1) if places is None else np.diff(places[rows])
-        restarts = np.flatnonzero(steps != 1) + 1
-        for part in np.split(rows, restarts):
+        for part in np.split(rows, np.flatnonzero(steps != 1) + 1):
             own = past
             if places is not None and (past is None or part[0] != rows[0]):
                 own = int(places[part[0]])

@@ -148,8 +148,7 @@ def compare_weights(
             raise UsageError(f"{side.label}: no complete step", hint="`dump-ingest ls` lists the steps.")
     of_rollout = max(others)
     of_trainer = of_rollout if of_rollout in steps else max(steps)
-    wanted = parameters_of(sides[1], of_rollout)
-    search = _WeightSearch(sides[0], of_trainer, wanted)
+    search = _WeightSearch(sides[0], of_trainer, parameters_of(sides[1], of_rollout))
     tensors = search.arrived(sorted(steps.keys() - {of_trainer}, key=lambda step: abs(step - of_trainer)))
     return ArrivedWeights(
         sides[0].label,
