@@ -1,13 +1,16 @@
-"""What all other modules build on: the keys of steps, source files, small pickles, arithmetic, counts."""
+"""What all other modules build on: the keys of steps, source files, small pickles, arithmetic, groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 MIB = 1024 * 1024
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
@@ -88,3 +91,11 @@ class SourceFile(msgspec.Struct, frozen=True, eq=False):
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 tensor`, `2 tensors`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Return the values of each key; keys and values in the order of the pairs."""
+    groups: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -45,7 +45,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import Plain, counted
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 
 #: What a tensor should be by an identity other than the definition of an operator.
 _SHOULD = {
@@ -367,14 +367,14 @@ class _RankPatterns:
         return {name: steps for name in added if name not in still}
 
     def _alone(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
-        for step, seen in self._gradients.items():
-            if any(each.told in REDUCED for each in seen):
-                for each in seen:
-                    # A gradient may be reduced after it was dumped: then the parameters stay the same.
-                    if each.told == NOT_REDUCED and each.name.removeprefix("Gradient.") in self._parted:
-                        found[each.name].append(step)
-        return found
+        # A gradient may be reduced after it was dumped: then the parameters stay the same.
+        return grouped(
+            (each.name, step)
+            for step, seen in self._gradients.items()
+            if any(each.told in REDUCED for each in seen)
+            for each in seen
+            if each.told == NOT_REDUCED and each.name.removeprefix("Gradient.") in self._parted
+        )
 
     def _unchanged(self) -> dict[str, list[int]]:
         """Return parameters that stand still in two steps or more, with gradients like those of others.
@@ -397,7 +397,7 @@ class _RankPatterns:
             for step, seen in self._updates.items()
             if sum(each.told != NOT_UPDATED for each in seen) * 2 > len(seen)
         }
-        return _kept(self._lost, lambda _, step: step in moved)
+        return grouped((name, step) for name, steps in self._lost.items() for step in steps if step in moved)
 
     def _jumps(self) -> dict[str, list[int]]:
         """Return parameters whose rate is far larger in one step alone, as in no schedule."""
@@ -405,10 +405,12 @@ class _RankPatterns:
             (step, each.name): rate_of(each.told) for step, seen in self._updates.items() for each in seen
         }
 
-        def falls(name: str, step: int) -> bool:
-            return rates.get((step + 1, name), math.inf) * _FALLS < rates[step, name]
-
-        return _kept(self._told(JUMPED), falls)
+        return grouped(
+            (name, step)
+            for name, steps in self._told(JUMPED).items()
+            for step in steps
+            if rates.get((step + 1, name), math.inf) * _FALLS < rates[step, name]
+        )
 
     def _told(self, what: str) -> dict[str, list[int]]:
         """Return the parameters of whose updates this is told, in steps in which it is of most.
@@ -423,11 +425,6 @@ class _RankPatterns:
             for each in marked if len(marked) > least else ():
                 found[each.name].append(step)
         return found
-
-
-def _kept(found: Mapping[str, list[int]], is_so: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    kept = {name: [step for step in steps if is_so(name, step)] for name, steps in found.items()}
-    return {name: steps for name, steps in kept.items() if steps}
 
 
 class _AuditTally:
@@ -473,10 +470,7 @@ class _AuditTally:
             hosts: by rank, the host that dumped it.
         """
         told = [each for rank, own in self._patterns.items() for each in own.failures(rank)]
-        by_rank: dict[int, list[AuditFailure]] = defaultdict(list)
-        for failure in self._failures.values():
-            if not _is_edited(failure):
-                by_rank[failure.rank].append(failure)
+        by_rank = grouped((each.rank, each) for each in self._failures.values() if not _is_edited(each))
         for rank, own in by_rank.items():
             computed = [each for each in own if each.identity not in ("optimizer", "gradient", *_SHOULD)]
             is_repeated = len({step for each in computed for step in each.steps}) > 1

@@ -27,7 +27,7 @@ from ingest.reader.text import Plain, counted
 from ingest.units import human_bytes
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.store.model import RowKind
 
 #: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
@@ -89,11 +89,8 @@ class Sizes:
         self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
         self._measured: dict[StepKey, Amounts] = {}
         self._near: dict[tuple[int, int], Step | None] = {}
-        self._steps: dict[int, list[int]] = {}
+        self._steps = grouped((key.rank, key.step) for key in store.keys if key.step is not None)
         """By rank, the steps that the store has, without those that turned out to be damaged."""
-        for key in store.keys:
-            if key.step is not None:
-                self._steps.setdefault(key.rank, []).append(key.step)
 
     @property
     def ranks(self) -> list[int]:

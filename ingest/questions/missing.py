@@ -19,6 +19,7 @@ from ingest.reader.snapshot import refuse_url
 from ingest.reader.step import Step, TableList
 from ingest.reader.text import Plain
 from workers.arrays.statistics import FIELDS
+from workers.model import grouped
 from workers.store.model import RowKind
 
 if TYPE_CHECKING:
@@ -119,9 +120,7 @@ def missing(
     """
     refuse_url(store)
     found: list[Damage] = []
-    by_rank: dict[int, list[Step]] = {}
-    for opened in store.select(rank, damages=found):
-        by_rank.setdefault(opened.key.rank, []).append(opened)
+    by_rank = grouped((opened.key.rank, opened) for opened in store.select(rank, damages=found))
     chosen = sorted(by_rank)[:most_ranks]
     items = MissingItems()
     told = configuration_of(store, chosen[0]) if chosen else DumpConfiguration("")
@@ -150,9 +149,7 @@ def _newest(steps: Sequence[Step], damages: list[Damage]) -> Step | None:
 
 
 def _merged(items: MissingItems, ranks: Sequence[int]) -> MissingItems:
-    by_rank: dict[tuple[str, str, str], list[int | None]] = {}
-    for item in items:
-        by_rank.setdefault((item.what, item.name, item.reason), []).append(item.rank)
+    by_rank = grouped(((item.what, item.name, item.reason), item.rank) for item in items)
     return MissingItems(
         MissingItem(what, name, rank, reason)
         for (what, name, reason), which in by_rank.items()

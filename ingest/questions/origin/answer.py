@@ -25,6 +25,7 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import Plain, counted, html_block, number_text, printable, shape_text, table_lines
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.errors import DamagedStore
+from workers.model import grouped
 
 OPERATOR, PARAMETER, PASSAGE = "operator", "parameter", "passage"
 
@@ -75,9 +76,7 @@ class SpreadGraph(Plain):
 
     def to_text(self) -> Iterator[str]:
         """Yield a line for each node, with a line for each edge that arrives at it below."""
-        arriving: dict[int, list[SpreadEdge]] = {}
-        for edge in self.edges:
-            arriving.setdefault(edge.target, []).append(edge)
+        arriving = grouped((edge.target, edge) for edge in self.edges)
         for node in self.nodes:
             yield f"{node.id}  {node.label}"
             for edge in arriving.get(node.id, ()):

@@ -45,6 +45,7 @@ from ingest.reader.operator_kinds import (
 )
 from ingest.reader.step import Step
 from ingest.reader.step_flow import latest_writer, row_of
+from workers.model import grouped
 from workers.store.model import RowKind, tensor_name
 from workers.store.tables import Tables
 
@@ -312,10 +313,11 @@ class CollectiveOrder:
 
     def rows_after(self, call: Call) -> dict[int, int]:
         """Return by rank the row after which all calls ran later than a call, if collectives show one."""
-        rows_of: dict[Meeting, list[tuple[int, int]]] = defaultdict(list)
-        for rank, (rows, meetings) in self._by_rank.items():
-            for row, meeting in zip(rows, meetings, strict=True):
-                rows_of[meeting].append((rank, row))
+        rows_of = grouped(
+            (meeting, (rank, row))
+            for rank, (rows, meetings) in self._by_rank.items()
+            for row, meeting in zip(rows, meetings, strict=True)
+        )
         after, queue, passed = {call.rank: call.row}, [call.rank], set[Meeting]()
         for rank in queue:
             rows, meetings = self._by_rank[rank]
@@ -531,11 +533,9 @@ def _link_rank(flow: Flow, trace: RankTrace) -> None:
 
 
 def _writers(calls: Iterable[Call]) -> Writers:
-    writers: Writers = defaultdict(list)
     outputs = [(call, output) for call in calls for output in call.bad_outputs]
-    for call, output in sorted(outputs, key=row_of):
-        writers[output.content].append((call, output))
-    return writers
+    by_row = sorted(outputs, key=row_of)
+    return defaultdict(list, grouped((output.content, (call, output)) for call, output in by_row))
 
 
 def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, writers: Writers) -> None:
@@ -603,16 +603,11 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
 def _link_collectives(flow: Flow) -> None:
     """Link bad outputs of collectives on each rank to bad inputs on the others."""
     calls = [call for call in flow.calls if is_collective(call.op_type)]
-    givers: dict[CallKey, list[Call]] = defaultdict(list)
-    takers: dict[CallKey, list[Call]] = defaultdict(list)
-    for call in calls:
-        if flow.has_bad_input(call):
-            givers[call.key].append(call)
-        if call.bad_outputs:
-            takers[call.key].append(call)
+    givers = grouped((call.key, call) for call in calls if flow.has_bad_input(call))
+    takers = grouped((call.key, call) for call in calls if call.bad_outputs)
     for key, sources in givers.items():
         if not is_point_to_point(key.op_type):
-            _link_named(flow, key, sources, takers[key])
+            _link_named(flow, key, sources, takers.get(key, []))
     _link_renamed(flow, calls, [call for sources in givers.values() for call in sources])
 
 
@@ -620,10 +615,7 @@ def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequen
     def outputs_of(call: Call) -> tuple[Content, ...]:
         return flow.traces[call.rank].collectives[call.key].outputs
 
-    groups: dict[tuple[Content, ...], list[Call]] = defaultdict(list)
-    for call in takers:
-        groups[outputs_of(call)].append(call)
-    for outputs, targets in groups.items():
+    for outputs, targets in grouped((outputs_of(call), call) for call in takers).items():
         same_group = [call for call in givers if outputs_of(call) in (outputs, ())]
         sources = same_group or givers
         is_assumed = not same_group or (not outputs and not flow.order.are_names_unique)
@@ -633,8 +625,8 @@ def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequen
 
 def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> None:
     """Link the calls of a collective that has different names on its ranks, by equal outputs."""
-    by_output = _by_content({call: call.bad_outputs for call in givers})
-    by_input = _by_content({call: call.bad_inputs for call in givers})
+    by_output = grouped((output.content, call) for call in givers for output in call.bad_outputs)
+    by_input = grouped((operand.content, call) for call in givers for operand in call.bad_inputs)
     for call in calls:
         if flow.has_bad_input(call) or flow.arriving.get(call):
             continue
@@ -642,14 +634,6 @@ def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> 
         if not sources and receives_as_is(call.op_type):
             sources = _with_content(call, by_input)
         _link_to_others(flow, call, sources)
-
-
-def _by_content(operands: Mapping[Call, Iterable[CallOperand]]) -> dict[Content, list[Call]]:
-    calls: dict[Content, list[Call]] = defaultdict(list)
-    for call, own in operands.items():
-        for operand in own:
-            calls[operand.content].append(call)
-    return calls
 
 
 def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:

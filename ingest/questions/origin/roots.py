@@ -15,7 +15,6 @@ from typing import TypeAlias
 from ingest.questions.origin.calls import Call, CallOperand, Flow, IsBad, RankTrace, trace_rank
 from ingest.reader.operator_kinds import (
     CallKey,
-    Content,
     checks_finite,
     is_collective,
     is_container,
@@ -28,7 +27,7 @@ from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_statistics import CleanSteps
 from workers.errors import DamagedStore
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.store.model import CommitSummary
 
 #: Ranks of one step whose index is read at once; this bounds the memory. In a directory there is little to
@@ -350,10 +349,11 @@ def _born(flow: Flow, consequences: Consequences) -> Iterator[Root]:
 
 def _came_in(flow: Flow, consequences: Consequences) -> Iterator[Root]:
     """Yield each bad tensor that no call wrote, once: at the first call that read it."""
-    readers: dict[tuple[int, Content], list[tuple[Call, CallOperand]]] = {}
-    for call, operands in flow.unexplained.items():
-        for operand in operands:
-            readers.setdefault((call.rank, operand.content), []).append((call, operand))
+    readers = grouped(
+        ((call.rank, operand.content), (call, operand))
+        for call, operands in flow.unexplained.items()
+        for operand in operands
+    )
     for reads in readers.values():
         reads.sort(key=lambda read: read[1].row)
         call, operand = reads[0]

@@ -19,6 +19,7 @@ from ingest.questions.rollout.recomputed import Explanation, SequenceView, cut
 from ingest.questions.rollout.sequences import Lanes, ModuleLink, Prefixes, SequencePair, Stream, module_links
 from ingest.questions.rollout.weights import ArrivedWeights
 from ingest.reader.text import Plain, counted
+from workers.model import grouped
 
 #: Pairs of sequences at which a module is recomputed: those that differ most.
 _RECOMPUTED = 3
@@ -150,9 +151,8 @@ class ModuleWalk:
 
     def growth(self) -> tuple[tuple[int, float], ...]:
         """Return by first position, 0 and the powers of 2, how far rows of the last module are apart."""
-        found: dict[int, list[float]] = {}
-        for share, position in sorted(self._shares, key=lambda each: each[1]):
-            found.setdefault(1 << position.bit_length() >> 1, []).append(share * share)
+        by_position = sorted(self._shares, key=lambda each: each[1])
+        found = grouped((1 << place.bit_length() >> 1, share * share) for share, place in by_position)
         return tuple((first, math.sqrt(sum(each) / len(each))) for first, each in found.items())
 
     def _module(self, links: Sequence[ModuleLink]) -> ComparedModule | None:

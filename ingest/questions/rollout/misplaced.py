@@ -36,6 +36,7 @@ from ingest.questions.rollout.fibres import (
     rounded,
     sources_text,
 )
+from workers.model import grouped
 
 #: Numbers by which fibres that are nearly equal are found, and fibres of a stretch that are looked for.
 _PROJECTIONS, _SAMPLES = 8, 64
@@ -230,10 +231,11 @@ class Trainer:
                 self.tensors.append(each)
                 self.fibres.append(fibres)
         self._indexes = {dtype: FibreIndex([each[dtype] for each in self.fibres]) for dtype in dtypes}
-        self._whole: dict[tuple[str, bytes], list[int]] = defaultdict(list)
-        for place, of_tensor in enumerate(self.fibres):
-            for dtype in dtypes:
-                self._whole[dtype, of_tensor[dtype].rows.tobytes()].append(place)
+        self._whole = grouped(
+            ((dtype, of_tensor[dtype].rows.tobytes()), place)
+            for place, of_tensor in enumerate(self.fibres)
+            for dtype in dtypes
+        )
         self._taken: dict[tuple[int, str, bytes], int] = defaultdict(int)
 
     def origin(self, name: str, rank: int, fibres: Fibres) -> FibreOrigin:
@@ -375,12 +377,9 @@ def _steps(tensors: Sequence[Arrived]) -> Iterator[_NameNumber]:
 
 def _odd_numbers(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
     """Return stretches that come from another layer or expert than most at the same place."""
-    by_kind: dict[tuple[str, int, str], list[_NameNumber]] = defaultdict(list)
-    for step in _steps(tensors):
-        by_kind[step.kind].append(step)
     pools: dict[tuple[str, tuple[int, int]], list[tuple[_NameNumber, int, tuple[int, ...]]]]
     pools = defaultdict(list)
-    for steps in by_kind.values():
+    for steps in grouped((step.kind, step) for step in _steps(tensors)).values():
         # The number of the rollout from which most are equally far, rank by rank.
         which = max(range(len(steps[0].candidates)), key=lambda place: _equally_far(steps, place))
         for step in steps:
@@ -421,9 +420,9 @@ def _odd_shards(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
     for number, tensor in enumerate(tensors):
         if any(stretch.verdict in (OPEN, DIFFERENT) for stretch in tensor.stretches):
             continue
-        slices: dict[tuple[str, int], list[tuple[int, FibreStretch]]] = defaultdict(list)
-        for place, stretch in _placed(tensor):
-            slices[stretch.of, stretch.of_rank].append((place, stretch))
+        slices = grouped(
+            ((stretch.of, stretch.of_rank), (place, stretch)) for place, stretch in _placed(tensor)
+        )
         for parts in slices.values():
             first = min(part.first for _, part in parts)
             length = max(part.first + part.length for _, part in parts) - first
@@ -445,9 +444,9 @@ def _odd_shards(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
 
 def _odd_orders(tensors: Sequence[Arrived]) -> dict[tuple[int, int], str]:
     """Return tensors that are put together in another way than most of the same name in other layers."""
-    siblings: dict[tuple[int, str, tuple[int, ...]], list[int]] = defaultdict(list)
-    for number, tensor in enumerate(tensors):
-        siblings[tensor.rank, _pattern(tensor.name), tensor.shape].append(number)
+    siblings = grouped(
+        ((tensor.rank, _pattern(tensor.name), tensor.shape), number) for number, tensor in enumerate(tensors)
+    )
     told: dict[tuple[int, int], str] = {}
     for numbers in siblings.values():
         orders = {number: _order(tensors[number]) for number in numbers if _is_certain(tensors[number])}

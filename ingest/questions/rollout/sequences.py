@@ -21,6 +21,7 @@ from ingest.questions.compare.sources import Source
 from ingest.questions.compare.step_tensors import StepTensors
 from ingest.questions.rollout.fibres import Arrived, FibreStretch, HeldParameter
 from ingest.reader.operator_kinds import is_input, is_output
+from workers.model import grouped
 from workers.tasks.operands import elements_of
 
 #: Arrays of a rank that are kept in memory.
@@ -244,10 +245,11 @@ class Lane:
     @cached_property
     def positions(self) -> Stream | None:
         """The tensor that holds positions: in no call anything else, and counting in one."""
-        found: dict[Stream, list[bool | None]] = {}
-        for call in self.calls:
-            for stream, number in call.whole_numbers():
-                found.setdefault(stream, []).append(call.is_counting(number))
+        found = grouped(
+            (stream, call.is_counting(number))
+            for call in self.calls
+            for stream, number in call.whole_numbers()
+        )
         likely = [
             stream
             for stream, told in found.items()
