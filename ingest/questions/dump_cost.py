@@ -104,12 +104,9 @@ class Sizes:
         chosen = operators or ()
         inner = (call for operator in chosen for call in self._inner.get(operator.op_name, ()))
         names = {operator[1:] for operator in (*chosen, *inner)}
-        total = Amount()
-        for rank, step in product(ranks, list(steps)):
-            for name, amount in self.of_step(rank, step).items():
-                if operators is None or name[:3] in names:
-                    total += amount
-        return total
+        of_steps = (self.of_step(*key).items() for key in product(ranks, list(steps)))
+        every = (each for of_step in of_steps for each in of_step)
+        return sum((own for name, own in every if operators is None or name[:3] in names), Amount())
 
     def of_step(self, rank: int, step: int) -> Amounts:
         """Return how much each operator dumps in a step: by graph, type, name, and `io`."""
@@ -227,12 +224,11 @@ def _unknown(asked: AskedDump, amounts: Amounts) -> Iterator[str]:
 
 
 def _amount(asked: AskedDump, sizes: Sizes, ranks: Iterable[int], step: int) -> Amount:
-    amount = Amount()
-    for rank in ranks:
-        for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():
-            if _is_asked(asked, op_type, op_name, io):
-                amount += own if asked.tensors else Amount(0, own.files * _STATISTICS_NBYTES)
-    return amount
+    every = (each for rank in ranks for each in sizes.of_step(rank, step).items())
+    owned = (own for (_, *name), own in every if _is_asked(asked, *name))
+    return sum(
+        (own if asked.tensors else Amount(0, own.files * _STATISTICS_NBYTES) for own in owned), Amount()
+    )
 
 
 def _is_asked(asked: AskedDump, op_type: str, op_name: str, io: str) -> bool:

@@ -361,13 +361,13 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
 
 def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Iterator[Text]:
     number = scale.number
-    meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
-    meanings += [
+    ranges = (
         (level, number(low) if low == high else f"{number(low)} to {number(high)}")
         for level, low, high in scale.ranges
-    ]
-    meanings += [(ALL, "all elements")] if (scale.level == ALL).any() else []
-    for level, words in meanings:
+    )
+    for level, words in ((ZERO, "0"), *ranges, (ALL, "all elements")):
+        if level in (ZERO, ALL) and not (scale.level == level).any():
+            continue
         cell = _cell(level, 1, present=True, bad=False, in_colour=in_colour)
         yield Text().append_text(cell).append(f" {words}")
     if bad:

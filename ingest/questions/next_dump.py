@@ -119,8 +119,9 @@ def _suspects_of_origin(
         culprits = [call for reached in answer.spread.next[:1] for call in _calls(flow, reached)]
         notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
     if answer.came_in is not None:
-        for writer in _writers_of_parameters(flow, culprits):
-            yield Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter")
+        parameters = [row for row in _rows_read(flow, culprits) if is_parameter(flow.call_of[row].op_type)]
+        for written in filter(None, map(flow.producer, parameters)):  # perhaps in the step before
+            yield Suspect(_id_of(flow.call_of[written.source].key), _SOURCE, "it writes the parameter")
     yield from _with_sources(flow, culprits, why)
     for operator in _named(answer.alternatives):
         yield Suspect(_id_of(operator), _ALTERNATIVE, operator.reason)
@@ -242,29 +243,18 @@ def _with_sources(flow: StepFlow, culprits: list[FlowCall], why: str) -> Iterato
     for _ in range(_MAX_DISTANCE):
         readers, culprits = culprits, []
         for reader in readers:
-            for source in _sources(flow, reader):
-                if source.key not in seen:
+            for source in (flow.call_of[row] for row in _rows_read(flow, [reader])):
+                if source.key not in seen and not is_parameter(source.op_type):
                     seen.add(source.key)
                     culprits.append(source)
                     yield Suspect(_id_of(source.key), worth, f"it writes an input of {reader.op_type}")
         worth *= _FADING
 
 
-def _sources(flow: StepFlow, reader: FlowCall) -> Iterator[FlowCall]:
-    passings = (flow.producer(operand.row) for operand in reader.inputs)
-    sources = (flow.call_of[passing.source] for passing in passings if passing is not None)
-    yield from (source for source in sources if not is_parameter(source.op_type))
-
-
-def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[FlowCall]:
-    """Yield the calls that wrote the parameters that calls read, perhaps in the step before."""
-    for reader in readers:
-        for operand in reader.inputs:
-            read = flow.producer(operand.row)
-            if read is not None and is_parameter(flow.call_of[read.source].op_type):
-                written = flow.producer(read.source)
-                if written is not None:
-                    yield flow.call_of[written.source]
+def _rows_read(flow: StepFlow, readers: Iterable[FlowCall]) -> Iterator[int]:
+    """Yield the rows of the outputs that calls read."""
+    passings = (flow.producer(operand.row) for reader in readers for operand in reader.inputs)
+    return (passing.source for passing in passings if passing is not None)
 
 
 def _id_of(part: Any) -> OperatorId:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, Unpack
 
 import numpy as np
@@ -286,20 +287,16 @@ def quantiles(
         snapshot = tensors.snapshot
         answers = [
             _of_tensor(tensor, wanted, snapshot if exact else None, magnitude=magnitude)
-            for tensor in _limited(tensors)
+            for tensor in islice(tensors, MAX_ROWS + 1)
         ]
+        if len(answers) > MAX_ROWS:
+            raise UsageError(
+                f"more than {MAX_ROWS} tensors match",
+                hint="Narrow the pattern, or choose ranks and steps.",
+            )
         return QuantilesAnswer(store.url, magnitude, tuple(answers), tensors.without, snapshot.left_out)
 
     return ask_of_sketches(store, chosen, ask, rank=rank, step=step, include_partial=include_partial)
-
-
-def _limited(tensors: SketchedTensors) -> Iterator[SketchedTensor]:
-    for number, tensor in enumerate(tensors):
-        if number == MAX_ROWS:
-            raise UsageError(
-                f"more than {MAX_ROWS} tensors match", hint="Narrow the pattern, or choose ranks and steps."
-            )
-        yield tensor
 
 
 def _of_tensor(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from ingest.questions.origin.answer import OriginAnswer, parameter_read, source_
 from ingest.questions.origin.calls import Flow, Mask, bad_numbers, link_calls, rows_of
 from ingest.questions.origin.roots import CAME_IN, Root, Suspects, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import (
+    ALTERNATIVES,
     PassedBy,
     alternatives_to,
     first_overflow,
@@ -320,7 +322,9 @@ class OriginSearch:
             outputs=outputs,
             why=None if self.condition is not None else self._why(step, root, bad, notes),
             spread=spread,
-            alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
+            alternatives=tuple(
+                islice(alternatives_to(root, others, is_condition=self.condition is not None), ALTERNATIVES)
+            ),
             notes=tuple(dict.fromkeys(notes)),
             left_out=self.left_out,
         )

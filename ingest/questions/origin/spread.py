@@ -80,8 +80,8 @@ class PassedBy:
 
 def notes_on_root(
     root: Root, others: Sequence[Root], step: Step, suspects: Suspects, harmless: set[CallKey]
-) -> list[str]:
-    """Return notes on a root: doubts about it, and what the reader of the answer may want to know.
+) -> Iterator[str]:
+    """Yield notes on a root: doubts about it, and what the reader of the answer may want to know.
 
     Args:
         root: the root that the answer names.
@@ -91,21 +91,19 @@ def notes_on_root(
         harmless: calls that made a harmless -Inf.
     """
     call = root.call
-    notes = [sentence(doubt) for doubt in root.doubts()]
+    yield from map(sentence, root.doubts())
     if root.how == CAME_IN and not root.trace.has_outputs and (before := operator_before(step, call)):
-        notes.append(f"The operator that was dumped before is {before}.")
-    notes += _on_earlier_steps(root, suspects)
-    notes += _on_left_out(root, suspects)
-    notes += _on_collective(root, suspects)
+        yield f"The operator that was dumped before is {before}."
+    yield from _on_earlier_steps(root, suspects)
+    yield from _on_left_out(root, suspects)
+    yield from _on_collective(root, suspects)
     if suspects.cause != "where":
-        notes += _on_masks(root, harmless)
-    if call.key.occurrence:
-        number = call.key.occurrence + 1
-        notes.append(f"{call.op_name} ran several times in this step: this is its run {number}.")
+        yield from _on_masks(root, harmless)
+    if number := call.key.occurrence:
+        yield f"{call.op_name} ran several times in this step: this is its run {number + 1}."
     if root.leads_to("checks"):
-        notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
-    notes += _on_end(root, others)
-    return notes
+        yield "An operator that looks for NaN and Inf has read it, as loss scaling does."
+    yield from _on_end(root, others)
 
 
 def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
@@ -224,7 +222,7 @@ def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut,
         inputs=inputs,
         outputs=outputs,
         spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(_later(snapshot, step.key.step or 0))),
-        alternatives=tuple(map(_alternative, records[1:]))[:_ALTERNATIVES],
+        alternatives=tuple(map(_alternative, records[1 : 1 + ALTERNATIVES])),
         notes=tuple(_notes(records, call)),
         left_out=left_out,
     )
@@ -286,7 +284,7 @@ def _call(step: Step, record: dict[str, Any]) -> Call | None:
 
 
 #: The lengths of the lists in an answer.
-_NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
+_NEXT, _COLLECTIVES, _ENDS, ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
 #: Ranks of the next step that are read to find out how it came there.
 _CARRIED_RANKS = 8
 
@@ -392,8 +390,8 @@ def _names_of_bad(flow: Flow) -> dict[tuple[int, Content], str]:
     return names
 
 
-def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -> tuple[OriginOperator, ...]:
-    """Return the operators of the other roots that do not follow from a root, with the reason.
+def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -> Iterator[OriginOperator]:
+    """Yield the operators of the other roots that do not follow from a root, with the reason.
 
     Args:
         root: the root that the answer names.
@@ -402,7 +400,6 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
     """
     reached = set(root.reached)
     rows_after = root.flow.order.rows_after(root.call)
-    alternatives = []
     for other in others:
         if other.call in reached or other.call is root.call:
             continue
@@ -410,8 +407,7 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
         began = "came through it" if other.how == THROUGH else "was born in it"
         if other.operand is not None:
             began = f"came in with {other.operand.io} {other.operand.slot}"
-        alternatives.append(operator_of(other.call, f"{what} {began}; {_relation(root, other, rows_after)}"))
-    return tuple(alternatives[:_ALTERNATIVES])
+        yield operator_of(other.call, f"{what} {began}; {_relation(root, other, rows_after)}")
 
 
 def _relation(root: Root, other: Root, rows_after: dict[int, int]) -> str:
