@@ -31,7 +31,7 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted, html_block, printable
 from ingest.units import human_bytes
 from workers.errors import UsageError
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.store.model import RowKind
 
 #: Operators of at least this worth are dumped without a budget. With one, those below it, too, if they fit.
@@ -282,11 +282,13 @@ def inner_calls(store: Catalog, key: tuple[int, int]) -> InnerCalls:
     first_rows: dict[OperatorId, int] = {}
     for row, call in enumerate(keys_of(step.tables, np.arange(len(step.tables.labels)))):
         first_rows.setdefault(OperatorId(*call[:4]), row)
-    inner: InnerCalls = {}
-    for operator, row in first_rows.items():
-        for module in context.enclosing(Tensor(step, row)) if operator.op_name else ():
-            inner.setdefault(module, set()).add(operator)
-    return inner
+    inner = grouped(
+        (module, operator)
+        for operator, row in first_rows.items()
+        if operator.op_name
+        for module in context.enclosing(Tensor(step, row))
+    )
+    return {module: set(calls) for module, calls in inner.items()}
 
 
 def without_wrappers(suspicion: Suspicion, inner: InnerCalls) -> Suspicion:

@@ -291,12 +291,9 @@ class CollectiveOrder:
     @cached_property
     def are_names_unique(self) -> bool:
         """Whether no collective has outputs which show that its name means another one on another rank."""
-        outputs: dict[CallKey, tuple[Content, ...]] = {}
-        for trace in self.traces.values():
-            for key, call in trace.collectives.items():
-                if call.outputs and outputs.setdefault(key, call.outputs) != call.outputs:
-                    return False
-        return True
+        calls = (each for trace in self.traces.values() for each in trace.collectives.items())
+        known = {(key, call.outputs) for key, call in calls if call.outputs}
+        return len(known) == len({key for key, _ in known})
 
     def level_of(self, call: Call) -> int:
         """Return the level of the last collective that had begun on its rank when a call ran; 0 for none.

@@ -304,10 +304,8 @@ def roots_of(flow: Flow) -> list[Root]:
     """
     consequences = consequences_of(flow)
     roots = [*_born(flow, consequences), *_came_in(flow, consequences)]
-    first_rows: dict[int, int] = {}
-    for root in roots:
-        if root.holds != "-Inf":
-            first_rows[root.call.rank] = min(first_rows.get(root.call.rank, root.row), root.row)
+    rows_of = grouped((root.call.rank, root.row) for root in roots if root.holds != "-Inf")
+    first_rows = {rank: min(rows) for rank, rows in rows_of.items()}
     # Where collectives were dumped, they tell what came from other ranks. Else outputs without inputs, as the
     # gradients that a trainer dumps after they were reduced, may have come from where an operator bore it.
     has_collectives = any(trace.collectives for trace in flow.traces.values())

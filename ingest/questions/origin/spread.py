@@ -362,14 +362,11 @@ def _carried(
     root: Root, later: list[Root], harmless: set[CallKey]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = _names_of_bad(root.flow)
-    through: dict[str, None] = {}
-    again: dict[str, None] = {}
-    for later_root in real_roots(later, harmless):
-        call, operand = later_root.call, later_root.operand
-        if operand is not None and (call.rank, operand.content) in names:
-            through[names[call.rank, operand.content]] = None
-        elif later_root.how == BORN and not later_root.is_weak and not later_root.doubts():
-            again[f"{call.op_type}.{call.op_name}"] = None
+    roots = real_roots(later, harmless)
+    came_in = [(each.call.rank, each.operand.content) for each in roots if each.operand is not None]
+    through = dict.fromkeys(names[bad] for bad in came_in if bad in names)
+    born = [each.call for each in roots if each.how == BORN and not each.is_weak and not each.doubts()]
+    again = dict.fromkeys(f"{call.op_type}.{call.op_name}" for call in born)
     return tuple(through)[:_THROUGH], tuple(again)[:_THROUGH]
 
 

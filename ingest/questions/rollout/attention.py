@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -296,17 +297,13 @@ def form_of(
     first, start = ((q[rows], k[rows], v[rows]) for rows in (few, slice(0, 1)))
     # The first row sees its own value alone, whatever else the form is.
     sizes = [size for size in _SIZES if _explains(AttentionForm(size), start, out[:1])]
-    ranked = []
-    for number, form in enumerate(forms or _forms(sizes, turnings)):
-        made = form.applied(first)
-        if made is not None and form.size in sizes:
-            ranked.append((float(np.linalg.norm(wide(out[few]) - made.value)), number, form))
-    for _, _, form in sorted(ranked)[:_BEST]:
-        if _explains(form, parts, out):
-            return form
-    if forms:
-        return None
-    return next((each for *_, form in sorted(ranked)[:_BEST] for each in other_forms(form, parts, out)), None)
+    fitting = (form for form in forms or _forms(sizes, turnings) if form.size in sizes)
+    made = ((form, form.applied(first)) for form in fitting)
+    errors = [(form, np.linalg.norm(wide(out[few]) - of.value)) for form, of in made if of is not None]
+    best = [form for form, _ in sorted(errors, key=itemgetter(1))[:_BEST]]
+    same = (form for form in best if _explains(form, parts, out))
+    others = (each for form in best for each in other_forms(form, parts, out))
+    return next(same if forms else chain(same, others), None)
 
 
 def other_forms(

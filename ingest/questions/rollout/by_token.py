@@ -119,10 +119,11 @@ def log_probabilities(
     lanes: tuple[Lanes, Lanes], pairs: Sequence[SequencePair], prefixes: Prefixes
 ) -> LogProbabilities | None:
     """Return how both sides rate the tokens that followed; None if one has no logits."""
-    found: dict[tuple[int, int, int], float] = {}
-    for pair in pairs:
-        for at, log in _log_ratios(lanes, pair, prefixes):
-            found[pair.ranks[1], pair.sequences[1].number, at + 1] = log
+    found = {
+        (pair.ranks[1], pair.sequences[1].number, at + 1): log
+        for pair in pairs
+        for at, log in _log_ratios(lanes, pair, prefixes)
+    }
     if not found:
         return None
     logs = np.array([*found.values()])

@@ -298,12 +298,12 @@ class Arrived(Plain):
         return "; ".join(filter(None, (told, *self._problems(), self.note)))
 
     def _problems(self) -> list[str]:
-        told = []
-        for (is_bad, text), of_text in groupby(self.stretches, lambda each: (each.is_bad, each.difference)):
-            if is_bad:
-                parts = list(of_text)
-                lines = "columns" if parts[0].axis else "rows"
-                told.append(f"{lines} {parts[0].begin}:{parts[-1].end}: {text}")
+        alike = groupby(self.stretches, lambda each: (each.is_bad, each.difference))
+        bad = [(text, [*parts]) for (is_bad, text), parts in alike if is_bad]
+        told = [
+            f"{'columns' if parts[0].axis else 'rows'} {parts[0].begin}:{parts[-1].end}: {text}"
+            for text, parts in bad
+        ]
         same = [each.how for each in self.stretches if each.verdict == EQUAL and each.how]
         more = [f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
         return [*dict.fromkeys(same), *told[:_SHOWN], *more]

@@ -220,16 +220,12 @@ class Trainer:
         Raises:
             DamagedStore: elements are damaged.
         """
-        self.tensors: list[HeldParameter] = []
-        self.fibres: list[dict[str, Fibres]] = []
-        seen: set[tuple[str, bytes]] = set()
+        unique: dict[tuple[str, bytes], tuple[HeldParameter, dict[str, Fibres]]] = {}
         for each in parameters:
             fibres = each.fibres(dtypes | {each.dtype})
-            content = each.name, fibres[each.dtype].rows.tobytes()
-            if content not in seen:
-                seen.add(content)
-                self.tensors.append(each)
-                self.fibres.append(fibres)
+            unique.setdefault((each.name, fibres[each.dtype].rows.tobytes()), (each, fibres))
+        self.tensors = [each for each, _ in unique.values()]
+        self.fibres = [fibres for _, fibres in unique.values()]
         self._indexes = {dtype: FibreIndex([each[dtype] for each in self.fibres]) for dtype in dtypes}
         self._whole = grouped(
             ((dtype, of_tensor[dtype].rows.tobytes()), place)
