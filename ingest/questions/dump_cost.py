@@ -104,9 +104,12 @@ class Sizes:
         chosen = operators or ()
         inner = (call for operator in chosen for call in self._inner.get(operator.op_name, ()))
         names = {operator[1:] for operator in (*chosen, *inner)}
-        of_steps = (self.of_step(*key).items() for key in product(ranks, list(steps)))
-        every = (each for of_step in of_steps for each in of_step)
-        return sum((own for name, own in every if operators is None or name[:3] in names), Amount())
+        total = Amount()
+        for rank, step in product(ranks, list(steps)):
+            for name, amount in self.of_step(rank, step).items():
+                if operators is None or name[:3] in names:
+                    total += amount
+        return total
 
     def of_step(self, rank: int, step: int) -> Amounts:
         """Return how much each operator dumps in a step: by graph, type, name, and `io`."""

@@ -141,11 +141,7 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """
     culprits: list[BrokenOperator | Odd] = [*answer.broken, *answer.odd]
     if not culprits:
-        what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
-        raise UsageError(
-            f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
-            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
-        )
+        raise _nothing_differs(store, answer)
     first = min(map(_first_step, culprits))
     culprits = [culprit for culprit in culprits if _first_step(culprit) == first]
     suspects = list(chain.from_iterable(_of_culprit(store, culprit) for culprit in culprits))
@@ -158,6 +154,14 @@ def suspicion_of_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     about = f"replicas that disagree from step {first} on"
     notes = tuple(_notes_on(answer.left_out))
     return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about, notes)
+
+
+def _nothing_differs(store: Catalog, answer: Divergence) -> UsageError:
+    what = "no tensor differs between replicas" if answer.groups else NOTHING_COMPARED
+    return UsageError(
+        f"{store.url}: {what}, so nothing is suspected{_but(answer.left_out)}",
+        hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+    )
 
 
 def _first_step(culprit: BrokenOperator | Odd) -> int:
@@ -200,13 +204,16 @@ def suspicion_of_names(store: Catalog, names: Iterable[str], rank: Any = None, s
         last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
         chosen = [tensor for tensor in tensors if tensor.step == last.step]
         flow = flow_of(store.step(last.rank, last.step))
-        calls = dict.fromkeys(call for tensor in chosen for call in _calls(flow, tensor))
-        suspects += _with_sources(flow, [*calls], f"its name fits {pattern}")
+        suspects += _with_sources(flow, _calls_of(flow, chosen), f"its name fits {pattern}")
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"
     notes = tuple(_notes_on([*damages]))
     return Suspicion(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about, notes)
+
+
+def _calls_of(flow: StepFlow, tensors: Iterable[Tensor]) -> list[FlowCall]:
+    return [*dict.fromkeys(call for tensor in tensors for call in _calls(flow, tensor))]
 
 
 def _but(left_out: Sequence[object]) -> str:

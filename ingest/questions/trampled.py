@@ -217,14 +217,17 @@ def changed_buffers(step: Step) -> Iterator[tuple[int, int, str]]:
     if LAYOUT not in step.commit.record.source.layout.split("+"):
         return
     buffers = _buffers(step)
-    around = {name: [*_around_kernels(events)] for name, events in buffers.items()}
-    is_ordered = all(before.row < after.row for pairs in around.values() for before, after in pairs)
+    is_ordered = all(map(_is_in_order, buffers.values()))
     for name, events in buffers.items():
         if _INPUT.fullmatch(name):
-            yield from ((*rows, IN_PLACE) for rows in _changes(around[name]))
+            yield from ((*rows, IN_PLACE) for rows in _changes(_around_kernels(events)))
         if is_ordered:
             between = (pair for pair in pairwise(events) if pair[1].is_before and not pair[0].is_before)
             yield from ((*rows, UNSEEN_WRITER) for rows in _changes(between))
+
+
+def _is_in_order(events: list[_Saved]) -> bool:
+    return all(before.row < after.row for before, after in _around_kernels(events))
 
 
 def _around_kernels(events: list[_Saved]) -> Iterator[tuple[_Saved, _Saved]]:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -253,10 +254,14 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
         key=key,
         row=min(outputs or rows),
         inputs=len(inputs),
-        missing_slots=tuple(number for number in range(max(slots, default=0)) if number not in slots),
-        bad_inputs=tuple(_operand(step, row) for row in inputs if bad[row]),
-        bad_outputs=tuple(_operand(step, row) for row in outputs if bad[row]),
+        missing_slots=tuple(sorted(set(range(max(slots, default=0))) - slots)),
+        bad_inputs=_operands(step, inputs, bad),
+        bad_outputs=_operands(step, outputs, bad),
     )
+
+
+def _operands(step: Step, rows: list[int], bad: Mask) -> tuple[CallOperand, ...]:
+    return tuple(_operand(step, row) for row in rows if bad[row])
 
 
 def _operand(step: Step, row: int) -> CallOperand:
@@ -522,11 +527,9 @@ def _link_rank(flow: Flow, trace: RankTrace) -> None:
     for call in calls:
         if is_container(call.op_type):
             _link_container(flow, call, writers)
-    for parameter in (call for call in trace.calls if is_parameter(call.op_type)):
-        for value in parameter.bad_outputs:
-            written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
-            if written is not None:
-                flow.add_edge(Edge(written[0], parameter, value))
+    for call in trace.calls:
+        if is_parameter(call.op_type):
+            _link_parameter(flow, trace, call, writers)
 
 
 def _writers(calls: Iterable[Call]) -> Writers:
@@ -544,6 +547,13 @@ def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, 
         insort(writers[operand.content], (call, operand), key=row_of)
     else:
         flow.unexplained[call].append(operand)
+
+
+def _link_parameter(flow: Flow, trace: RankTrace, parameter: Call, writers: Writers) -> None:
+    for value in parameter.bad_outputs:
+        written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
+        if written is not None:
+            flow.add_edge(Edge(written[0], parameter, value))
 
 
 def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
@@ -575,6 +585,14 @@ def _is_own_write(call: Call, operand: CallOperand) -> bool:
     return is_output and writes_in_place(call.op_type)
 
 
+def _assume_source(flow: Flow, call: Call, earlier: Call | None) -> None:
+    if is_collective(call.op_type) and call.bad_outputs:
+        _assume_sources(flow, call)
+    elif earlier is not None:
+        flow.add_edge(Edge(earlier, call, None, is_assumed=True))
+        flow.unexplained.pop(call, None)
+
+
 def _assume_edges(flow: Flow, trace: RankTrace) -> None:
     """Assume that something bad came from an earlier call if the dump cannot show what a call read.
 
@@ -588,11 +606,7 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
         if is_parameter(call.op_type):
             continue
         if not flow.has_source(call):
-            if is_collective(call.op_type) and call.bad_outputs:
-                _assume_sources(flow, call)
-            elif latest is not None and (not call.inputs or not trace.has_outputs):
-                flow.add_edge(Edge(latest, call, None, is_assumed=True))
-                flow.unexplained.pop(call, None)
+            _assume_source(flow, call, latest if not call.inputs or not trace.has_outputs else None)
         if any(operand.holds != "-Inf" for operand in (*call.bad_inputs, *call.bad_outputs)):
             latest = call
 
@@ -605,7 +619,7 @@ def _link_collectives(flow: Flow) -> None:
     for key, sources in givers.items():
         if not is_point_to_point(key.op_type):
             _link_named(flow, key, sources, takers.get(key, []))
-    _link_renamed(flow, calls, [call for sources in givers.values() for call in sources])
+    _link_renamed(flow, calls, [*chain.from_iterable(givers.values())])
 
 
 def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequence[Call]) -> None:
@@ -622,8 +636,8 @@ def _link_named(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequen
 
 def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> None:
     """Link the calls of a collective that has different names on its ranks, by equal outputs."""
-    by_output = grouped((output.content, call) for call in givers for output in call.bad_outputs)
-    by_input = grouped((operand.content, call) for call in givers for operand in call.bad_inputs)
+    by_output = _by_content((call, call.bad_outputs) for call in givers)
+    by_input = _by_content((call, call.bad_inputs) for call in givers)
     for call in calls:
         if flow.has_bad_input(call) or flow.arriving.get(call):
             continue
@@ -631,6 +645,10 @@ def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Sequence[Call]) -> 
         if not sources and receives_as_is(call.op_type):
             sources = _with_content(call, by_input)
         _link_to_others(flow, call, sources)
+
+
+def _by_content(operands: Iterable[tuple[Call, Iterable[CallOperand]]]) -> dict[Content, list[Call]]:
+    return grouped((operand.content, call) for call, own in operands for operand in own)
 
 
 def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:
@@ -666,13 +684,16 @@ def _possible_sources(flow: Flow, call: Call, *, include_own: bool) -> Iterator[
         begun = trace.collectives.get(call.key)
         if begun is None:
             continue
-        own = next((other for other in trace.calls if other.key == call.key), None)
-        # The input of another rank counts if it was not dumped, or overwritten.
-        is_hidden = own is not None and (not own.inputs or own in flow.own_writes)
-        if include_own if rank == call.rank else is_hidden:
+        if include_own if rank == call.rank else _has_hidden_input(flow, trace, call.key):
             earlier = [
                 other
                 for other in trace.calls
                 if other.row < begun.row and any(output.holds != "-Inf" for output in other.bad_outputs)
             ]
             yield from earlier[-1:]
+
+
+def _has_hidden_input(flow: Flow, trace: RankTrace, key: CallKey) -> bool:
+    """Return whether a collective has a bad tensor on a rank, and its input was not dumped or overwritten."""
+    call = next((call for call in trace.calls if call.key == key), None)
+    return call is not None and (not call.inputs or call in flow.own_writes)

@@ -357,11 +357,15 @@ def _came_in(flow: Flow, consequences: Consequences) -> Iterator[Root]:
         call, operand = reads[0]
         others = tuple(dict.fromkeys(reader for reader, _ in reads[1:] if reader is not call))
         yield Root(flow, consequences, call, CAME_IN, operand, others)
+    for parameter, value in _untouched_parameters(flow):
+        if (parameter.rank, value.content) not in readers:
+            yield Root(flow, consequences, parameter, CAME_IN, value)
+
+
+def _untouched_parameters(flow: Flow) -> Iterator[tuple[Call, CallOperand]]:
     for call in flow.calls:
         if is_parameter(call.op_type) and not flow.has_source(call):
-            for value in call.bad_outputs:
-                if (call.rank, value.content) not in readers:
-                    yield Root(flow, consequences, call, CAME_IN, value)
+            yield from ((call, value) for value in call.bad_outputs)
 
 
 def _produces_nan(flow: Flow, call: Call) -> bool:
@@ -406,8 +410,12 @@ def real_roots(roots: list[Root], harmless: set[CallKey]) -> list[Root]:
     masks = masks_of(roots, harmless)
     real = [root for root in roots if root.weight is Weight.REAL and root not in masks]
     if masks:
-        flow, known = masks[0].flow, {root.call for root in real}
-        reached = flow.downstream(call for mask in masks for call in mask.starts)
-        births = [call for call in reached if call not in known and _produces_nan(flow, call)]
-        real += [Root(flow, masks[0].consequences, call, BORN) for call in births]
+        real += _births_from(masks, {root.call for root in real})
     return sorted(real, key=lambda root: (root.is_weak, root.order))
+
+
+def _births_from(masks: list[Root], known: set[Call]) -> list[Root]:
+    flow = masks[0].flow
+    reached = flow.downstream(call for mask in masks for call in mask.starts)
+    births = [call for call in reached if call not in known and _produces_nan(flow, call)]
+    return [Root(flow, masks[0].consequences, call, BORN) for call in births]

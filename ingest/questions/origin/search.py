@@ -175,9 +175,7 @@ class OriginSearch:
             row = list(self._steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
-            if self._is_skipped_overflow(step, real) and all(
-                _are_overflows(self._real_roots(self._link(later)[1])) for later in row
-            ):
+            if self._is_skipped_overflow(step, real) and all(map(self._holds_overflow, row)):
                 self.skipped.add(step)
             yield self._answer(real), [step, *certain]
 
@@ -268,6 +266,9 @@ class OriginSearch:
             later = [other for other in self.snapshot.steps if other > step]
             return bool(later) and not self._suspects.ranks(later[0])
         return _are_overflows(real) and self._is_left_out(step)
+
+    def _holds_overflow(self, step: int) -> bool:
+        return _are_overflows(self._real_roots(self._link(step)[1]))
 
     def _is_left_out(self, step: int) -> bool:
         """Return whether no parameter is another one in the steps after a bad one, up to the first clean."""

@@ -114,9 +114,12 @@ def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
     if before is not None:
         if is_in_doubt and not suspects.may_hold(before):
             yield f"Step {earlier} of this rank has nothing of the kind, not in parameters either."
-    elif suspects.cause == "where":
-        return
-    elif earlier is not None:
+    elif suspects.cause != "where":
+        yield from _on_missing_step(call, earlier, is_in_doubt=is_in_doubt)
+
+
+def _on_missing_step(call: Call, earlier: int | None, *, is_in_doubt: bool) -> Iterator[str]:
+    if earlier is not None:
         yield f"Rank {call.rank} has no step {earlier} in the answer: it may have begun there."
     elif is_in_doubt:
         yield f"Step {call.step} is the first of the answer: it may have begun before."
@@ -348,14 +351,17 @@ def _later_steps(root: Root, suspects: Suspects, harmless: set[CallKey]) -> Iter
         chosen = certain[:_CARRIED_RANKS] if certain == ranks else ranks
         flow = link_calls(step, suspects.trace(step, chosen))
         roots = roots_of(flow)
-        # More than harmless infinity.
-        holding = {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
+        holding = _ranks_that_matter(roots)
         suspects.mark_harmless(step, flow.traces.keys() - holding)
         if present := holding | (set(suspects.worrying_ranks(step)) - set(flow.traces)):
             yield OriginLater(step, tuple(sorted(present)), *_carried(root, roots, harmless))
     for step in later[1:]:
         if worrying := suspects.worrying_ranks(step):
             yield OriginLater(step, tuple(worrying))
+
+
+def _ranks_that_matter(roots: Iterable[Root]) -> set[int]:
+    return {call.rank for root in roots if root.weight is not Weight.HARMLESS for call in root.reached}
 
 
 def _carried(

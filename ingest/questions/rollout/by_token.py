@@ -145,14 +145,14 @@ def _log_ratios(
     if len(streams) < len(sides):
         return
     parts = [*zip(sides, streams, pair.sequences, strict=True)]
-    places = [
-        at
-        for at in range(pair.length - 1)
-        if all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
-    ]
+    places = [at for at in range(pair.length - 1) if _have(parts, at)]
     following = [prefixes.token[pair.sequences[0].prefixes[at + 1]] for at in places]
     a, b = (_rated(lane, stream, sequence, places, following) for lane, stream, sequence in parts)
     yield from ((at, one - other) for at, one, other in zip(places, a, b, strict=True))
+
+
+def _have(parts: Sequence[tuple[Lane, Stream, TokenSequence]], at: int) -> bool:
+    return all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
 
 
 def _logits(lane: Lane) -> Stream | None:

@@ -459,9 +459,12 @@ class ModuleWalk:
         made = _nearest(own, outs[0])
         if made.times(outs[0]) <= 1:
             return EXPLAINED
-        rule = self._rule(0, place)
-        how = f"its weight does not do what the trainer does: {'' if rule is None else rule.text}"
+        how = f"its weight does not do what the trainer does: {self._told(0, place)}"
         return self._divergence(place, "output", 1, how, ("its weight", made, outs[0]))
+
+    def _told(self, side: int, place: _ModulePlace) -> str:
+        rule = self._rule(side, place)
+        return "" if rule is None else rule.text
 
     def _is_part(self, place: _ModulePlace) -> bool:
         held = place.views[1].lane.parameters.get(f"{place.link.modules[1]}.weight")

@@ -298,15 +298,18 @@ def misplaced(tensors: Sequence[Arrived]) -> list[Arrived]:
         replace(
             each,
             stretches=tuple(
-                replace(stretch, verdict=DIFFERENT if stretch.verdict == OPEN else MISPLACED, how=problem)
-                if (problem := told.get((number, place)))
-                else stretch
+                _judged(stretch, told.get((number, place), ""))
                 for place, stretch in enumerate(each.stretches)
             ),
             note="" if number in odd else _note(each, is_transposed=is_transposed),
         )
         for number, each in enumerate(tensors)
     ]
+
+
+def _judged(stretch: FibreStretch, problem: str) -> FibreStretch:
+    verdict = DIFFERENT if stretch.verdict == OPEN else MISPLACED
+    return replace(stretch, verdict=verdict, how=problem) if problem else stretch
 
 
 def _is_square(tensor: Arrived) -> bool:

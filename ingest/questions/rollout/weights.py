@@ -308,8 +308,7 @@ class _WeightSearch:
             ours = own[like.begin : like.end]
             begin, end = whole.begin + like.begin, whole.begin + like.end
             told = _compared(ours, theirs, wanted.dtype, replace(whole, begin=begin, end=end))
-            is_near = scaled.ndim > 1 or told.relative < _NEAR or bool(told.how)
-            if not is_near or abs(correlation(ours, theirs)) < _ALIKE:
+            if not _is_alike(told, is_vector=scaled.ndim < 2) or abs(correlation(ours, theirs)) < _ALIKE:
                 continue
             last = parts[-1].end if parts else whole.begin
             if begin > last:
@@ -317,6 +316,10 @@ class _WeightSearch:
             parts.append(_within(told, source, like.axis, like.first + like.begin, self._step))
         last = parts[-1].end if parts else whole.begin
         return [*parts, replace(whole, begin=last)] if last < whole.end else parts
+
+
+def _is_alike(told: FibreStretch, *, is_vector: bool) -> bool:
+    return not is_vector or told.relative < _NEAR or bool(told.how)
 
 
 def _within(stretch: FibreStretch, source: HeldParameter, axis: int, first: int, step: int) -> FibreStretch:
