@@ -534,7 +534,6 @@ class OperatorError(Plain):
     rank: int
     step: int
     calls: int
-    """How many calls there are, over ranks and steps."""
     born: float
     """How far the output is from float64, computed from the stored inputs."""
     units: float

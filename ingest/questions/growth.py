@@ -117,9 +117,8 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         raise UsageError(f"{a.url} and {b.url} have no step of rank {rank} in common")
     is_wanted, column = fits(name), FIELDS.index(statistic)
     left_out = [_in_run(left, side) for side in sides for left in side.left_out]
-    read: list[int] = []
     places: dict[TensorKey, int] = {}
-    columns: list[tuple[list[int], npt.NDArray[np.float64]]] = []
+    columns: dict[int, tuple[list[int], npt.NDArray[np.float64]]] = {}
 
     def load(step: int) -> list[_Side] | LeftOut:
         loaded: list[_Side] = []
@@ -138,9 +137,8 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
             left_out.append(loaded)
             continue
         keys, of_step = _errors(is_wanted, *loaded)
-        columns.append(([places.setdefault(key, len(places)) for key in keys], of_step))
-        read.append(step)
-    if not read:
+        columns[step] = [places.setdefault(key, len(places)) for key in keys], of_step
+    if not columns:
         raise DamagedStore(f"no step that can be read ({left_out[0]})")
     if not places:
         raise UsageError(f"{a.url} and {b.url} have no tensor like {name!r} in common on rank {rank}")
@@ -150,8 +148,8 @@ def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, na
         rank=rank,
         statistic=statistic,
         tensors=tuple(places),
-        steps=tuple(read),
-        errors=_table(columns, len(places), statistic),
+        steps=tuple(columns),
+        errors=_table([*columns.values()], len(places), statistic),
         left_out=tuple(left_out),
     )
 

@@ -42,9 +42,7 @@ class DifferingRange(Plain):
     begin: int
     end: int
     first: tuple[int, ...]
-    """The index of the first of them."""
     last: tuple[int, ...]
-    """The index of the last of them."""
 
 
 @dataclass(frozen=True, slots=True)

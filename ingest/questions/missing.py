@@ -35,7 +35,6 @@ class MissingItem(Plain):
     name: str
     """Its name: as in the configuration, or as the graph has it; steps as ranges such as `4-7`."""
     rank: int | None
-    """The rank that lacks it; None if it is not about one."""
     reason: str
     """Why it is missing, as far as that is known; "" if it is not."""
 

@@ -223,7 +223,6 @@ def _but(left_out: Sequence[object]) -> str:
 
 
 def _notes_on(left_out: Sequence[object]) -> list[str]:
-    """Return a note on the steps that could not be examined; none if all could."""
     return [f"Not all steps could be examined{_but(left_out)}."] if left_out else []
 
 
@@ -328,7 +327,6 @@ class DumpEstimate:
     files: int
     nbytes: int
     full_files: int
-    """The files of a dump of all operators, of the same steps and ranks."""
     full_nbytes: int
     run_nbytes: int
     """Bytes of graphs and other files that every dump has, as in the store."""
@@ -350,7 +348,6 @@ class NextDump:
     left_out: tuple[Suspect, ...]
     estimate: DumpEstimate
     answers: tuple[str, ...]
-    """What it will answer that the dump in the store cannot."""
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -441,7 +438,6 @@ def _from_operands(rows: Iterable[_SuspectRow], culprit: OperatorId) -> Iterator
 
 
 def _from_absent_steps(suspicion: Suspicion, known: Container[StepKey]) -> Iterator[str]:
-    """Yield the gains from steps that the store does not have of the chosen ranks."""
     *before, last = suspicion.steps
     for step in before:
         absent = [rank for rank in suspicion.ranks if StepKey(rank, step) not in known]

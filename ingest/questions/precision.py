@@ -97,7 +97,6 @@ class TensorPrecision:
     first_step: int | None
     """The first step in which anything may be lost; None if nothing is lost in any."""
     ranks: tuple[int, ...]
-    """The ranks that may lose anything in any step."""
     headroom_bits: float
     """In the last step, of the rank that has least; NaN if it is not known."""
 

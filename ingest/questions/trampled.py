@@ -152,7 +152,6 @@ def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
 
 
 def _changes(pairs: Iterable[tuple[_Saved, _Saved]]) -> Iterator[tuple[int, int]]:
-    """Yield the rows of the earlier and the later of each pair that differs."""
     return ((earlier.row, later.row) for earlier, later in pairs if earlier.digest != later.digest)
 
 

@@ -85,7 +85,6 @@ class Line:
     present: npt.NDArray[np.bool_]
     """(step,): whether the rank has the tensor."""
     bad: npt.NDArray[np.bool_]
-    """(step,): whether elements are NaN or infinite."""
 
     def extreme(self, of: Callable[[npt.NDArray[np.float64]], np.float64]) -> float | None:
         """Return the least or greatest of the finite values; None if there is none."""
@@ -268,7 +267,6 @@ def _add_legend(axes: Any, handles: dict[str, Any], *, title: str) -> None:
 
 
 def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
-    """Choose a logarithmic scale for a wide range, also with zero and negative values, and plain numbers."""
     values = np.concatenate([line.heights[line.present] for line in lines])
     known = np.abs(values[np.isfinite(values)])
     known = known[known > 0]

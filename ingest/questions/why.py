@@ -32,7 +32,6 @@ class WhyRow(Plain):
     """The elements of an input that became one element of the output."""
 
     input: int
-    """The place of the input in `WhyAnswer.inputs`."""
     at: str
     """Which elements these are, as numpy writes it: `1, 3, :`."""
     low: float

@@ -161,7 +161,6 @@ class OriginTensor(Plain):
     hidden: ClassVar = ("statistics",)
 
     name: str
-    """Its `Tensor.name`."""
     io: str
     slot: int
     dtype: str
@@ -265,7 +264,6 @@ class OriginAnswer(Shown, Plain):
     fused_from: tuple[str, ...] = ()
     """The operators of the model that a compiler fused into it, as GE's graph or DumpData tell."""
     source: SourceLine | None = None
-    """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
     why: WhyAnswer | None = None
@@ -302,10 +300,6 @@ class OriginAnswer(Shown, Plain):
         """Whether the answer names an operator."""
         return self.rank is not None
 
-    @property
-    def place(self) -> tuple[int, int] | None:
-        """The rank and step where it began."""
-        return None if self.rank is None or self.step is None else (self.rank, self.step)
 
     def table(self) -> Table[OriginTensor]:
         """Return a row for each input and output of the operator."""
@@ -342,7 +336,6 @@ class OriginAnswer(Shown, Plain):
             yield Note(f"dump-ingest show {where} --rank {self.rank} --step {self.step}", "values")
 
     def _telling(self) -> list[OriginTensor]:
-        """Return what to look at: a clean input and a bad output, or what was bad when it came in."""
         bad = [tensor for tensor in self.outputs if tensor.is_bad]
         if self.came_in is not None:
             return [tensor for tensor in (*self.inputs, *bad) if tensor.is_bad][:1]

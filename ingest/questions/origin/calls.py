@@ -612,7 +612,6 @@ def _assume_edges(flow: Flow, trace: RankTrace) -> None:
 
 
 def _link_collectives(flow: Flow) -> None:
-    """Link bad outputs of collectives on each rank to bad inputs on the others."""
     calls = [call for call in flow.calls if is_collective(call.op_type)]
     givers = grouped((call.key, call) for call in calls if flow.has_bad_input(call))
     takers = grouped((call.key, call) for call in calls if call.bad_outputs)
@@ -668,7 +667,6 @@ def _link_to_others(flow: Flow, call: Call, sources: Iterable[Call]) -> None:
 
 
 def _assume_sources(flow: Flow, call: Call) -> None:
-    """Link a collective to the last bad call before it on each rank whose input is not known."""
     sources = tuple(_possible_sources(flow, call, include_own=not call.inputs or call in flow.own_writes))
     own = next((source for source in sources if source.rank == call.rank), None)
     if own is not None:
@@ -694,6 +692,5 @@ def _possible_sources(flow: Flow, call: Call, *, include_own: bool) -> Iterator[
 
 
 def _has_hidden_input(flow: Flow, trace: RankTrace, key: CallKey) -> bool:
-    """Return whether a collective has a bad tensor on a rank, and its input was not dumped or overwritten."""
     call = next((call for call in trace.calls if call.key == key), None)
     return call is not None and (not call.inputs or call in flow.own_writes)

@@ -191,7 +191,6 @@ class OriginSearch:
             yield step
 
     def _pass_by(self, flow: Flow, roots: Sequence[Root], real: Sequence[Root]) -> None:
-        """Record the roots of a step of which none certainly matters."""
         if roots and all(root.is_unread for root in roots):
             self.unread.add(flow.step)
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]

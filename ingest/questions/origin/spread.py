@@ -137,7 +137,6 @@ def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
 
 
 def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
-    """Yield from which ranks something bad may have come, if the root is a collective."""
     call, snapshot = root.call, suspects.snapshot
     if not is_collective(call.op_type):
         return

@@ -139,7 +139,6 @@ def log_probabilities(
 def _log_ratios(
     lanes: tuple[Lanes, Lanes], pair: SequencePair, prefixes: Prefixes
 ) -> Iterator[tuple[int, float]]:
-    """Yield positions, and the logarithm of the ratio for the token that follows."""
     sides = [lanes[side][pair.ranks[side]] for side in (0, 1)]
     streams = [stream for lane in sides if (stream := _logits(lane)) is not None]
     if len(streams) < len(sides):
@@ -401,7 +400,6 @@ def _wrong(tensors: Sequence[Arrived]) -> tuple[str, ...]:
 
 
 def _assigned(lanes: Sequence[Mapping[int, Lane]]) -> Prefixes:
-    """Find the sequences of both sides, first of the one that needs the other one less."""
     prefixes = Prefixes()
     for of_side in sorted(lanes, key=lambda of_side: sum(lane.doubts for lane in of_side.values())):
         known = len(prefixes.token) if len(prefixes.token) > 1 else 0

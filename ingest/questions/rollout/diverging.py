@@ -156,7 +156,6 @@ class ModuleWalk:
         return tuple((first, math.sqrt(sum(each) / len(each))) for first, each in found.items())
 
     def _module(self, links: Sequence[ModuleLink]) -> ComparedModule | None:
-        """Measure how far the outputs of a module are apart, and judge those that differ most."""
         if self._is_copied(links[0]):
             return None
         measured = [*self._measured(links)]
@@ -278,7 +277,6 @@ class ModuleWalk:
         return other if told == OPEN or other == EXPLAINED else told
 
     def _judged_by(self, side: int, place: _ModulePlace) -> TokenDivergence | str:
-        """Judge what the other side read by the rule of one side."""
         rule = self._rule(side, place)
         out = place.views[1 - side].read(place.streams[1 - side])
         if rule is None or out is None or (parts := self._counterparts(side, rule, place)) is None:
@@ -419,7 +417,6 @@ class ModuleWalk:
 
     @staticmethod
     def _is_form_of(form: AttentionForm, rule: Explanation, view: SequenceView, stream: Stream) -> bool:
-        """Return whether the form of the other side explains this one, too: then both are the same."""
         out = view.read(stream)
         parts = [values for each in rule.sources if (values := view.values(each)) is not None]
         made = None if out is None else form.applied(cut(parts, out.shape[1]))

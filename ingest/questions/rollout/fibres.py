@@ -102,7 +102,6 @@ class Fibres:
     columns: Numbers
     """Of a vector: none."""
     exact: bool
-    """Whether the type holds all elements as they are."""
 
     def along(self, axis: int) -> Numbers:
         """Return the numbers of rows or of columns."""
@@ -325,7 +324,6 @@ class HeldParameter:
     """A parameter, or the piece of it that a rank holds."""
 
     rank: int
-    step: int
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -372,7 +370,7 @@ def parameters_of(source: Source, step: int) -> list[HeldParameter]:
             chosen = known if hint is Hint.WEIGHT else others
             name = each.op_name if each.op_type == "Parameter" else each._replace(occurrence=0, copy=0).name
             chosen[key.rank, name] = HeldParameter(
-                key.rank, step, name, tensors.dtypes[number], tensors.shapes[number], tensors.operand(number)
+                key.rank, name, tensors.dtypes[number], tensors.shapes[number], tensors.operand(number)
             )
     found = [each for each in (known or others).values() if each.operand.size]
     if not found:

@@ -278,7 +278,6 @@ class SequenceView:
         return None if held is None else held.read()
 
     def _tied(self, stream: Stream) -> HeldParameter | None:
-        """Return the matrix of another module by which the last module multiplies."""
         out = self.values(stream)
         for source in self.inputs(stream) if "Linear" in stream.op_type else ():
             x = self.values(source)
@@ -324,7 +323,6 @@ class SequenceView:
         return self._first(rules, out)
 
     def _finished(self, stream: Stream, out: Array) -> Explanation | None:
-        """Return a function of rows by which programs end: capped, log-probabilities, in a narrower type."""
         for each in self.earlier(stream, out.shape[1])[: _EARLIER // 2]:
             x = wide(self._known(each))
             cap = _cap_of(x, wide(out))

@@ -55,7 +55,7 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._next: dict[tuple[int, int], int] = {}
-        self.token, self.parent = [-1], [-1]
+        self.token = [-1]
 
     def find(self, prefix: int, tokens: Iterable[int]) -> Iterator[int]:
         """Yield the prefixes that follow one by these tokens, as far as they are known."""
@@ -70,7 +70,6 @@ class Prefixes:
             number = self._next.setdefault((prefix, token), len(self.token))
             if number == len(self.token):
                 self.token.append(token)
-                self.parent.append(prefix)
             yield (prefix := number)
 
 
@@ -562,7 +561,6 @@ def _outermost(name: str) -> tuple[bool, int]:
 
 
 def _of_stretch(a: Lanes, lane: Lane, arrived: Arrived, stretch: FibreStretch) -> Iterator[ModuleLink]:
-    """Yield what a stretch of a weight tells about outputs."""
     module = arrived.name.rpartition(".")[0]
     name, _, kind = stretch.of.rpartition(".")
     name = name.rpartition(".")[0] if stretch.plus else name

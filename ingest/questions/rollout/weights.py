@@ -265,7 +265,6 @@ class _WeightSearch:
                     yield _within(whole, base, ROWS, 0, self._step)
 
     def _beside(self, base: HeldParameter) -> Iterator[tuple[HeldParameter, HeldParameter]]:
-        """Yield pairs of matrices beside one whose product has its shape, and a low rank."""
         owner = base.name.rsplit(".", 2)[0] + "."
         near = [
             each for each in self._trainer.tensors if each.name.startswith(owner) and len(each.shape) == 2
