@@ -25,7 +25,6 @@ from ingest.questions.choosing import (
     marked,
     matching_tensors,
     statistic_for,
-    statistic_named,
     statistics_for,
     unused_steps,
     whole_count,
@@ -110,16 +109,14 @@ def heatmap(
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     chosen = with_pattern(pattern, conditions)
     statistic = statistic_for(stat, chosen)
-    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, chosen, statistic, aggregate))
+    return ask_of_undamaged(snapshot, lambda readable: _heatmap_of(readable, chosen, statistic, aggregate))
 
 
-def heatmap_of(
-    snapshot: Snapshot, chosen: FilterFields, stat: str, aggregate: str | None = None
+def _heatmap_of(
+    snapshot: Snapshot, chosen: FilterFields, statistic: str, aggregate: str | None
 ) -> xr.DataArray:
-    """Return one statistic of some tensors of a snapshot as a field; see `heatmap`."""
     import xarray as xr  # deferred: takes 0.7 s to import
 
-    statistic = statistic_named(stat)
     how = (aggregate or default_aggregate(statistic)).lower()
     if how not in AGGREGATES:
         raise UsageError(f"{aggregate!r} is not an aggregate", hint=f"Aggregates: {', '.join(AGGREGATES)}.")
@@ -417,7 +414,6 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
 
     is_zero, is_whole = zeros(field), wholes(field)
     between = np.where(is_zero | is_whole, np.nan, field.values)
-    known = between[np.isfinite(between)]
     scale = HeatmapScale.of(field)
     is_log = is_logarithmic(between) or (scale.is_count and bool(scale.ranges))
     how = {"aspect": "auto", "interpolation": "nearest"}
@@ -437,7 +433,7 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
             bbox_to_anchor=(0, -_BELOW_INCHES / axes.figure.get_figheight()),
             ncols=len(patches),
         )
-    return image if known.size else None
+    return image if np.isfinite(between).any() else None
 
 
 QUESTION = Question(

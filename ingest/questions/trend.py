@@ -19,7 +19,6 @@ from ingest.questions.choosing import (
     marked,
     matching_tensors,
     statistic_for,
-    statistic_named,
     statistics_for,
     unused_steps,
     whole_count,
@@ -332,11 +331,10 @@ def trend(
     return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, chosen, statistic))
 
 
-def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFrame:
+def trend_of(snapshot: Snapshot, chosen: FilterFields, statistic: str) -> pd.DataFrame:
     """Return one statistic of some tensors of a snapshot; see `trend`."""
     import pandas as pd  # deferred: takes 0.4 s to import
 
-    statistic = statistic_named(stat)
     # Numbers of elements only tell roles apart; the answer leaves them out.
     others = ("count",) if chosen.get("role") else ()
     statistics = statistics_for(snapshot, chosen, (statistic, *others))

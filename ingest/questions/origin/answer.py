@@ -300,7 +300,6 @@ class OriginAnswer(Shown, Plain):
         """Whether the answer names an operator."""
         return self.rank is not None
 
-
     def table(self) -> Table[OriginTensor]:
         """Return a row for each input and output of the operator."""
         return Table(

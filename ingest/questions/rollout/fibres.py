@@ -47,8 +47,6 @@ def as_blocks(shape: tuple[int, ...]) -> tuple[int, int, int]:
     match shape:
         case (int(length),):
             return (1, length // _OF_VECTOR, _OF_VECTOR) if length % _OF_VECTOR == 0 else (1, 1, length)
-        case (rows, columns):
-            return 1, rows, columns
         case (blocks, rows, columns):
             return blocks, rows, columns
         case _:

@@ -254,9 +254,7 @@ class Trainer:
         begins, ends = index.places(fibres.along(axis))
         count = len(begins)
         offsets = np.arange(_MOST_EQUAL)[:, None]
-        entries = np.minimum(begins + offsets, max(len(index.tensor) - 1, 0))
-        if not len(index.tensor):
-            return FibreOrigin(axis, of_axis, np.full(count, -1), np.full(count, -1), np.zeros(count, bool))
+        entries = np.minimum(begins + offsets, len(index.tensor) - 1)
         is_one = (begins + offsets < ends) & (index.axis[entries] == of_axis)
         alone = is_one.sum(axis=0) == 1
         first = entries[is_one.argmax(axis=0), np.arange(count)]

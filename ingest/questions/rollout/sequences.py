@@ -120,8 +120,7 @@ class ModelCall:
 
     def rows(self, number: int) -> Array | None:
         """Return by token the row of a tensor, -1 for those it lacks; None if it has no rows of tokens."""
-        shape, count = self.tensors.shapes[number], len(self.ids)
-        length = self.lead[-1] if len(self.lead) > 1 else count
+        shape, count, length = self.tensors.shapes[number], len(self.ids), self.length
         batch, all_rows = count // max(length, 1), np.arange(count)
         match shape[:2]:
             case (first, *_) if first == count or shape[:2] == (batch, length):
@@ -166,8 +165,7 @@ class ModelCall:
 
     def segments(self, positions: Stream | None) -> Iterator[TokenRun]:
         """Yield its rows by sequence."""
-        count, length = len(self.ids), self.lead[-1] if len(self.lead) > 1 else len(self.ids)
-        mask = self._mask(length)
+        count, length, mask = len(self.ids), self.length, self._mask()
         places = None if positions is None else self._positions(self.streams.get(positions, -1))
         cuts = {*range(0, count, max(length, 1))} | self._cuts()
         for begin, end in zip(bounds := sorted(cuts), [*bounds[1:], count], strict=True):
@@ -188,13 +186,13 @@ class ModelCall:
             repeated = int(np.argmax(self.ids[part] != self.ids[part[0]]))
             yield TokenRun(part, own, past is None and not own and repeated > 1)
 
-    def _mask(self, length: int) -> Array | None:
+    def _mask(self) -> Array | None:
         """Return which tokens count, (sequence, token), and not padding, those before this call included."""
-        batch = len(self.ids) // max(length, 1)
         for stream, number in self.whole_numbers():
             shape = self.tensors.shapes[number]
             is_early = number < self.embedded or "mask" in stream.io
-            if is_early and len(self.lead) == len(shape) == 2 and shape[0] == batch and shape[1] >= length:
+            has_batch = len(self.lead) == len(shape) == 2 and shape[0] == self.lead[0]
+            if is_early and has_batch and shape[1] >= self.length:
                 values = self.read(number)
                 if ((values == 0) | (values == 1)).all() and values.any():
                     return values.astype(bool)
