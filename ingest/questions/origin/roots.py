@@ -53,8 +53,8 @@ class Suspects:
     is_bad: IsBad
     cause: str
     damaged: list[LeftOut] = field(default_factory=list)
-    _harmless: dict[int, set[_Totals]] = field(default_factory=dict)
-    """By rank: what steps that turned out to be harmless hold."""
+    _harmless: set[tuple[int, _Totals]] = field(default_factory=set)
+    """What ranks hold in steps that turned out to be harmless."""
     _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
 
     @cached_property
@@ -96,13 +96,12 @@ class Suspects:
         return [
             rank
             for rank in self.certain_ranks(step)
-            if self._bad_tensors(step, rank) not in self._harmless.get(rank, ())
+            if (rank, self._bad_tensors(step, rank)) not in self._harmless
         ]
 
     def mark_harmless(self, step: int, ranks: Iterable[int]) -> None:
         """Treat ranks of other steps in which as many tensors are bad as harmless, as these of this step."""
-        for rank in ranks:
-            self._harmless.setdefault(rank, set()).add(self._bad_tensors(step, rank))
+        self._harmless |= {(rank, self._bad_tensors(step, rank)) for rank in ranks}
 
     def trace(self, step: int, ranks: Sequence[int]) -> dict[int, RankTrace]:
         """Return the traces of a step of these ranks; damaged ones are left out and added to `damaged`."""
@@ -121,7 +120,7 @@ class Suspects:
             new = list(threads.map(trace_one, unknown))
         named = {left.key for left in self.damaged}
         self.damaged += [left for left in new if isinstance(left, LeftOut) and left.key not in named]
-        traces = {**known, **{trace.rank: trace for trace in new if isinstance(trace, RankTrace)}}
+        traces = known | {trace.rank: trace for trace in new if isinstance(trace, RankTrace)}
         self._traced = (step, traces)
         return {rank: traces[rank] for rank in ranks if rank in traces}
 
