@@ -57,50 +57,6 @@ class Likeness(NamedTuple):
     end: int
 
 
-class TrainerProjections:
-    """Projections of all fibres of a trainer, by which nearly equal ones are found; reads it once."""
-
-    def __init__(self, tensors: Sequence[HeldParameter]) -> None:
-        """Read nothing yet."""
-        self._tensors = tensors
-
-    @cached_property
-    def _known(self) -> dict[int, list[tuple[int, int, Array]]]:
-        """By length of fibres the tensor, its axis and the projections of its fibres."""
-        known: dict[int, list[tuple[int, int, Array]]] = {}
-        for place, each in enumerate(self._tensors):
-            values = each.read()
-            for axis in (ROWS, COLUMNS)[: max(values.ndim, 1)]:
-                fibres = fibres_of(values, axis)
-                known.setdefault(fibres.shape[1], []).append((place, axis, _projected(fibres)))
-        return known
-
-    def nearest(self, stretch: Array) -> list[Likeness]:
-        """Return what of the trainer a stretch of fibres (fibre, element) is similar to, in their order."""
-        places = np.unique(np.linspace(0, len(stretch) - 1, min(len(stretch), _SAMPLES)).astype(int))
-        known = self._known.get(stretch.shape[1], [])
-        if not known or stretch.shape[1] < SHORTEST:
-            return []
-        wanted = _projected(stretch[places])
-        distances = np.stack([_distances(wanted, points) for _, _, points in known])
-        best = distances[..., 0].argmin(axis=0)
-        votes: dict[Likeness, list[int]] = {}
-        for column, (place, of) in enumerate(zip(places.tolist(), best.tolist(), strict=True)):
-            tensor, axis, points = known[of]
-            first = int(distances[of, column, 1]) - place
-            votes.setdefault(Likeness(tensor, axis, first, -first, len(points) - first), []).append(place)
-        enough = [each for each in votes.items() if len(each[1]) > 1 or len(places) == 1]
-        found: list[Likeness] = []
-        for number, (likeness, of_votes) in enumerate(enough):
-            end = min(likeness.end, enough[number + 1][1][0] if number + 1 < len(enough) else len(stretch))
-            begin = max(likeness.begin, found[-1].end if found else 0)
-            if begin <= of_votes[0] and of_votes[-1] < end:
-                if number + 1 < len(enough):  # the next may begin before the first of it that was looked for
-                    end = max(min(end, enough[number + 1][0].begin), of_votes[-1] + 1)
-                found.append(likeness._replace(begin=begin, end=end))
-        return found
-
-
 def _distances(wanted: Array, points: Array) -> Array:
     """Return by wanted point the distance of the nearest point, and its place."""
     nearest = np.array([np.abs(points - point).sum(axis=1).argmin() for point in wanted])
@@ -278,6 +234,42 @@ class Trainer:
             np.where(is_found, index.fibre[best], -1),
             alone,
         )
+
+    @cached_property
+    def _projections(self) -> dict[int, list[tuple[int, int, Array]]]:
+        """By length of fibres the tensor, its axis and the projections of its fibres."""
+        known: dict[int, list[tuple[int, int, Array]]] = {}
+        for place, each in enumerate(self.tensors):
+            values = each.read()
+            for axis in (ROWS, COLUMNS)[: max(values.ndim, 1)]:
+                fibres = fibres_of(values, axis)
+                known.setdefault(fibres.shape[1], []).append((place, axis, _projected(fibres)))
+        return known
+
+    def nearest(self, stretch: Array) -> list[Likeness]:
+        """Return what of the trainer a stretch of fibres (fibre, element) is similar to, in their order."""
+        places = np.unique(np.linspace(0, len(stretch) - 1, min(len(stretch), _SAMPLES)).astype(int))
+        known = self._projections.get(stretch.shape[1], [])
+        if not known or stretch.shape[1] < SHORTEST:
+            return []
+        wanted = _projected(stretch[places])
+        distances = np.stack([_distances(wanted, points) for _, _, points in known])
+        best = distances[..., 0].argmin(axis=0)
+        votes: dict[Likeness, list[int]] = {}
+        for column, (place, of) in enumerate(zip(places.tolist(), best.tolist(), strict=True)):
+            tensor, axis, points = known[of]
+            first = int(distances[of, column, 1]) - place
+            votes.setdefault(Likeness(tensor, axis, first, -first, len(points) - first), []).append(place)
+        enough = [each for each in votes.items() if len(each[1]) > 1 or len(places) == 1]
+        found: list[Likeness] = []
+        for number, (likeness, of_votes) in enumerate(enough):
+            end = min(likeness.end, enough[number + 1][1][0] if number + 1 < len(enough) else len(stretch))
+            begin = max(likeness.begin, found[-1].end if found else 0)
+            if begin <= of_votes[0] and of_votes[-1] < end:
+                if number + 1 < len(enough):  # the next may begin before the first of it that was looked for
+                    end = max(min(end, enough[number + 1][0].begin), of_votes[-1] + 1)
+                found.append(likeness._replace(begin=begin, end=end))
+        return found
 
 
 _Value = TypeVar("_Value", bound=Hashable)

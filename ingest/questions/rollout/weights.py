@@ -37,7 +37,6 @@ from ingest.questions.rollout.fibres import (
 from ingest.questions.rollout.misplaced import (
     SAME,
     Trainer,
-    TrainerProjections,
     correlation,
     measured,
     misplaced,
@@ -167,7 +166,6 @@ class _WeightSearch:
         self._source, self._step, self._wanted = source, step, wanted
         self._types = wire_types(list(wanted))
         self._trainer = Trainer(parameters_of(source, step), set(self._types))
-        self._sketches = TrainerProjections(self._trainer.tensors)
         self._named = {(each.name, each.shape): each for each in self._trainer.tensors}
         self._order = {
             each.name: -place for place, each in enumerate(reversed(self._trainer.tensors), start=1)
@@ -301,7 +299,7 @@ class _WeightSearch:
         whole = stretch if axis == stretch.axis else replace(stretch, axis=axis, begin=0, end=len(own))
         own = own[whole.begin : whole.end]
         parts: list[FibreStretch] = []
-        for like in self._sketches.nearest(own):
+        for like in self._trainer.nearest(own):
             source = self._trainer.tensors[like.tensor]
             theirs = fibres_of(source.read(), like.axis)[like.first + like.begin : like.first + like.end]
             ours = own[like.begin : like.end]
