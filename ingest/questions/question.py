@@ -366,10 +366,10 @@ class Question:
             store: the store; None for a question that names stores itself.
             given: what was given.
         """
-        if not self.takes_conditions:
-            return self.shown(self.ask(*([] if store is None else [store]), **given))
-        own = {name: value for name, value in given.items() if name not in CONDITIONS}
-        return self.shown(self.ask(*([] if store is None else [store]), **own, **conditions_of(given)))
+        if self.takes_conditions:
+            own = {name: value for name, value in given.items() if name not in CONDITIONS}
+            given = own | conditions_of(given)
+        return self.shown(self.ask(*([] if store is None else [store]), **given))
 
 
 def question_named(name: str) -> Question:
