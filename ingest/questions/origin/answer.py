@@ -300,6 +300,11 @@ class OriginAnswer(Shown, Plain):
         """Whether the answer names an operator."""
         return self.rank is not None
 
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The rank and step where it began."""
+        return None if self.rank is None or self.step is None else (self.rank, self.step)
+
     def table(self) -> Table[OriginTensor]:
         """Return a row for each input and output of the operator."""
         return Table(
