@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,100 +28,85 @@ _PREFIX = "param."
 _LOOK_BACK = 4
 
 
-class OutOfStep(NamedTuple):
-    """A state that differs on ranks which hold the same parameter."""
+def parameters_of_states(keys: Sequence[TensorKey]) -> dict[int, int | None]:
+    """Return the states and counters among the tensors of a run, found by name: by place, its parameter.
 
-    tensor: int
-    ranks: tuple[int, ...]
-    """Those that are off; without a majority, all that should hold the same."""
-    text: str
+    Of counters, None.
+    """
+    parameters = {
+        _plain(key.op_name): place
+        for place, key in enumerate(keys)
+        if is_parameter(key) and not _STATE.search(key.op_name) and not _COUNTER.search(key.op_name)
+    }
+    found: dict[int, int | None] = {}
+    for place, key in enumerate(keys):
+        if _COUNTER.search(key.op_name):
+            found[place] = None
+        elif _STATE.search(key.op_name) and "grad" not in key.name.lower():
+            parameter = _parameter_of(_plain(key.op_name), parameters)
+            if parameter is not None:
+                found[place] = parameter
+    return found
 
 
-class States:
-    """The states and counters among the tensors of a run, by their places."""
+def out_of_step(
+    states: Mapping[int, int | None], seen: AgreementOfRanks, statistics: StepStatistics, number: int
+) -> Iterator[tuple[int, tuple[int, ...], str]]:
+    """Yield the states of a step that differ where the parameter, of as many elements, does not.
 
-    def __init__(self, keys: Sequence[TensorKey]) -> None:
-        """Find them by their names."""
-        parameters = {
-            _plain(key.op_name): place
-            for place, key in enumerate(keys)
-            if is_parameter(key) and not _STATE.search(key.op_name) and not _COUNTER.search(key.op_name)
-        }
-        self.parameter_of: dict[int, int | None] = {}
-        """By state its parameter; of counters, None."""
-        for place, key in enumerate(keys):
-            if _COUNTER.search(key.op_name):
-                self.parameter_of[place] = None
-            elif _STATE.search(key.op_name) and "grad" not in key.name.lower():
-                parameter = _parameter_of(_plain(key.op_name), parameters)
-                if parameter is not None:
-                    self.parameter_of[place] = parameter
-        self._keys = keys
-
-    def out_of_step(
-        self, seen: AgreementOfRanks, statistics: StepStatistics, number: int
-    ) -> Iterator[OutOfStep]:
-        """Yield the states of a step that differ where the parameter, of as many elements, does not."""
-        for place, parameter in self.parameter_of.items():
-            if parameter is None:
-                held = tuple(np.flatnonzero(seen.labels(number, place) >= 0).tolist())
-                is_shared = seen.is_known(number, place) and not seen.is_replicated(number, place)
-                apart = held if is_shared and len(held) > 1 else ()
-            else:
-                apart = () if seen.constant[number, place] else seen.splits(number, place, parameter)
-            if apart and (found := self._described(seen, statistics, number, place, apart)):
-                yield found
-
-    def _groups(self, block: Block, labels: Labels, place: int, ranks: Mapping[int, int]) -> list[list[int]]:
-        """Group ranks, named by place, by what they hold; without those that hold only a piece of it."""
-        counts, parameter = block.statistic("count"), self.parameter_of[place]
-        groups: dict[int, list[int]] = {}
-        for own, rank in ranks.items():
-            row = block.ranks.index(rank)
-            if parameter is None or counts[row, place] == counts[row, parameter]:
-                groups.setdefault(int(labels[own]), []).append(rank)
-        return list(groups.values())
-
-    def _described(
-        self,
-        seen: AgreementOfRanks,
-        statistics: StepStatistics,
-        number: int,
-        place: int,
-        apart: Sequence[int],
-    ) -> OutOfStep | None:
-        snapshot, parameter = statistics.snapshot, self.parameter_of[place]
-        block = statistics.block(snapshot.steps[number])
-        ranks_apart = {own: snapshot.ranks[own] for own in apart}
-        groups = self._groups(block, seen.labels(number, place), place, ranks_apart)
+    With the ranks that are off (without a majority, all that should hold the same), and what shows it.
+    """
+    all_ranks, block = statistics.snapshot.ranks, None
+    for place, parameter in states.items():
+        if not (apart := _apart(seen, number, place, parameter)):
+            continue
+        block = block or statistics.block(statistics.snapshot.steps[number])
+        ranks_apart = {own: all_ranks[own] for own in apart}
+        groups = _groups(seen.labels(number, place), block, place, parameter, ranks_apart)
         if len(groups) < 2:
-            return None
-        reason = "ranks of a job count the same steps"
-        if parameter is not None:
-            reason = f"these ranks hold the same {self._keys[parameter].name}"
+            continue
         odd, *_, most = sorted(groups, key=len)
         ranks = tuple(sorted(chain.from_iterable(groups)))
-        has_majority = len(odd) < len(most)
-        text = f"{named_ranges('rank', ranks)} hold different states, and {reason}"
-        if has_majority:
-            text = f"{named_ranges('rank', odd)} holds another state than others, and {reason}"
-        earlier = [*reversed(snapshot.steps[:number])][:_LOOK_BACK]
-        for rank in ranks:
-            step = _earlier(statistics, earlier, rank, place, block)
-            text += "" if step is None else f"; rank {rank} has that of step {step}"
-        return OutOfStep(place, tuple(odd) if has_majority else ranks, text)
+        text = f"{named_ranges('rank', ranks)} hold different states"
+        if len(odd) < len(most):
+            text = f"{named_ranges('rank', odd)} holds another state than others"
+        reason = "ranks of a job count the same steps"
+        if parameter is not None:
+            reason = f"these ranks hold the same {seen.keys[parameter].name}"
+        told = "".join(_earlier(statistics, block, rank, place) for rank in ranks)
+        yield place, tuple(odd) if len(odd) < len(most) else ranks, f"{text}, and {reason}{told}"
 
 
-def _earlier(
-    statistics: StepStatistics, steps: Sequence[int], rank: int, place: int, block: Block
-) -> int | None:
-    """Return the last of some steps in which any rank held what a rank holds now."""
+def _apart(seen: AgreementOfRanks, number: int, place: int, parameter: int | None) -> tuple[int, ...]:
+    """Return the ranks, by their places, that hold other states and should not; () if none do."""
+    if parameter is not None:
+        return () if seen.constant[number, place] else seen.splits(number, place, parameter)
+    held = tuple(np.flatnonzero(seen.labels(number, place) >= 0).tolist())
+    is_shared = seen.is_known(number, place) and not seen.is_replicated(number, place)
+    return held if is_shared and len(held) > 1 else ()
+
+
+def _groups(
+    labels: Labels, block: Block, place: int, parameter: int | None, ranks: Mapping[int, int]
+) -> list[list[int]]:
+    """Group ranks, given by place, by what they hold; without those that hold only a piece of it."""
+    counts = block.statistic("count")
+    groups: dict[int, list[int]] = {}
+    for own, rank in ranks.items():
+        row = block.ranks.index(rank)
+        if parameter is None or counts[row, place] == counts[row, parameter]:
+            groups.setdefault(int(labels[own]), []).append(rank)
+    return list(groups.values())
+
+
+def _earlier(statistics: StepStatistics, block: Block, rank: int, place: int) -> str:
+    """Return the first of the last steps before one in which any rank held what a rank holds in it."""
     content = block.digest[block.ranks.index(rank), place]
-    for step in reversed(steps):
+    for step in [step for step in statistics.snapshot.steps if step < block.step][-_LOOK_BACK:]:
         before = statistics.block(step)
         if place < before.digest.shape[1] and (before.digest[:, place] == content).all(axis=1).any():
-            return step
-    return None
+            return f"; rank {rank} has that of step {step}"
+    return ""
 
 
 def _plain(name: str) -> str:

@@ -77,6 +77,14 @@ class StepElements:
             self._read[rank, tensor] = None if values is not None and values.dtype.kind == "c" else values
         return self._read[rank, tensor]
 
+    def of_layer(
+        self, layer: Layer, ranks: Sequence[int]
+    ) -> tuple[dict[int, Array], dict[int, Array], dict[int, Array]]:
+        """Return inputs, weights and outputs of a layer by rank; nothing if a rank does not have them all."""
+        places = (layer.input, layer.weight, layer.output)
+        inputs, weights, outputs = (self.by_rank(ranks, place) or {} for place in places)
+        return (inputs, weights, outputs) if inputs and weights and outputs else ({}, {}, {})
+
     def by_rank(self, ranks: Sequence[int], tensor: int) -> dict[int, Array] | None:
         """Return the elements of a tensor by rank; None if a rank does not have them."""
         if tensor < 0 or not {*ranks} <= {*self.holders(tensor)}:
@@ -99,12 +107,6 @@ class Layer:
     weight_gradient: int = -1
     bias_gradient: int = -1
     calls: int = 1
-
-    def learns_beside(self) -> Iterator[tuple[int, int]]:
-        """Yield the gradients of its parameters, each with that of its output."""
-        if self.output_gradient >= 0:
-            own = (self.weight_gradient, self.bias_gradient)
-            yield from ((gradient, self.output_gradient) for gradient in own if gradient >= 0)
 
     def take(self, key: TensorKey, place: int) -> None:
         """Note the place of one of its tensors."""
@@ -132,6 +134,13 @@ def layers_of(keys: Sequence[TensorKey]) -> list[Layer]:
         if layer is not None:
             layer.take(key, place)
     return [layer for layer in layers.values() if min(layer.input, layer.output) >= 0]
+
+
+def learned_beside(layer: Layer) -> Iterator[tuple[int, int]]:
+    """Yield the gradients of the parameters of a layer, each with that of its output."""
+    for gradient in (layer.weight_gradient, layer.bias_gradient):
+        if min(gradient, layer.output_gradient) >= 0:
+            yield gradient, layer.output_gradient
 
 
 class Account(NamedTuple):
@@ -185,6 +194,26 @@ def _summed(by_rank: ByRank, groups: Groups) -> dict[int, Array]:
     return sums
 
 
+def _bias_of(biases: ByRank | None, rank: int) -> Array | float:
+    return biases[rank].astype(np.float64) if biases else 0.0
+
+
+def _sums(
+    summand: Summand, partitions: Sequence[Groups]
+) -> Iterator[tuple[Account, dict[int, Array], dict[int, Array]]]:
+    """Yield what ranks may hold if they add up over groups, once, as often as there are ranks, or their mean.
+
+    With the sums of magnitudes.
+    """
+    for groups in partitions:
+        if any(len({summand.values[rank].shape for rank in group}) > 1 for group in groups):
+            continue
+        sums, bounds = _summed(summand.values, groups), _summed(summand.magnitudes, groups)
+        size = len(groups[0])
+        for factor in dict.fromkeys((1.0, float(size), 1.0 / size)):
+            yield Account(groups, factor), {rank: factor * total for rank, total in sums.items()}, bounds
+
+
 def accounts(
     results: ByRank, summands: Sequence[Summand], bias: ByRank | None, partitions: Sequence[Groups]
 ) -> list[tuple[Account, ...]]:
@@ -197,20 +226,7 @@ def accounts(
         bias: what is added once; None if there is none.
         partitions: the groups that are tried, those of single ranks first.
     """
-    choices = []
-    for summand in summands:
-        terms = []
-        for groups in partitions:
-            if any(len({summand.values[rank].shape for rank in group}) > 1 for group in groups):
-                continue
-            sums, bounds = _summed(summand.values, groups), _summed(summand.magnitudes, groups)
-            size = len(groups[0])
-            factors = (1.0,) if size == 1 else (1.0, float(size), 1.0 / size)
-            terms += [
-                (Account(groups, factor), {rank: factor * total for rank, total in sums.items()}, bounds)
-                for factor in factors
-            ]
-        choices.append(terms)
+    choices = [[*_sums(summand, partitions)] for summand in summands]
     found = []
     ranks = sorted(results)
     longest = max(summand.terms for summand in summands)
@@ -222,7 +238,7 @@ def accounts(
                 _is_sum(
                     results[rank],
                     [(account.factor, sums[rank], bounds[rank]) for account, sums, bounds in chosen],
-                    count * bias[rank].astype(np.float64) if bias is not None else 0.0,
+                    count * _bias_of(bias, rank),
                     longest * largest,
                 )
                 for rank in ranks
@@ -259,42 +275,33 @@ def _expected(
     return total, _ROUNDINGS * (unit + 2.0**-24 * math.sqrt(terms)) * bound
 
 
-class Deviation(NamedTuple):
-    """A result that is a sum but for few elements."""
-
-    account: Account
-    ranks: tuple[int, ...]
-    """Those that have a result which is not the sum."""
-    difference: DifferenceShape
-    """Of the sum against the result of the first of them."""
-
-
 def deviation(
     results: ByRank, summand: Summand, bias: ByRank | None, partitions: Sequence[Groups]
-) -> Deviation | None:
-    """Return the sum that results are but for an element, row or block of some ranks; None without one."""
-    found: list[Deviation] = []
-    for groups in partitions:
-        if any(len({summand.values[rank].shape for rank in group}) > 1 for group in groups):
-            continue
-        sums, bounds = _summed(summand.values, groups), _summed(summand.magnitudes, groups)
-        for factor in dict.fromkeys((1.0, 1.0 / len(groups[0]))):
-            off = {}
-            for rank, result in results.items():
-                own = bias[rank].astype(np.float64) if bias is not None else 0.0
-                terms = [(factor, factor * sums[rank], bounds[rank])]
-                total, limit = _expected(
-                    result, terms, own, summand.terms * len(groups[0]), unit=summand.unit
-                )
-                if np.shape(total) != result.shape:
-                    return None
-                off[rank] = shape_of_difference(total, result.astype(np.float64), limit)
-            ranks = tuple(rank for rank, difference in off.items() if difference)
-            if not ranks:
-                return None  # it is this sum, whatever others it is nearly
-            if all(named_difference(off[rank]) for rank in ranks):
-                found.append(Deviation(Account(groups, factor), ranks, off[ranks[0]]))
-    return min(found, key=lambda one: one.difference.elements, default=None)
+) -> tuple[tuple[int, ...], DifferenceShape | None]:
+    """Return the ranks whose results are not a sum, but for an element, row or block; none if there are none.
+
+    With the difference of the sum from the result of the first of them.
+    """
+    found: list[tuple[tuple[int, ...], DifferenceShape]] = []
+    for account, sums, bounds in _sums(summand, partitions):
+        off = {}
+        for rank, result in results.items() if account.factor <= 1 else ():
+            total, limit = _expected(
+                result,
+                [(account.factor, sums[rank], bounds[rank])],
+                _bias_of(bias, rank),
+                summand.terms * account.size,
+                unit=summand.unit,
+            )
+            if np.shape(total) != result.shape:
+                return (), None
+            if difference := shape_of_difference(total, result.astype(np.float64), limit):
+                off[rank] = difference
+        if not off and account.factor <= 1:
+            return (), None  # it is this sum, whatever others it is nearly
+        if off and all(map(named_difference, off.values())):
+            found.append((tuple(off), next(iter(off.values()))))
+    return min(found, key=lambda one: one[1].elements, default=((), None))
 
 
 def _groups_along(axis: str, ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> Groups:
@@ -326,29 +333,10 @@ def _is_linear(x: Array, weight: Array, output: Array) -> bool:
     return (*x.shape[:-1], weight.shape[0]) == output.shape
 
 
-class _Operands(NamedTuple):
-    """Those of one layer, by rank."""
-
-    inputs: ByRank
-    weights: ByRank
-    outputs: ByRank
-    biases: ByRank | None
-
-
-def _operands(values: StepElements, layer: Layer, ranks: Sequence[int]) -> _Operands | None:
-    inputs, weights, outputs, biases = (
-        values.by_rank(ranks, place) for place in (layer.input, layer.weight, layer.output, layer.bias)
-    )
-    return _Operands(inputs, weights, outputs, biases) if inputs and weights and outputs else None
-
-
 def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
     """Return the products of inputs and weights of a linear layer; None if it is none, or cut otherwise."""
-    known = _operands(values, layer, ranks)
-    if known is None:
-        return None
-    inputs, weights, outputs, _ = known
-    if not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
+    inputs, weights, outputs = values.of_layer(layer, ranks)
+    if not outputs or not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
         return None
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
 
@@ -360,28 +348,24 @@ def gathered_from(
 
     None unless the output has several times the rows of the input along one axis, each from one known rank.
     """
-    known = _operands(values, layer, ranks)
-    found = {} if known is None else {rank: _sources(known, rank) for rank in ranks}
+    inputs, weights, outputs = values.of_layer(layer, ranks)
+    biases = values.by_rank(ranks, layer.bias)
+    found = {
+        rank: _sources(inputs, rank, weights[rank], _bias_of(biases, rank), outputs[rank]) for rank in outputs
+    }
     return found if found and all(found.values()) else None
 
 
-def _sources(known: _Operands, rank: int) -> tuple[int, ...]:
+def _sources(inputs: ByRank, rank: int, weight: Array, bias: Array | float, output: Array) -> tuple[int, ...]:
     """Return whose inputs the parts of an output are products of; empty if that is not known of all."""
-    inputs, weight, output = known.inputs, known.weights[rank], known.outputs[rank]
+    length = inputs[rank].shape
     axis = _cut_axis(inputs[rank], weight, output)
-    if axis is None or output.shape[axis] < inputs[rank].shape[axis]:
+    if axis is None or output.shape[axis] < length[axis]:
         return ()
     products = _products(inputs, dict.fromkeys(inputs, weight.T))
-    bias = known.biases[rank].astype(np.float64) if known.biases else 0.0
-    parts = np.split(output, output.shape[axis] // inputs[rank].shape[axis], axis)
-    found = [
-        [
-            other
-            for other, made in products.values.items()
-            if _is_sum(part, [(1.0, made, products.magnitudes[other])], bias, products.terms)
-        ]
-        for part in parts
-    ]
+    made = [(other, [(1.0, own, products.magnitudes[other])]) for other, own in products.values.items()]
+    parts = np.split(output, output.shape[axis] // length[axis], axis)
+    found = [[other for other, own in made if _is_sum(part, own, bias, products.terms)] for part in parts]
     return tuple(of_part[0] for of_part in found) if all(len(each) == 1 for each in found) else ()
 
 
@@ -389,21 +373,22 @@ def scattered_sums(
     values: StepElements, layer: Layer, ranks: Sequence[int], partitions: Sequence[Groups]
 ) -> list[Groups]:
     """Return over which ranks an output is the own part of a sum, along an axis that its input has whole."""
-    known = _operands(values, layer, ranks)
-    axes = {None} if known is None else {_cut_axis(*(each[rank] for each in known[:3])) for rank in ranks}
-    axis = axes.pop()
-    if known is None or axes or axis is None:
+    inputs, weights, outputs = values.of_layer(layer, ranks)
+    axes = {_cut_axis(inputs[rank], weights[rank], outputs[rank]) for rank in ranks if outputs}
+    axis = axes.pop() if len(axes) == 1 else None
+    if axis is None:
         return []
-    products = _products(known.inputs, {rank: weight.T for rank, weight in known.weights.items()})
-    count = known.inputs[ranks[0]].shape[axis] // known.outputs[ranks[0]].shape[axis]
+    products = _products(inputs, {rank: weight.T for rank, weight in weights.items()})
+    count = inputs[ranks[0]].shape[axis] // outputs[ranks[0]].shape[axis]
     of_size = (group for groups in partitions for group in groups if len(group) == count > 1)
     place = {rank: group.index(rank) for group in of_size for rank in group}
+    biases = values.by_rank(ranks, layer.bias) or {}
 
     def is_own_part(rank: int, groups: Groups) -> bool:
         sums = (_summed(each, groups)[rank] for each in (products.values, products.magnitudes))
         total, size = (np.split(each, count, axis)[place[rank]] for each in sums)
-        bias = known.biases[rank].astype(np.float64) if known.biases else 0.0
-        return _is_sum(known.outputs[rank], [(1.0, total, size)], bias, products.terms * len(groups[0]))
+        terms = products.terms * len(groups[0])
+        return _is_sum(outputs[rank], [(1.0, total, size)], _bias_of(biases, rank), terms)
 
     tried = partitions if len(place) == len(ranks) else ()
     return [groups for groups in tried if all(is_own_part(rank, groups) for rank in ranks)]
@@ -512,7 +497,7 @@ def _of_norm(
         output, weight = _flat(outputs[rank]), weights[rank].astype(np.float64)
         if weight.shape != output.shape[1:] or output.shape != gradients[rank].shape or not np.all(weight):
             return None
-        normal = (output - (biases[rank].astype(np.float64) if biases else 0.0)) / weight
+        normal = (output - _bias_of(biases, rank)) / weight
         terms[rank] = (gradients[rank] * normal).sum(axis=0)
         sizes[rank] = (np.abs(gradients[rank]) * (1 + np.abs(normal))).sum(axis=0)
     return Summand(terms, sizes, max(map(len, gradients.values())))
