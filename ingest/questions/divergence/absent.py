@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 
 #: The share of the tensors of a group that all its ranks must have by name; with less, nothing is missed.
 _COMMON = 0.5
+_Split: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""How a tensor is absent: `missing`, `extra` or `only here`, for which ranks, and who the others are."""
 #: How the types of the calls of modules begin in dumps of PyTorch.
 _MODULE = "Module."
 
@@ -49,38 +51,31 @@ def absent_steps(snapshot: Snapshot, ranks: Collection[int]) -> list[Missing]:
     Steps that were left out are not missing.
     """
     excused = {left_out.key for left_out in snapshot.left_out}
-    steps_of: dict[tuple[str, int], list[int]] = {}
-    others_of: dict[tuple[str, int], set[int]] = {}
+    found: dict[tuple[str, int], tuple[list[int], set[int]]] = {}
     for step in snapshot.steps:
         have = set(snapshot.of_step(step))
         lack = {rank for rank in ranks if rank not in have and StepKey(rank, step) not in excused}
-        if not lack:
-            continue
-        is_missed = len(have) >= len(lack)
-        state, odd, others = ("missing", lack, have) if is_missed else ("extra", have, lack)
-        for rank in odd:
-            steps_of.setdefault((state, rank), []).append(step)
-            others_of.setdefault((state, rank), set()).update(others)
+        if lack:
+            is_missed = len(have) >= len(lack)
+            state, odd, others = ("missing", lack, have) if is_missed else ("extra", have, lack)
+            for rank in odd:
+                steps, others_of_all = found.setdefault((state, rank), ([], set()))
+                steps.append(step)
+                others_of_all |= others
     return [
         Missing(
             "step",
             state,
             (rank,),
-            tuple(sorted(others_of[state, rank])),
+            tuple(sorted(others)),
             first_step=steps[0],
             last_step=steps[-1],
             steps=len(steps),
         )
-        for (state, rank), steps in sorted(steps_of.items(), key=lambda entry: (entry[1][0], entry[0]))
+        for (state, rank), (steps, others) in sorted(
+            found.items(), key=lambda entry: (entry[1][0][0], entry[0])
+        )
     ]
-
-
-class _Split(NamedTuple):
-    """How a tensor is absent: `missing`, `extra` or `only here`, for which ranks, and who the others are."""
-
-    state: str
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
 
 
 def absent_tensors(
@@ -203,15 +198,9 @@ class _AbsenceSearch:
             have = {place for place in with_step if self._sets[ranks_set, place]}
             lack = with_step - have
             if have and lack:
-                steps_of = self.absent.setdefault(self._split(have, lack), {})
+                steps_of = self.absent.setdefault(_split(self._snapshot.ranks, have, lack), {})
                 for tensor in np.flatnonzero((sets == ranks_set) & self._chosen).tolist():
                     steps_of.setdefault(tensor, []).append(step)
-
-    def _split(self, have: set[int], lack: set[int]) -> _Split:
-        if len(have) > len(lack):
-            return _Split("missing", self._named(lack), self._named(have))
-        state = "extra" if len(have) < len(lack) else "only here"
-        return _Split(state, self._named(have), self._named(lack))
 
     def _count_common(self, places: list[int]) -> tuple[int, int]:
         """Return how many tensors every one of these ranks has in some step, and how many any of them has."""
@@ -222,8 +211,12 @@ class _AbsenceSearch:
         ever = ever[self._chosen]
         return int(ever.all(axis=1).sum()), int(ever.any(axis=1).sum())
 
-    def _named(self, places: Iterable[int]) -> tuple[int, ...]:
-        return tuple(self._snapshot.ranks[place] for place in sorted(places))
+
+def _split(ranks: Sequence[int], have: set[int], lack: set[int]) -> _Split:
+    with_it, without = (tuple(ranks[place] for place in sorted(places)) for places in (have, lack))
+    if len(have) > len(lack):
+        return "missing", without, with_it
+    return "extra" if len(have) < len(lack) else "only here", with_it, without
 
 
 def _rows(
@@ -234,18 +227,19 @@ def _rows(
     whole: Counter[OperatorKey],
 ) -> list[Missing]:
     """Return a row for each operator that is absent with all its tensors, and for each other tensor."""
-    by_operator: dict[tuple[OperatorKey, tuple[int, ...]], list[int]] = {}
+    by_operator: dict[tuple[OperatorKey, tuple[int, ...]], list[TensorKey]] = {}
     for tensor, steps in steps_of.items():
-        by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(tensor)
+        by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(keys[tensor])
     rows = []
-    for (operator, steps_key), members in by_operator.items():
-        span = (steps_key[0], steps_key[-1], len(steps_key))
+    for (operator, span), members in by_operator.items():
         _, graph, op_type, op_name, occurrence = operator
+        what = "tensor"
+        absent: list[tuple[str, tuple[TensorKey, ...]]] = [(key.name, (key,)) for key in members]
         if len(members) == whole[operator]:
-            name = f"{op_type}.{op_name}" + (f"#{occurrence}" if occurrence else "")
-            of_operator = tuple(keys[tensor] for tensor in members)
-            rows.append(Missing("operator", *split, name, graph, len(members), *span, of_operator))
-            continue
-        tensors = [keys[tensor] for tensor in members]
-        rows += [Missing("tensor", *split, key.name, graph, 1, *span, (key,)) for key in tensors]
+            number = f"#{occurrence}" if occurrence else ""
+            what, absent = "operator", [(f"{op_type}.{op_name}{number}", tuple(members))]
+        rows += [
+            Missing(what, *split, name, graph, len(own), span[0], span[-1], len(span), own)
+            for name, own in absent
+        ]
     return rows

@@ -106,8 +106,17 @@ class AgreementOfRanks:
 
     @cached_property
     def gradients(self) -> list[tuple[int, int]]:
-        """Gradients and their parameters, by their places."""
-        return gradients_of_parameters(self.keys)
+        """Gradients and their parameters, by their places.
+
+        A gradient that several passes add up is that of the last, of which the update is made.
+        """
+        places = {key: place for place, key in enumerate(self.keys)}
+        parts = enumerate(parts_of(self.keys))
+        gradients = [place for place, part in parts if part is StepPart.PARAMETER_GRADIENT]
+        ordered = sorted(gradients, key=lambda place: self.keys[place].occurrence)
+        whole = {self.keys[place]._replace(occurrence=0): place for place in ordered}
+        named = ((whole[key], [other for other in _parameters_of(key) if other in places]) for key in whole)
+        return sorted((place, places[known[0]]) for place, known in named if known)
 
     @cached_property
     def gradient_of(self) -> dict[int, int]:
@@ -196,7 +205,6 @@ class AgreementOfRanks:
         return tuple(np.flatnonzero(self.labels(steps[0], gradient) != ABSENT).tolist())
 
     def _tells_next(self, step: int, tensor: int, gradient: int) -> bool:
-        """Return whether the next value of a parameter follows from what is known of a step."""
         is_known = self.is_known(step, tensor) and self.is_known(step, gradient)
         return is_known and bool(self.tells[step, gradient])
 
@@ -224,30 +232,16 @@ class AgreementOfRanks:
 
     def alike(self) -> list[list[int]]:
         """Return sets of tensors that have one kind, and the same pattern in each step."""
+        if not self.keys:
+            return []
         columns = np.concatenate([self.content * 2 + self.tells, self.kinds[None].astype(np.int32)])
-        _, inverse = (
-            np.unique(columns, axis=1, return_inverse=True) if self.keys else (None, np.zeros(0, int))
-        )
-        order = np.argsort(inverse.reshape(-1), kind="stable")
-        ends = np.flatnonzero(np.diff(inverse.reshape(-1)[order])) + 1
-        return [part.tolist() for part in np.split(order, ends)] if self.keys else []
-
-
-def gradients_of_parameters(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
-    """Return gradients and their parameters, by their places.
-
-    A gradient that several passes add up is that of the last, of which the update is made.
-    """
-    places = {key: place for place, key in enumerate(keys)}
-    gradients = [place for place, part in enumerate(parts_of(keys)) if part is StepPart.PARAMETER_GRADIENT]
-    ordered = sorted(gradients, key=lambda place: keys[place].occurrence)
-    whole = {keys[place]._replace(occurrence=0): place for place in ordered}
-    named = ((whole[key], [other for other in _parameters_of(key) if other in places]) for key in whole)
-    return sorted((place, places[known[0]]) for place, known in named if known)
+        inverse = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+        order = np.argsort(inverse, kind="stable")
+        ends = np.flatnonzero(np.diff(inverse[order])) + 1
+        return [part.tolist() for part in np.split(order, ends)]
 
 
 def _parameters_of(gradient: TensorKey) -> list[TensorKey]:
-    """Return the possible names of the parameter of a gradient."""
     names = (gradient.op_name.replace(mark, "", 1) for mark in ("grad.", "grad__"))
     candidates = [
         gradient._replace(op_type="Parameter"),

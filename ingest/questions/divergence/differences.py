@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from ingest.identities.difference import shape_of_difference
 from ingest.identities.evidence import Level, named_difference
 from ingest.identities.limits import unit_roundoff
 from ingest.questions.divergence.agreement import AgreementOfRanks
-from ingest.questions.divergence.expectations import Expectations, Partition, TensorHistory
+from ingest.questions.divergence.expectations import BlockVerdict, Expectations, Partition, TensorHistory
 from ingest.questions.divergence.result import Difference, Odd
 from ingest.questions.placement.slot_kinds import WORDS, SlotKind
 from ingest.questions.placement.sums import Array, StepElements
@@ -37,17 +37,7 @@ class _Culprit(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Disagreement:
-    """Where one tensor, or several that behave alike, are off."""
-
-    others: tuple[int, ...]
-    """The ranks that agree, given by their places; empty without a majority."""
-    by_statistics: bool
-    numbers: list[int] = field(default_factory=list)
-    """The steps, given by their places in order."""
-
-
-class Differing(NamedTuple):
+class Differing:
     """A difference, the number of its tensor, and the steps in which it differs, by their places in order."""
 
     tensor: int
@@ -67,49 +57,40 @@ class DifferenceFinder:
         self.groups: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
         """By the places of its ranks: tensors that must agree; how often they were compared, and agreed."""
 
-    def _disagreements(
-        self, tensors: int, history: TensorHistory, expected: Partition
-    ) -> tuple[dict[_Culprit, _Disagreement], dict[tuple[int, ...], int]]:
-        """Return who is off where, and by group the last step in which it agreed; counts so many tensors."""
-        found: dict[_Culprit, _Disagreement] = {}
-        agreed_last: dict[tuple[int, ...], int] = {}
-        for number, pattern in enumerate(history.patterns):
-            for verdict in self._expectations.verdicts(pattern, expected):
-                self.groups[verdict.block] += tensors * np.array([0, 1, verdict.agrees])
-                if verdict.agrees:
-                    agreed_last[verdict.block] = number
-                    continue
-                odd = [(place,) for place in verdict.odd] if verdict.has_majority else [verdict.odd]
-                others = verdict.agreeing if verdict.has_majority else ()
-                for places in odd:
-                    culprit = _Culprit(places, verdict.has_majority, verdict.block)
-                    found.setdefault(culprit, _Disagreement(others, verdict.by_statistics)).numbers.append(
-                        number
-                    )
-        return found, agreed_last
-
     def find(
         self, tensors: Sequence[int], history: TensorHistory, expected: Partition
     ) -> Iterator[Differing]:
         """Yield where these tensors, which behave alike, do not agree as they must."""
         for block in expected:
             self.groups.setdefault(block, np.zeros(3, np.int64))[0] += len(tensors)
-        found, agreed_last = self._disagreements(len(tensors), history, expected)
+        found: dict[_Culprit, list[int]] = {}
+        first: dict[_Culprit, BlockVerdict] = {}
+        agreed_last: dict[tuple[int, ...], int] = {}
+        for number, pattern in enumerate(history.patterns):
+            for verdict in self._expectations.verdicts(pattern, expected):
+                self.groups[verdict.block] += len(tensors) * np.array([0, 1, verdict.agrees])
+                if verdict.agrees:
+                    agreed_last[verdict.block] = number
+                    continue
+                for places in verdict.suspects:
+                    culprit = _Culprit(places, verdict.has_majority, verdict.block)
+                    first.setdefault(culprit, verdict)
+                    found.setdefault(culprit, []).append(number)
         _settle_ties(found)
-        for culprit, disagreement in found.items():
-            numbers = disagreement.numbers
+        for culprit, numbers in found.items():
+            others = first[culprit].agreeing if culprit.has_majority else ()
             for tensor in tensors:
                 difference = Difference(
                     key=self._seen.keys[tensor],
                     ranks=self._named(culprit.places),
                     has_majority=culprit.has_majority,
-                    others=self._named(disagreement.others),
+                    others=self._named(others),
                     why=WORDS[history.kind],
                     first_step=self._steps[numbers[0]],
                     last_step=self._steps[numbers[-1]],
                     steps=len(numbers),
                     healed=agreed_last.get(culprit.block, -1) > numbers[-1],
-                    by="statistics" if disagreement.by_statistics else "digest",
+                    by="statistics" if first[culprit].by_statistics else "digest",
                     same_statistics=False,
                 )
                 yield Differing(tensor, difference, numbers)
@@ -118,15 +99,15 @@ class DifferenceFinder:
         return tuple(self._ranks[place] for place in places)
 
 
-def _settle_ties(found: dict[_Culprit, _Disagreement]) -> None:
+def _settle_ties(found: dict[_Culprit, list[int]]) -> None:
     """Count a difference of two ranks against the one that a majority showed to be off in another step."""
     for culprit, tie in list(found.items()):
         if culprit.has_majority or len(culprit.places) != 2:
             continue
         alone = (culprit._replace(places=(place,), has_majority=True) for place in culprit.places)
-        known = [found[rank] for rank in alone if rank in found]
+        known = [rank for rank in alone if rank in found]
         if len(known) == 1:
-            known[0].numbers = sorted({*known[0].numbers, *tie.numbers})
+            found[known[0]] = sorted({*found[known[0]], *tie})
             del found[culprit]
 
 
@@ -145,7 +126,6 @@ def ordered(rows: Sequence[Differing], statistics: StepStatistics) -> tuple[list
     for members in by_ranks.values():
         begun.setdefault(min(row.difference.first_step for row in members), []).append(members)
     order: dict[tuple[int, int], int] = {}
-    same: set[tuple[int, Difference]] = set()
     odd: list[tuple[int, int, Odd]] = []
     for count, step in enumerate(sorted(begun)):
         block = statistics.block(step) if count < _MAX_DETAILED else None
@@ -155,9 +135,9 @@ def ordered(rows: Sequence[Differing], statistics: StepStatistics) -> tuple[list
                 place = row.tensor if block is None else _row(block, row.difference.ranks[0], row.tensor)
                 order.setdefault((step, row.tensor), place)
                 if block is not None and row.difference.by == "digest" and not _values(block, row):
-                    same.add((row.tensor, row.difference))
+                    row.difference = replace(row.difference, same_statistics=True)
             first = min(first_rows, key=lambda row: order[step, row.tensor])
-            odd.append((step, order[step, first.tensor], _onset(first, members, statistics, block, same)))
+            odd.append((step, order[step, first.tensor], _onset(first, members, statistics, block)))
     rows = sorted(
         rows,
         key=lambda row: (
@@ -165,12 +145,8 @@ def ordered(rows: Sequence[Differing], statistics: StepStatistics) -> tuple[list
             order.get((row.difference.first_step, row.tensor), row.tensor),
         ),
     )
-    differences = [_marked(row, same) for row in rows]
-    return [onset for _, _, onset in sorted(odd, key=lambda entry: entry[:2])], differences
-
-
-def _marked(row: Differing, same: set[tuple[int, Difference]]) -> Difference:
-    return replace(row.difference, same_statistics=(row.tensor, row.difference) in same)
+    odd.sort(key=lambda entry: entry[:2])
+    return [onset for _, _, onset in odd], [row.difference for row in rows]
 
 
 def _row(block: Block, rank: int, tensor: int) -> int:
@@ -196,7 +172,6 @@ def _onset(
     members: Sequence[Differing],
     statistics: StepStatistics,
     block: Block | None,
-    same: set[tuple[int, Difference]],
 ) -> Odd:
     """Return where the ranks of these differences began to be off, and what is known of the cause."""
     difference = first.difference
@@ -205,7 +180,7 @@ def _onset(
         difference.has_majority,
         difference.others,
         difference.first_step,
-        _marked(first, same),
+        difference,
         source="",
         values={},
         tensors=len({row.tensor for row in members}),
@@ -267,11 +242,6 @@ def _blaming(onset: Odd, odd: tuple[int, ...], cause: str, level: Level, evidenc
     return replace(
         onset, ranks=odd, others=others, has_majority=True, cause=cause, level=level, evidence=evidence
     )
-
-
-def without_cause(onset: Odd) -> Odd:
-    """Return where a rank began to be off as a consequence of something before."""
-    return replace(onset, cause="", level=Level.OPEN)
 
 
 def _is_same(now: StepElements, before: StepElements, rank: int, tensor: int) -> bool:

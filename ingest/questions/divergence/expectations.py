@@ -8,18 +8,21 @@ a *partition* of the ranks that have it.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, Labels
+from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.reader.mesh import Coordinates
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.unsharded import Told, told_placement
+from ingest.reader.unsharded import told_placement
 from workers.arrays.sharded.placement import Held
 from workers.store.consolidated.blocks import OperatorKey
 from workers.store.tables import parse_record
@@ -52,6 +55,11 @@ class BlockVerdict:
         return self.odd != self.compared
 
     @property
+    def suspects(self) -> list[tuple[int, ...]]:
+        """Each odd rank; without a majority, all ranks that were compared, as one of them is off."""
+        return [(place,) for place in self.odd] if self.has_majority else [self.odd]
+
+    @property
     def is_near(self) -> bool:
         """Whether more than half of at least three ranks agree."""
         return len(self.compared) >= 3 and len(self.agreeing) * 2 > len(self.compared)
@@ -61,30 +69,22 @@ def judge(pattern: Labels, partition: Partition) -> tuple[BlockVerdict, ...]:
     """Compare the ranks within each block. Blocks with fewer than two ranks to compare are left out."""
     labels = pattern.tolist()
     verdicts = (_judge_block(labels, block) for block in partition)
-    return tuple(verdict for verdict in verdicts if verdict is not None)
+    return tuple(verdict for verdict in verdicts if len(verdict.compared) > 1)
 
 
-def _judge_block(labels: list[int], block: tuple[int, ...]) -> BlockVerdict | None:
-    compared, by_statistics = _comparable(labels, block)
-    if len(compared) < 2:
-        return None
+def _judge_block(labels: list[int], block: tuple[int, ...]) -> BlockVerdict:
+    # Digests are compared with digests and statistics with statistics: whichever more ranks have.
+    digests = [place for place in block if 0 <= labels[place] < len(labels)]
+    reported = [place for place in block if labels[place] >= len(labels)]
+    compared = max(digests, reported, key=len)
     by_label: dict[int, list[int]] = {}
     for place in compared:
         by_label.setdefault(labels[place], []).append(place)
-    agreeing, *others = sorted(by_label.values(), key=len, reverse=True)  # stable: of equal ones, the first
-    is_majority = len(agreeing) > max((len(places) for places in others), default=1)
+    # The sort is stable: of equal ones, the first.
+    agreeing, *others = sorted(by_label.values(), key=len, reverse=True) or [[]]
+    is_majority = len(agreeing) > max(map(len, others), default=1)
     odd = [place for place in compared if place not in agreeing] if is_majority else compared
-    return BlockVerdict(block, tuple(compared), tuple(agreeing), tuple(odd), by_statistics)
-
-
-def _comparable(labels: list[int], block: tuple[int, ...]) -> tuple[list[int], bool]:
-    """Return the ranks that can be compared, and whether their statistics are.
-
-    Digests are compared with digests and statistics with statistics: whichever more ranks have.
-    """
-    digests = [place for place in block if 0 <= labels[place] < len(labels)]
-    reported = [place for place in block if labels[place] >= len(labels)]
-    return (reported, True) if len(reported) > len(digests) else (digests, False)
+    return BlockVerdict(block, tuple(compared), tuple(agreeing), tuple(odd), compared is reported)
 
 
 def partition_of(pattern: Labels) -> Partition | None:
@@ -129,7 +129,8 @@ def told_partitions(
         return {}
     block = statistics.block(snapshot.steps[0])
     return {
-        tensor: _same_pieces(told[row], places)
+        # Those at the same place of all axes of the mesh that cut it.
+        tensor: _at_same_places([axis for axis, held in told[row].items() if held != Held.REPLICATED], places)
         for tensor, row in enumerate(block.row[block.ranks.index(rank)].tolist())
         if told.get(row) and seen.kinds[tensor] != SlotKind.OTHER
     }
@@ -157,11 +158,6 @@ def stage_partitions(seen: AgreementOfRanks, places: Sequence[Coordinates]) -> d
     return dict.fromkeys(np.flatnonzero(~is_shared).tolist(), _at_same_places(["pp"], places))
 
 
-def _same_pieces(told: Told, places: Sequence[Coordinates]) -> Partition:
-    """Return the ranks that are at the same place of all axes of the mesh that cut a tensor."""
-    return _at_same_places([axis for axis, held in told.items() if held != Held.REPLICATED], places)
-
-
 def _at_same_places(axes: Sequence[str], places: Sequence[Coordinates]) -> Partition:
     """Return the ranks that are at the same place of some axes of the mesh."""
     blocks: dict[tuple[object, ...], list[int]] = {}
@@ -181,19 +177,24 @@ def within(partition: Partition, ranks: tuple[int, ...]) -> Partition:
 AGREED_BEFORE = 3
 #: The most partitions of the same ranks that are tried.
 _MAX_PARTITIONS = 32
+#: How many parameters of a kind must agree, at least, and for each that does not, before it is expected to.
+_LIKE, _MOST_LIKE = 2, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorHistory:
-    """What one tensor, or several that behave alike, showed over the steps in which any rank has it."""
+    """What tensors that behave alike showed over the steps in which any rank has them."""
 
+    tensors: Sequence[int]
     kind: SlotKind
     patterns: tuple[int, ...]
     """By step: the number of the pattern."""
     tells: tuple[bool, ...]
-    """By step: whether agreeing means anything; see `StepPatterns.tells`."""
+    """By step: whether agreeing means anything; see `AgreementOfRanks.tells`."""
     universe: tuple[int, ...]
     """The places of the ranks that have it in any step."""
+    pieces: Partition | None = None
+    """The ranks that hold the same piece of it, as the dump tells; None if it does not."""
 
     @property
     def ever_tells(self) -> bool:
@@ -201,16 +202,21 @@ class TensorHistory:
         return any(self.tells)
 
 
-def history_of(seen: AgreementOfRanks, tensor: int) -> TensorHistory:
-    """Return what one tensor showed."""
+def history_of(seen: AgreementOfRanks, tensors: Sequence[int]) -> TensorHistory:
+    """Return what tensors showed that behave alike."""
+    tensor = tensors[0]
     numbers = seen.content[:, tensor].tolist()
     has = np.any([seen.patterns.all[number] != ABSENT for number in set(numbers)], axis=0)
     return TensorHistory(
+        tensors,
         SlotKind(int(seen.kinds[tensor])),
         tuple(numbers),
         tuple(seen.tells[:, tensor].tolist()),
         tuple(np.flatnonzero(has).tolist()),
     )
+
+
+_Decided: TypeAlias = Iterable[tuple[TensorHistory, Partition | None]]
 
 
 class Expectations:
@@ -221,77 +227,127 @@ class Expectations:
     within which most ranks of each block do. One rank that is off in one step, or in all, changes neither.
     """
 
-    def __init__(self, patterns: Sequence[Labels], given: Partition | None = None) -> None:
-        """Judge by these patterns; `given` are the groups that the user named."""
-        self._patterns = patterns
-        self._given = given
+    def __init__(
+        self,
+        seen: AgreementOfRanks,
+        steps: Sequence[int],
+        given: Partition | None,
+        told: Mapping[int, Partition],
+    ) -> None:
+        """Judge by what was seen in these steps.
+
+        Args:
+            seen: who holds the same in which step.
+            steps: their numbers.
+            given: the groups that the user named.
+            told: by tensor, the ranks that hold the same piece of it, as far as the dump tells.
+        """
+        self._seen, self._steps = seen, steps
+        self._given, self._told = given, told
         self._verdicts: dict[tuple[int, Partition], tuple[BlockVerdict, ...]] = {}
         self._candidates: dict[tuple[int, ...], Counter[Partition]] = {}
         """By universe: partitions that tensors showed, and how often."""
         self._usual: dict[tuple[int, ...], Counter[Partition]] = {}
         """By universe: partitions of what optimizers read, and of how many tensors."""
         self._by_operator: dict[OperatorKey, Counter[Partition]] = {}
-        """The same by operator."""
 
     def verdicts(self, pattern: int, partition: Partition) -> tuple[BlockVerdict, ...]:
         """Return how the ranks of each block compare. Each pair is judged once."""
         key = (pattern, partition)
         if key not in self._verdicts:
-            self._verdicts[key] = judge(self._patterns[pattern], partition)
+            self._verdicts[key] = judge(self._seen.patterns.all[pattern], partition)
         return self._verdicts[key]
 
-    def learn(self, history: TensorHistory, tensors: int) -> None:
-        """Record how tensors agreed. Call it for all of them before any is decided on."""
-        counts = self._candidates.setdefault(history.universe, Counter())
-        telling = Counter(
-            pattern for pattern, tells in zip(history.patterns, history.tells, strict=True) if tells
+    def decided(
+        self, chosen: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
+        """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
+        # Tensors that are not chosen show, too, who is a replica of whom.
+        histories = [*self._histories()]
+        for history in histories:
+            self._learn(history)
+        decided = [(history, self._decide(history)) for history in histories]
+        for history, expected in decided:
+            self._record(history, expected)
+        usual, shared, of_kind = (
+            self._usual_of_parameters(decided),
+            self._sharing_all(decided),
+            self._shared_by_kind(decided),
         )
-        for pattern, count in telling.items():
-            partition = partition_of(self._patterns[pattern])
-            if partition and _covers(partition, history.universe):
-                counts[partition] += count * tensors
+        for history, expected in decided:
+            begun, most = self._begun(history) or (), usual.get(history.universe)
+            is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
+            by_expected: dict[Partition | None, list[int]] = {}
+            for tensor in filter(chosen.__getitem__, history.tensors):
+                key = self._seen.keys[tensor]
+                last = expected or self._decide_by_others(history, key.operator)
+                if last is None and tensor in self._seen.gradient_of:
+                    last = self._decide_by_gradient(tensor)
+                    last = last or (self._begun_equal(history) if history.universe in shared else None)
+                if last is None and history.kind is SlotKind.PARAMETER and is_begun:
+                    last = most
+                if (kind_of(key, 0), history.universe) in of_kind:
+                    last = self._begun_equal(history) or last
+                by_expected.setdefault(last, []).append(tensor)
+            for last, tensors in by_expected.items():
+                yield tensors, history, _of_same_pieces(last, history.pieces)
 
-    def record(
-        self, history: TensorHistory, partition: Partition | None, operators: Iterable[OperatorKey]
-    ) -> None:
-        """Record what was decided of tensors, one for each of the operators: others should be like them."""
-        if history.kind is not SlotKind.OPTIMIZER or partition is None or not history.ever_tells:
-            return
-        counts = self._usual.setdefault(history.universe, Counter())
-        for operator in operators:
-            counts[partition] += 1
-            self._by_operator.setdefault(operator, Counter())[partition] += 1
+    def _histories(self) -> Iterator[TensorHistory]:
+        """Yield what tensors showed that behave alike and of which the same is told."""
+        for together in self._seen.alike():
+            history = history_of(self._seen, together)
+            by_told: dict[Partition | None, list[int]] = {}
+            for tensor in together:
+                by_told.setdefault(self._told.get(tensor), []).append(tensor)
+            for pieces, tensors in by_told.items():
+                yield replace(history, tensors=tensors, pieces=pieces)
 
-    def decide(self, history: TensorHistory, told: Partition | None = None) -> Partition | None:
-        """Return how a tensor must agree, judged by the tensor alone; None if it does not show it.
+    def _learn(self, history: TensorHistory) -> None:
+        counts = self._candidates.setdefault(history.universe, Counter())
+        for pattern, count in Counter(itertools.compress(history.patterns, history.tells)).items():
+            partition = self._shown(pattern, history.universe)
+            if partition:
+                counts[partition] += count * len(history.tensors)
 
-        Args:
-            history: what the tensor showed.
-            told: the ranks that hold the same piece of it, as the dump tells; None if it does not.
-        """
+    def _shown(self, pattern: int, universe: tuple[int, ...]) -> Partition | None:
+        """Return the partition that a pattern shows, if it covers all ranks that have a tensor."""
+        partition = partition_of(self._seen.patterns.all[pattern])
+        covered = sorted(place for block in partition or () for place in block)
+        return partition if tuple(covered) == universe else None
+
+    def _decide(self, history: TensorHistory) -> Partition | None:
+        """Return how tensors must agree, judged by them alone; None if they do not show it."""
         if len(history.universe) < 2 or history.kind is SlotKind.OPTIMIZER_OUTPUT:
             return None
-        for partition in self._partitions(history.universe) if told is None else [told]:
-            if self._given and history.kind is SlotKind.OPTIMIZER:
-                return partition
-            if self._is_shown(history, partition):
-                return partition
-        return None
+        is_given = bool(self._given) and history.kind is SlotKind.OPTIMIZER
+        tried = self._partitions(history.universe) if history.pieces is None else [history.pieces]
+        return next((each for each in tried if is_given or self._is_shown(history, each)), None)
 
-    def begun(self, history: TensorHistory) -> Partition | None:
+    def _record(self, history: TensorHistory, found: Partition | None) -> None:
+        """Record what was decided of what optimizers read: others should be like it."""
+        if history.kind is SlotKind.OPTIMIZER and found is not None and history.ever_tells:
+            self._usual.setdefault(history.universe, Counter())[found] += len(history.tensors)
+            for tensor in history.tensors:
+                operator = self._seen.keys[tensor].operator
+                self._by_operator.setdefault(operator, Counter())[found] += 1
+
+    def _begun(self, history: TensorHistory) -> Partition | None:
         """Return within which ranks a tensor agreed in the first step in which agreeing means something."""
-        first = next((place for place, tells in enumerate(history.tells) if tells), None)
-        if first is None:
-            return None
-        partition = partition_of(self._patterns[history.patterns[first]])
-        return partition if partition and _covers(partition, history.universe) else None
+        first = next(itertools.compress(history.patterns, history.tells), None)
+        return None if first is None else self._shown(first, history.universe)
 
-    def begun_equal(self, history: TensorHistory) -> Partition | None:
+    def _begun_equal(self, history: TensorHistory) -> Partition | None:
         """Return that all ranks must agree on a tensor if they did in the first step, by chance or not."""
         whole = (history.universe,)
-        return whole if partition_of(self._patterns[history.patterns[0]]) == whole else None
+        return whole if partition_of(self._seen.patterns.all[history.patterns[0]]) == whole else None
 
-    def decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:
+    def _decide_by_gradient(self, tensor: int) -> Partition | None:
+        """Ranks that step with the same gradient have the same parameter."""
+        gradient = self._seen.gradient_of[tensor]
+        shared = self._seen.share_gradient(gradient)
+        return (shared,) if shared else self._seen.parted(tensor, gradient, self._steps) or None
+
+    def _decide_by_others(self, history: TensorHistory, operator: OperatorKey) -> Partition | None:
         """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
 
         Ranks that step with the same gradient must have the same weight and the same learning rate: what one
@@ -305,6 +361,11 @@ class Expectations:
         if usual is None or (history.kind is SlotKind.COLLECTIVE and len(usual) > 1):
             return None
         return usual if self._fits_mostly(history, usual) else None
+
+    def _fits_mostly(self, history: TensorHistory, partition: Partition) -> bool:
+        """Return whether all blocks agree, or nearly, in at least half of the steps that can be compared."""
+        verdicts = [known for pattern in history.patterns if (known := self.verdicts(pattern, partition))]
+        return bool(verdicts) and 2 * sum(map(_all_near, verdicts)) >= len(verdicts)
 
     def usual(self, universe: tuple[int, ...]) -> Partition | None:
         """Return the partition of most tensors that optimizers read; None if there are none."""
@@ -322,7 +383,7 @@ class Expectations:
     def agreed(self, patterns: Iterable[int], partition: Partition) -> bool:
         """Return whether the ranks of all blocks agree in any of these patterns."""
         by_pattern = (self.verdicts(pattern, partition) for pattern in set(patterns))
-        return any(bool(verdicts) and all(verdict.agrees for verdict in verdicts) for verdicts in by_pattern)
+        return any(bool(verdicts) and _all_agree(verdicts) for verdicts in by_pattern)
 
     def _partitions(self, universe: tuple[int, ...]) -> list[Partition]:
         """Return the partitions of these ranks that are possible, coarsest first."""
@@ -333,55 +394,90 @@ class Expectations:
         candidates: set[Partition] = {(universe,), *(partition for partition, _ in common)}
         return sorted(candidates, key=lambda partition: (len(partition), partition))
 
-    def _fits_mostly(self, history: TensorHistory, partition: Partition) -> bool:
-        """Return whether all blocks agree, or nearly, in at least half of the steps that can be compared."""
-        comparable = [
-            verdicts for pattern in history.patterns if (verdicts := self.verdicts(pattern, partition))
-        ]
-        fitting = sum(_all_near(verdicts) for verdicts in comparable)
-        return bool(comparable) and fitting * 2 >= len(comparable)
-
     def _is_shown(self, history: TensorHistory, partition: Partition) -> bool:
         """Return whether a tensor agrees within a partition often enough to expect it to."""
-        counts = self._count(history, partition)
+        compared, agreed, near, agreed_before = self._count(history, partition)
         if history.kind is SlotKind.OTHER:
-            return counts.agreed_before >= AGREED_BEFORE
-        if counts.near and (counts.near + counts.agreed) * 2 >= counts.compared:
+            return agreed_before >= AGREED_BEFORE
+        if near and (near + agreed) * 2 >= compared:
             return True
         # Batches are dumped as parameters, too, and may be the same once, by accident or for a trial.
-        enough = min(2, counts.compared / 2) if history.kind is SlotKind.PARAMETER else 1
-        return counts.agreed > 0 and counts.agreed >= enough
+        enough = min(2, compared / 2) if history.kind is SlotKind.PARAMETER else 1
+        return agreed > 0 and agreed >= enough
 
-    def _count(self, history: TensorHistory, partition: Partition) -> _Agreement:
+    def _count(self, history: TensorHistory, partition: Partition) -> tuple[int, int, int, int]:
+        """Return in how many steps any block can be compared; all agree; nearly; agree before any does not.
+
+        Only steps count in which agreeing means something.
+        """
         compared = agreed = near = 0
         agreed_before: int | None = None
         for pattern, tells in zip(history.patterns, history.tells, strict=True):
             verdicts = self.verdicts(pattern, partition)
             compared += bool(verdicts)
-            if all(verdict.agrees for verdict in verdicts):
+            if _all_agree(verdicts):
                 agreed += tells and bool(verdicts)
                 continue
             if agreed_before is None:
                 agreed_before = agreed
             near += tells and _all_near(verdicts)
-        return _Agreement(compared, agreed, near, agreed if agreed_before is None else agreed_before)
+        return compared, agreed, near, agreed if agreed_before is None else agreed_before
+
+    def _shared_by_kind(self, decided: _Decided) -> set[tuple[Kind, tuple[int, ...]]]:
+        """Return the kinds of parameters that all ranks hold alike in all layers but one or few.
+
+        Norms are held so along tensor parallelism, although its ranks hold different parts of most other
+        parameters. With sequence parallelism, they stay equal only if their gradients are added up.
+        """
+        agreeing, parted = Counter[tuple[Kind, tuple[int, ...]]](), Counter[tuple[Kind, tuple[int, ...]]]()
+        for history, _ in decided:
+            is_told = history.kind is SlotKind.PARAMETER and history.ever_tells
+            if is_told and self._begun_equal(history) is not None:
+                is_parted = self.differs(history.patterns, (history.universe,))
+                kinds = (kind_of(self._seen.keys[tensor], 0) for tensor in history.tensors)
+                (parted if is_parted else agreeing).update((kind, history.universe) for kind in kinds)
+        return {kind for kind, count in parted.items() if agreeing[kind] >= max(_LIKE, _MOST_LIKE * count)}
+
+    def _usual_of_parameters(self, decided: _Decided) -> dict[tuple[int, ...], Partition]:
+        """Return by universe the partition of more than half of the parameters that have a gradient.
+
+        Where no gradient was dumped, of all parameters.
+        """
+        gradient_of = self._seen.gradient_of
+        counts: dict[tuple[int, ...], Counter[Partition | None]] = {}
+        for history, expected in decided:
+            is_parameter = history.kind is SlotKind.PARAMETER and not gradient_of
+            trained = sum(is_parameter or tensor in gradient_of for tensor in history.tensors)
+            counts.setdefault(history.universe, Counter())[expected] += trained
+        most = {universe: counter.most_common(1)[0] for universe, counter in counts.items()}
+        return {
+            universe: partition
+            for universe, (partition, count) in most.items()
+            if partition is not None and 2 * count > counts[universe].total()
+        }
+
+    def _sharing_all(self, decided: _Decided) -> set[tuple[int, ...]]:
+        """Return the ranks that hold the same of all parameters with a gradient that can show it at first.
+
+        What begins with ones or zeros shows nothing: pieces of a bias begin so, too, but not those of its
+        weight.
+        """
+        shown: dict[tuple[int, ...], set[Partition | None]] = {}
+        for history, expected in decided:
+            if history.tells[0] and not self._seen.gradient_of.keys().isdisjoint(history.tensors):
+                shown.setdefault(history.universe, set()).add(expected)
+        return {universe for universe, partitions in shown.items() if partitions == {(universe,)}}
 
 
-class _Agreement(NamedTuple):
-    """In how many steps a tensor agrees within the blocks of a partition."""
-
-    compared: int
-    """Steps in which any block can be compared."""
-    agreed: int
-    """Steps in which all blocks agree, and agreeing means something."""
-    near: int
-    """Steps in which they do not all agree, but nearly, and that means something."""
-    agreed_before: int
-    """Steps counted in `agreed` before the first step in which they do not agree."""
+def _of_same_pieces(expected: Partition | None, pieces: Partition | None) -> Partition | None:
+    """Return the blocks of a partition without ranks that hold other pieces, as far as these are told."""
+    if expected is None or pieces is None:
+        return expected
+    return tuple(part for block in pieces for part in within(expected, block))
 
 
-def _covers(partition: Partition, universe: tuple[int, ...]) -> bool:
-    return tuple(sorted(place for block in partition for place in block)) == universe
+def _all_agree(verdicts: Iterable[BlockVerdict]) -> bool:
+    return all(verdict.agrees for verdict in verdicts)
 
 
 def _all_near(verdicts: Iterable[BlockVerdict]) -> bool:

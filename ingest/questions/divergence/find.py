@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Annotated, NamedTuple, TypeAlias, Unpack
+from typing import Annotated, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.identities.evidence import Level
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.divergence.absent import (
     absent_ranks,
@@ -19,25 +20,22 @@ from ingest.questions.divergence.absent import (
 )
 from ingest.questions.divergence.agreement import AgreementOfRanks, observe
 from ingest.questions.divergence.broken_operators import broken_operators
-from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered, without_cause
+from ingest.questions.divergence.differences import DifferenceFinder, Differing, ordered
 from ingest.questions.divergence.expectations import (
     Expectations,
     Partition,
-    TensorHistory,
     history_of,
     stage_partitions,
     told_partitions,
-    within,
 )
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
-from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.questions.question import Option, Partial, Question, Ranks, Steps
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import format_ranges, named_ranges
-from ingest.reader.mesh import replica_groups
+from ingest.reader.mesh import Coordinates, replica_groups
 from ingest.reader.operator_kinds import is_numbered
 from ingest.reader.snapshot import PARTIAL_HINT, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
@@ -55,8 +53,6 @@ _SUSPECTS = 2
 _ALONE_HINT = "Choose two ranks or more; `audit` looks within one."
 _GROUP_HINT = "For example: 0-7, or 0,2,4."
 _MAX_RANKS = 1_000_000
-#: How many parameters of a kind must agree, at least, and for each that does not, before it is expected to.
-_LIKE, _MOST_LIKE = 2, 3
 #: Names that a note spells out.
 _SHOWN = 3
 #: Why tensors that replicas can share are not compared.
@@ -141,69 +137,49 @@ def divergence(
     chosen = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
         chosen,
-        lambda snapshot: _divergence_in(
-            snapshot, given, conditions, missed_ranks=rank is None, layout=layout
+        lambda snapshot: _DivergenceSearch(snapshot, given).run(
+            conditions, missed_ranks=rank is None, layout=layout
         ),
     )
-
-
-def _divergence_in(
-    snapshot: Snapshot,
-    given: list[list[int]] | None,
-    conditions: FilterFields,
-    *,
-    missed_ranks: bool,
-    layout: bool,
-) -> Divergence:
-    if len(snapshot.ranks) < 2:
-        raise UsageError(
-            f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps of those that are asked "
-            "for, so it has nothing to agree with",
-            hint=PARTIAL_HINT if snapshot.left_out else _ALONE_HINT,
-        )
-    groups = _groups_of(snapshot) if given is None else _Groups("given", given)
-    return _DivergenceSearch(StepStatistics(snapshot), groups).run(
-        conditions, missed_ranks=missed_ranks, layout=layout
-    )
-
-
-class _Groups(NamedTuple):
-    """Ranks that are replicas of one another, and how that is known."""
-
-    how: str
-    """`given`, `told` by the coordinates of the ranks, those that have a `layout` in common, or to be
-    `inferred` from what agrees."""
-    ranks: list[list[int]] | None
-    """None if they are to be inferred."""
-    note: str = ""
-
-
-def _groups_of(snapshot: Snapshot) -> _Groups:
-    """Return the groups of replicas by the places of ranks in the mesh, if these are known."""
-    coordinates = snapshot.store.coordinates(snapshot.ranks)
-    if groups := replica_groups(coordinates):
-        return _Groups("told", groups)
-    unknown = [rank for rank, places in coordinates.items() if not places]
-    note = ""
-    if not unknown:
-        note = "by their places in the mesh, no two ranks are replicas: what they share was inferred"
-    elif len(unknown) < len(coordinates):
-        which = named_ranges("rank", unknown)
-        note = f"the place of {which} in the mesh is not known: which ranks are replicas was inferred"
-    return _Groups("inferred", None, note)
 
 
 class _DivergenceSearch:
     """One search through a snapshot."""
 
-    def __init__(self, statistics: StepStatistics, groups: _Groups) -> None:
-        self.statistics, self.snapshot = statistics, statistics.snapshot
-        self.ranks = tuple(self.snapshot.ranks)
-        self.steps = tuple(self.snapshot.steps)
-        self.how, self.replicas = groups.how, groups.ranks
-        self.notes = [groups.note] if groups.note else []
+    def __init__(self, snapshot: Snapshot, given: list[list[int]] | None) -> None:
+        if len(snapshot.ranks) < 2:
+            raise UsageError(
+                f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps of those that are "
+                "asked for, so it has nothing to agree with",
+                hint=PARTIAL_HINT if snapshot.left_out else _ALONE_HINT,
+            )
+        self.snapshot, self.statistics = snapshot, StepStatistics(snapshot)
+        self.ranks, self.steps = tuple(snapshot.ranks), tuple(snapshot.steps)
+        self.notes: list[str] = []
         self.told = set[tuple[int, ...]]()
         """Ranks that hold the same pieces of tensors, as the dump tells."""
+        self.how, self.replicas = "given", given
+        """How it is known who is a replica of whom: `given`, `told` by the coordinates of the ranks, those
+        that have a `layout` in common, or to be `inferred` from what agrees; and who is, if that is known."""
+        self.coordinates: list[Coordinates] = []
+        if given is None:
+            self._group_by_mesh()
+
+    def _group_by_mesh(self) -> None:
+        coordinates = self.snapshot.store.coordinates(self.ranks)
+        self.coordinates = [coordinates[rank] for rank in self.ranks]
+        self.replicas = replica_groups(coordinates) or None
+        self.how = "told" if self.replicas else "inferred"
+        unknown = [rank for rank, places in coordinates.items() if not places]
+        if self.replicas is None and not unknown:
+            self.notes.append(
+                "by their places in the mesh, no two ranks are replicas: what they share was inferred"
+            )
+        elif self.replicas is None and len(unknown) < len(coordinates):
+            which = named_ranges("rank", unknown)
+            self.notes.append(
+                f"the place of {which} in the mesh is not known: which ranks are replicas was inferred"
+            )
 
     def run(self, conditions: FilterFields, *, missed_ranks: bool, layout: bool) -> Divergence:
         """Return the answer for the tensors that fulfil conditions.
@@ -223,13 +199,13 @@ class _DivergenceSearch:
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
         chosen = chosen_tensors(self.statistics, conditions, seen.keys)
-        expectations = Expectations(seen.patterns.all, partition)
+        expectations = Expectations(seen, self.steps, partition, self._pieces(seen))
         finder = DifferenceFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
         self._note_outputs(expectations, seen, chosen)
         odd, differences = ordered(rows, self.statistics)
         misplaced = self._misplaced(seen, chosen, odd) if layout else ()
-        odd = [without_cause(onset) if _follows(onset, misplaced) else onset for onset in odd]
+        odd = [_without_cause(onset, misplaced) for onset in odd]
         missing = self._absent(missed_ranks=missed_ranks)
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(seen, self.snapshot, blocks, chosen)
@@ -249,6 +225,9 @@ class _DivergenceSearch:
             misplaced=misplaced,
             apart=apart,
         )
+
+    def _named(self, places: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.ranks[place] for place in places)
 
     def _misplaced(
         self, seen: AgreementOfRanks, chosen: npt.NDArray[np.bool_], odd: Sequence[Odd]
@@ -277,7 +256,9 @@ class _DivergenceSearch:
                     hint=f"Ranks with complete steps: {format_ranges(self.ranks)}.",
                 )
             blocks.append(block)
-        self._note_ungrouped(set(self.ranks).difference(*given))
+        if alone := set(self.ranks).difference(*given):
+            are = "are" if len(alone) > 1 else "is"
+            self.notes.append(f"{named_ranges('rank', alone)} {are} in no group, and not compared")
         return tuple(blocks)
 
     def _compare(
@@ -291,15 +272,7 @@ class _DivergenceSearch:
         rows: list[Differing] = []
         never: list[int] = []
         sometimes: list[int] = []
-        # Groups that the user gave count before what the dump tells.
-        told: dict[int, Partition] = {}
-        if self.how != "given":
-            coordinates = self.snapshot.store.coordinates(self.ranks)
-            places = [coordinates[rank] for rank in self.ranks]
-            told = stage_partitions(seen, places) | told_partitions(self.statistics, seen, places)
-        blocks = chain.from_iterable(told.values())
-        self.told = {tuple(self.ranks[place] for place in block) for block in blocks}
-        for members, history, expected in _decide(expectations, seen, chosen, self.steps, told):
+        for members, history, expected in expectations.decided(chosen):
             if expected is not None:
                 rows += finder.find(members, history, expected)
             elif expectations.differs(history.patterns, (history.universe,)):
@@ -326,11 +299,18 @@ class _DivergenceSearch:
             self._note_holes(elsewhere)
         return absent_steps(self.snapshot, self.ranks)
 
+    def _pieces(self, seen: AgreementOfRanks) -> dict[int, Partition]:
+        """Return by tensor the ranks that hold the same piece of it, as far as the dump tells."""
+        if self.how == "given":  # which counts before what the dump tells
+            return {}
+        told = stage_partitions(seen, self.coordinates)
+        told |= told_partitions(self.statistics, seen, self.coordinates)
+        self.told = {self._named(block) for block in chain.from_iterable(told.values())}
+        return told
+
     def _groups(self, finder: DifferenceFinder) -> tuple[Group, ...]:
         groups = [
-            Group(
-                ranks := tuple(self.ranks[place] for place in block), self._known_by(ranks), *counts.tolist()
-            )
+            Group(ranks := self._named(block), self._known_by(ranks), *counts.tolist())
             for block, counts in finder.groups.items()
         ]
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
@@ -339,11 +319,6 @@ class _DivergenceSearch:
         """Return how it is known that ranks share tensors: some share more than replicas do."""
         is_known = self.replicas is None or any({*ranks} <= {*group} for group in self.replicas)
         return self.how if is_known or ranks in self.told else "inferred"
-
-    def _note_ungrouped(self, ranks: set[int]) -> None:
-        if ranks:
-            who = f"ranks {format_ranges(ranks)} are" if len(ranks) > 1 else f"rank {format_ranges(ranks)} is"
-            self.notes.append(f"{who} in no group, and not compared")
 
     def _note_holes(self, elsewhere: set[int]) -> None:
         """Note which ranks may be missing: those of which the store has nothing, or none of these steps."""
@@ -363,7 +338,7 @@ class _DivergenceSearch:
         """Note which outputs of optimizers differ: many optimizers write only into their inputs."""
         differing = []
         for tensor in np.flatnonzero((seen.kinds == SlotKind.OPTIMIZER_OUTPUT) & chosen).tolist():
-            history = history_of(seen, tensor)
+            history = history_of(seen, [tensor])
             if expectations.differs(history.patterns, expectations.usual(history.universe) or ()):
                 differing.append(tensor)
         if differing:
@@ -375,128 +350,11 @@ class _DivergenceSearch:
             )
 
 
-def _follows(onset: Odd, misplaced: Iterable[LayoutFinding]) -> bool:
-    """Return whether something else was wrong before a rank was off."""
-    return any(finding.step <= onset.first_step for finding in misplaced)
-
-
-def _decide(
-    expectations: Expectations,
-    seen: AgreementOfRanks,
-    chosen: npt.NDArray[np.bool_],
-    numbers: Sequence[int],
-    told: Mapping[int, Partition],
-) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
-    """Yield chosen tensors that behave alike, what they showed, and how they must agree."""
-    # Tensors that are not chosen show, too, who is a replica of whom.
-    alike = list(_alike(seen, told))
-    for members, history, _ in alike:
-        expectations.learn(history, len(members))
-    decided = []
-    for members, history, pieces in alike:
-        expected = expectations.decide(history, pieces)
-        expectations.record(history, expected, (seen.keys[tensor].operator for tensor in members))
-        decided.append((members, history, expected))
-    usual, shared = _usual_of_parameters(seen, decided), _sharing_all(seen, decided)
-    of_kind = _shared_by_kind(expectations, seen, decided)
-    for (members, history, expected), (_, _, pieces) in zip(decided, alike, strict=True):
-        begun, most = expectations.begun(history) or (), usual.get(history.universe)
-        is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
-        by_expected: dict[Partition | None, list[int]] = {}
-        for tensor in filter(chosen.__getitem__, members):
-            last = expected or expectations.decide_by_others(history, seen.keys[tensor].operator)
-            if last is None and tensor in seen.gradient_of:
-                last = _decide_by_gradient(seen, tensor, numbers)
-                last = last or (expectations.begun_equal(history) if history.universe in shared else None)
-            if last is None and history.kind is SlotKind.PARAMETER and is_begun:
-                last = most
-            if (kind_of(seen.keys[tensor], 0), history.universe) in of_kind:
-                last = expectations.begun_equal(history) or last
-            by_expected.setdefault(last, []).append(tensor)
-        for last, tensors in by_expected.items():
-            yield tensors, history, _of_same_pieces(last, pieces)
-
-
-def _of_same_pieces(expected: Partition | None, pieces: Partition | None) -> Partition | None:
-    """Return the blocks of a partition without ranks that hold other pieces, as far as these are told."""
-    if expected is None or pieces is None:
-        return expected
-    return tuple(part for block in pieces for part in within(expected, block))
-
-
-def _alike(
-    seen: AgreementOfRanks, told: Mapping[int, Partition]
-) -> Iterator[tuple[list[int], TensorHistory, Partition | None]]:
-    """Yield tensors that behave alike and of which the same is told, what they showed, and what is told."""
-    for together in seen.alike():
-        history = history_of(seen, together[0])
-        by_told: dict[Partition | None, list[int]] = {}
-        for tensor in together:
-            by_told.setdefault(told.get(tensor), []).append(tensor)
-        for pieces, members in by_told.items():
-            yield members, history, pieces
-
-
-def _decide_by_gradient(seen: AgreementOfRanks, tensor: int, numbers: Sequence[int]) -> Partition | None:
-    """Return how a parameter must agree: ranks that step with the same gradient have the same parameter."""
-    gradient = seen.gradient_of[tensor]
-    shared = seen.share_gradient(gradient)
-    return (shared,) if shared else seen.parted(tensor, gradient, numbers) or None
-
-
-def _shared_by_kind(
-    expectations: Expectations,
-    seen: AgreementOfRanks,
-    decided: Iterable[tuple[list[int], TensorHistory, Partition | None]],
-) -> set[tuple[Kind, tuple[int, ...]]]:
-    """Return the kinds of parameters that all ranks hold alike in all layers but one or few.
-
-    Norms are held so along tensor parallelism, although its ranks hold different parts of most other
-    parameters. With sequence parallelism, they stay equal only if their gradients are added up.
-    """
-    agreeing, parted = Counter[tuple[Kind, tuple[int, ...]]](), Counter[tuple[Kind, tuple[int, ...]]]()
-    for members, history, _ in decided:
-        is_told = history.kind is SlotKind.PARAMETER and history.ever_tells
-        whole = (history.universe,)
-        if not is_told or expectations.begun_equal(history) is None:
-            continue
-        counts = parted if expectations.differs(history.patterns, whole) else agreeing
-        counts.update((kind_of(seen.keys[tensor], 0), history.universe) for tensor in members)
-    return {kind for kind, count in parted.items() if agreeing[kind] >= max(_LIKE, _MOST_LIKE * count)}
-
-
-def _usual_of_parameters(
-    seen: AgreementOfRanks, decided: Iterable[tuple[list[int], TensorHistory, Partition | None]]
-) -> dict[tuple[int, ...], Partition]:
-    """Return by universe the partition of more than half of the parameters that have a gradient.
-
-    Where no gradient was dumped, of all parameters.
-    """
-    counts: dict[tuple[int, ...], Counter[Partition | None]] = {}
-    for members, history, expected in decided:
-        is_parameter = history.kind is SlotKind.PARAMETER and not seen.gradient_of
-        trained = sum(is_parameter or tensor in seen.gradient_of for tensor in members)
-        counts.setdefault(history.universe, Counter())[expected] += trained
-    most = {universe: counter.most_common(1)[0] for universe, counter in counts.items()}
-    return {
-        universe: partition
-        for universe, (partition, count) in most.items()
-        if partition is not None and 2 * count > counts[universe].total()
-    }
-
-
-def _sharing_all(
-    seen: AgreementOfRanks, decided: Iterable[tuple[list[int], TensorHistory, Partition | None]]
-) -> set[tuple[int, ...]]:
-    """Return the ranks that hold the same of all parameters with a gradient that can show it from the start.
-
-    What begins with ones or zeros shows nothing: pieces of a bias begin so, too, but not those of its weight.
-    """
-    shown: dict[tuple[int, ...], set[Partition | None]] = {}
-    for members, history, expected in decided:
-        if history.tells[0] and any(tensor in seen.gradient_of for tensor in members):
-            shown.setdefault(history.universe, set()).add(expected)
-    return {universe for universe, partitions in shown.items() if partitions == {(universe,)}}
+def _without_cause(onset: Odd, misplaced: Iterable[LayoutFinding]) -> Odd:
+    """Return where a rank began to be off: as a consequence, if something else was wrong before."""
+    if any(finding.step <= onset.first_step for finding in misplaced):
+        return replace(onset, cause="", level=Level.OPEN)
+    return onset
 
 
 def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:
