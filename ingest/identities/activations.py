@@ -147,7 +147,7 @@ class ActivationGradients:
             weight = _weight_of(operands)
             if weight is not None and not operand.slot:
                 product = CallOperands([given, weight], outputs=[actual])
-                yield from matrix_product(product, 0, working_roundoff(actual.dtype))
+                yield from matrix_product(product, actual, working_roundoff(actual.dtype))
 
     def _alike(self, row: int) -> set[int]:
         """Return the outputs that are one tensor: of modules, and of the call in them that made it."""

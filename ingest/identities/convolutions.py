@@ -132,10 +132,10 @@ class _ConvolutionOperands(NamedTuple):
     """(channel, *ones)"""
 
 
-def _operands(call: CallOperands, slot: int, *, is_transposed: bool) -> _ConvolutionOperands | None:
+def _operands(call: CallOperands, out: Array, *, is_transposed: bool) -> _ConvolutionOperands | None:
     """Return what a call read; None if that is something else, or too large."""
-    out, tensors = call.outputs[slot], call.tensors
-    if slot or len(tensors) < 2 or out.ndim < 3 or any(each.ndim != out.ndim for each in tensors[:2]):
+    tensors = call.tensors
+    if len(tensors) < 2 or out.ndim < 3 or any(each.ndim != out.ndim for each in tensors[:2]):
         return None
     bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
     if bias is not None and bias.size != out.shape[1]:
@@ -149,9 +149,9 @@ def _operands(call: CallOperands, slot: int, *, is_transposed: bool) -> _Convolu
     return _ConvolutionOperands(_grouped(x, groups), w.reshape(groups, len(w) // groups, *w.shape[1:]), added)
 
 
-def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def convolution(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Yield (batch, channel, *axes); the kernel is (out, in of a group, *kernel)."""
-    known, out = _operands(call, slot, is_transposed=False), call.outputs[slot]
+    known = _operands(call, out, is_transposed=False)
     if known is None:
         return
     axes, kernel = out.shape[2:], known.weights.shape[3:]
@@ -172,9 +172,9 @@ def convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
         yield Expectation(value.reshape(out.shape) + known.bias, error, way.told)
 
 
-def transposed_convolution(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def transposed_convolution(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Yield it, where each element of the input adds the kernel, which is (in, out of a group, *kernel)."""
-    known, out = _operands(call, slot, is_transposed=True), call.outputs[slot]
+    known = _operands(call, out, is_transposed=True)
     if known is None:
         return
     axes, kernel = known.columns.shape[3:], known.weights.shape[3:]

@@ -49,8 +49,8 @@ class Expectation(NamedTuple):
     """The attribute that it assumes, such as `eps = 1e-05`."""
 
 
-#: Takes what a call read and wrote, the number of the output, and the roundoff of its arithmetic.
-Definition: TypeAlias = Callable[[CallOperands, int, float], Iterator[Expectation]]
+#: Takes what a call read and wrote, the output, and the roundoff of its arithmetic.
+Definition: TypeAlias = Callable[[CallOperands, Array, float], Iterator[Expectation]]
 
 
 def wide(array: Array) -> Array:

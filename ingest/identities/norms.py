@@ -25,7 +25,7 @@ def _read_by(call: CallOperands) -> tuple[Array, Array | None, Array | None]:
 def norm_of_rows(*, centred: bool) -> Definition:
     """Return the definition of layer norm, or of RMS norm: along the last axes, with the eps that holds."""
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
         if (
             not call.tensors
             or len(call.outputs[0].shape) == 0
@@ -37,8 +37,7 @@ def norm_of_rows(*, centred: bool) -> Definition:
         if not length or x.size % length:
             return
         rows = NormalisedRows(wide(x).reshape(-1, length), unit, centred=centred)
-        out = call.outputs[slot]
-        if slot:
+        if out is not call.outputs[0]:
             yield from rows.moments(out)
             return
         scale = 1.0 if weight is None else wide(weight).reshape(-1)
@@ -57,10 +56,9 @@ def norm_of_rows(*, centred: bool) -> Definition:
     return definition
 
 
-def norm_of_groups(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def norm_of_groups(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Group and instance norm: over some channels of each sample, as many as the data show."""
-    out = call.outputs[slot]
-    if slot or not call.tensors or out.ndim < 3 or call.tensors[0].shape != out.shape:
+    if not call.tensors or out.ndim < 3 or call.tensors[0].shape != out.shape:
         return
     channels = out.shape[1]
     for groups in (each for each in range(channels, 0, -1) if channels % each == 0):
@@ -68,10 +66,9 @@ def norm_of_groups(call: CallOperands, slot: int, unit: float) -> Iterator[Expec
         yield from _of_channels(NormalisedRows(x, unit, centred=True), call, out, f"{groups} groups, ")
 
 
-def norm_of_batch(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def norm_of_batch(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Batch norm by the statistics of the batch that was read."""
-    out = call.outputs[slot]
-    if slot or not call.tensors or out.ndim < 2 or call.tensors[0].shape != out.shape:
+    if not call.tensors or out.ndim < 2 or call.tensors[0].shape != out.shape:
         return
     x = wide(call.tensors[0]).swapaxes(0, 1)
     yield from _of_channels(

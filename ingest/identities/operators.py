@@ -65,8 +65,7 @@ def _fitting(array: Array, out: Array) -> Array | None:
 def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Array], Array]) -> Definition:
     """Return the definition of an operator of two inputs; a scalar that was not dumped is found."""
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        out = call.outputs[slot]
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
         given = call.operands[:2]
         operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
         if len(operands) < len(given):
@@ -102,8 +101,8 @@ def _linear(of_a: int, of_b: int) -> Definition:
     of PyTorch).
     """
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        out, given = call.outputs[slot], call.operands[:2]
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+        given = call.operands[:2]
         operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
         if not operands or len(operands) < len(given):
             return
@@ -135,8 +134,8 @@ def _linear(of_a: int, of_b: int) -> Definition:
 def _unary(*formulas: tuple[str, Callable[[Array], Array], Callable[[Array, Array], Array]]) -> Definition:
     """Return the definition of a function; of several variants, the one that holds is told."""
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        x = _fitting(call.numbers[0], call.outputs[slot]) if call.numbers else None
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+        x = _fitting(call.numbers[0], out) if call.numbers else None
         if x is None:
             return
         for told, compute, size in formulas:
@@ -194,8 +193,7 @@ def _gelu_tanh(x: Array) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
-def _sum_of_all(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _sum_of_all(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     addends = [_fitting(each, out) for each in call.numbers]
     known = [each for each in addends if each is not None]
     if len(known) == len(addends) and known:
@@ -204,8 +202,8 @@ def _sum_of_all(call: CallOperands, slot: int, unit: float) -> Iterator[Expectat
         )
 
 
-def _biased(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-    out, numbers = call.outputs[slot], call.tensors
+def _biased(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+    numbers = call.tensors
     if len(numbers) < 2 or numbers[0].size != out.size:
         return
     x, bias = wide(numbers[0]).reshape(out.shape), wide(numbers[1])
@@ -215,9 +213,8 @@ def _biased(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]
             yield Expectation(x + b, 2 * unit * (np.abs(x) + np.abs(b)))
 
 
-def _masked(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+def _masked(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     """Where the mask is set, one value; elsewhere the input."""
-    out = call.outputs[slot]
     masks = [each for each in call.inputs if each.dtype.kind == "b"]
     kept = [each for each in call.tensors if each.size == out.size and each.dtype == out.dtype]
     if not masks or not kept:
@@ -232,8 +229,7 @@ def _masked(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
         yield Expectation(kept[0].reshape(out.shape), None)
 
 
-def _triangle(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _triangle(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     x = call.inputs[0] if call.inputs else out
     if x.shape != out.shape or out.ndim < 2:
         return
@@ -242,11 +238,10 @@ def _triangle(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
             yield Expectation(cut(x, diagonal), None, f"diagonal = {diagonal}")
 
 
-def _dropout(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _dropout(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Kept elements are scaled by one factor, the others are zero; in eval mode, all are kept."""
-    out = call.outputs[slot]
     x = _fitting(call.tensors[0], out) if call.tensors else None
-    if x is None or slot:
+    if x is None:
         return
     shown = wide(out)
     is_kept = (shown != 0) & (x != 0)
@@ -266,8 +261,7 @@ def _dropout(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation
 # The same elements elsewhere, bit for bit
 
 
-def _same(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _same(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     for x in call.inputs[:1]:
         if x.dtype != out.dtype:
             return
@@ -286,9 +280,8 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
         return False
 
 
-def _permuted(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+def _permuted(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     """Yield it with its axes in every order; it may have been dumped with some of them joined."""
-    out = call.outputs[slot]
     x = call.inputs[0] if call.inputs else out
     if x.size != out.size or x.dtype != out.dtype or out.ndim > 5:
         return
@@ -302,9 +295,8 @@ def _permuted(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
             )
 
 
-def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+def _part(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     """Yield each range along one axis that has the shape; which of several outputs it is does not matter."""
-    out = call.outputs[slot]
     x = call.inputs[0] if call.inputs else out
     if x.dtype != out.dtype:
         return
@@ -320,18 +312,18 @@ def _part(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
             yield Expectation(piece, None, f"{chosen.start}:{chosen.stop} of axis {len(place) - 1}")
 
 
-def _chosen(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _chosen(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Yield the elements that an index or mask chooses, along each axis; without one, `_part`."""
     indices = [each for each in call.inputs[1:] if each.ndim and each.dtype.kind in "iub"]
     if not indices:
-        yield from _part(call, slot, unit)
+        yield from _part(call, out, unit)
     for axis in range(call.inputs[0].ndim) if len(indices) == 1 else ():
         try:
             place: Any = (*[slice(None)] * axis, indices[0])
             value = call.inputs[0][place]
         except IndexError:  # of another axis
             continue
-        if value.shape == call.outputs[slot].shape:
+        if value.shape == out.shape:
             yield Expectation(value, None, f"axis = {axis}")
 
 
@@ -359,8 +351,7 @@ def _length_of_part(x: Array, shape: tuple[int, ...], axis: int) -> int | None:
     return length if shape in (before + after, (*before, length, *after)) else None
 
 
-def _joined(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _joined(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     parts = [each for each in call.inputs if each.dtype == out.dtype and each.ndim]
     for axis in range(out.ndim) if len(parts) > 1 else ():
         try:
@@ -372,8 +363,7 @@ def _joined(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
             continue
 
 
-def _repeated(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _repeated(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     for x in call.inputs[:1]:
         for axis in range(x.ndim if x.ndim == out.ndim and x.dtype == out.dtype else 0):
             times, rest = divmod(out.shape[axis], max(x.shape[axis], 1))
@@ -382,16 +372,14 @@ def _repeated(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
                 yield Expectation(np.concatenate([x] * times, axis), None, f"tiled {times} times")
 
 
-def _cast(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
+def _cast(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     x = call.inputs[0] if call.inputs else out
     if x.size == out.size:
         yield Expectation(x.reshape(out.shape).astype(out.dtype), None)
 
 
-def _embedding(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]:
+def _embedding(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
     """Rows of a table."""
-    out = call.outputs[slot]
     ids = [each for each in call.tensors if each.dtype.kind in "iu"]
     tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
     if not ids or not tables or ids[0].size * tables[0].shape[1] != out.size:
@@ -400,9 +388,8 @@ def _embedding(call: CallOperands, slot: int, _: float) -> Iterator[Expectation]
         yield Expectation(tables[0][ids[0].reshape(-1)].reshape(out.shape), None)
 
 
-def _bags(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _bags(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Rows of a table by bag: their mean, sum or maximum (`EmbeddingBag`)."""
-    out = call.outputs[slot]
     ids = [each for each in call.tensors if each.dtype.kind in "iu"]
     tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
     if len(ids) + len(tables) != len(call.tensors) or not ids or not _are_rows_of(tables[-1], ids[0]):
@@ -429,9 +416,8 @@ def _are_rows_of(table: Array, ids: Array) -> bool:
     return bool(ids.size and ids.min() >= 0 and ids.max() < len(table))
 
 
-def _scattered(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _scattered(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Rows that are added up by their number: the gradient of a table."""
-    out = call.outputs[slot]
     ids = [each.reshape(-1) for each in call.tensors if each.dtype.kind in "iu"]
     rows = [each for each in call.tensors if each.dtype.kind not in "iu"]
     if ids and rows and out.ndim == 2 and rows[0].size == ids[0].size * out.shape[1]:
@@ -454,9 +440,8 @@ def summed_rows(ids: Array, rows: Array, shape: tuple[int, ...], unit: float) ->
 def _reduction(kind: str) -> Definition:
     """Return the definition of a reduction over whatever axes the shapes allow."""
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        out = call.outputs[slot]
-        if not call.tensors or slot:
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+        if not call.tensors:
             return
         x = wide(call.tensors[0])
         for count in range(1, x.ndim + 1):
@@ -481,9 +466,8 @@ def _reduction(kind: str) -> Definition:
     return definition
 
 
-def _column_sums(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _column_sums(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Yield the gradient of a bias: sums over all but one axis."""
-    out = call.outputs[slot]
     if not call.tensors or out.ndim != 1 or not out.size or call.tensors[0].size % out.size:
         return
     x = wide(call.tensors[0])
@@ -501,37 +485,29 @@ def softmax(x: Array, axis: int = -1) -> Array:
     return np.asarray(powers / powers.sum(axis, keepdims=True))
 
 
-def _softmax(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
-    x = _fitting(call.tensors[0], out) if call.tensors else None
-    if x is None or not out.ndim:
-        return
-    for axis in reversed(range(out.ndim)):
-        depth = np.abs(x - x.max(axis, keepdims=True))
-        depth[~np.isfinite(depth)] = 0
-        value = softmax(x, axis)
-        rounding = sum_error(out.shape[axis], unit) + FUNCTION * unit
-        yield Expectation(value, value * (rounding + 2 * unit * depth), f"axis = {axis}")
+def _softmax(*, is_log: bool) -> Definition:
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+        x = _fitting(call.tensors[0], out) if call.tensors else None
+        if x is None:
+            return
+        for axis in reversed(range(out.ndim)):
+            top = x.max(axis, keepdims=True)
+            rounding = sum_error(out.shape[axis], unit) + FUNCTION * unit
+            if is_log:
+                value = x - top - np.log(np.exp(x - top).sum(axis, keepdims=True))
+                error = rounding * (1 + np.abs(x) + np.abs(top))
+            else:
+                depth = np.abs(x - top)
+                depth[~np.isfinite(depth)] = 0
+                value = softmax(x, axis)
+                error = value * (rounding + 2 * unit * depth)
+            yield Expectation(value, error, f"axis = {axis}")
+
+    return definition
 
 
-def _log_softmax(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-    out = call.outputs[slot]
-    x = _fitting(call.tensors[0], out) if call.tensors else None
-    if x is None or not out.ndim:
-        return
-    for axis in reversed(range(out.ndim)):
-        top = x.max(axis, keepdims=True)
-        value = x - top - np.log(np.exp(x - top).sum(axis, keepdims=True))
-        yield Expectation(
-            value,
-            (sum_error(out.shape[axis], unit) + FUNCTION * unit) * (1 + np.abs(x) + np.abs(top)),
-            f"axis = {axis}",
-        )
-
-
-def _attention(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _attention(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Softmax of q k^T / sqrt(d), times v; causal, masked, or neither."""
-    out = call.outputs[slot]
     floats = [wide(each) for each in call.tensors if each.ndim >= 3]
     if (
         len(floats) < 3
@@ -561,9 +537,8 @@ def _attention(call: CallOperands, slot: int, unit: float) -> Iterator[Expectati
         yield Expectation(weights @ v, rounding * (weights @ np.abs(v)), "causal" if number else "")
 
 
-def _cross_entropy(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def _cross_entropy(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Yield the mean or sum over records of minus the logarithm of the probability of their class."""
-    out = call.outputs[slot]
     ids = [each.reshape(-1) for each in call.tensors if each.dtype.kind in "iu"]
     logits = [each for each in call.tensors if each.dtype.kind not in "iu" and each.ndim == 2]
     if not ids or not logits or len(ids[0]) != len(logits[0]):
@@ -600,8 +575,7 @@ def _cross_entropy(call: CallOperands, slot: int, unit: float) -> Iterator[Expec
 def _of_gradient(derivative: Callable[[Array], Array]) -> Definition:
     """Return the definition of the gradient of an activation: that of the output times the derivative."""
 
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
-        out = call.outputs[slot]
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
         inputs = [_fitting(each, out) for each in call.tensors]
         known = [each for each in inputs if each is not None]
         for gradient, x in permutations(known[:2], 2) if len(known) == len(inputs) >= 2 else ():
@@ -624,11 +598,23 @@ def gelu_tanh_slope(x: Array) -> Array:
 
 
 def _either(*definitions: Definition) -> Definition:
-    def definition(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
         for each in definitions:
-            yield from each(call, slot, unit)
+            yield from each(call, out, unit)
 
     return definition
+
+
+def _of_slot(
+    definition: Definition, *, only_first: bool
+) -> Callable[[CallOperands, int, float], Iterator[Expectation]]:
+    """Return a definition that takes the number of the output."""
+
+    def of_slot(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+        if not (slot and only_first):
+            yield from definition(call, call.outputs[slot], unit)
+
+    return of_slot
 
 
 def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
@@ -636,16 +622,23 @@ def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
     return {name: definition for names, definition in entries.items() for name in names.split()}
 
 
-#: By `plain_name`.
-PRODUCTS: dict[str, Definition] = by_name(
+#: By `plain_name`. What they give beside their first output follows from nothing.
+_OF_FIRST: dict[str, Definition] = by_name(
     {
         "matmul batchmatmul mm bmm linear dense": matrix_product,
         "conv1d conv2d conv3d convolution": convolution,
         "convtranspose1d convtranspose2d convtranspose3d conv2dtranspose": transposed_convolution,
+        "dropout": _dropout,
+        "sum reducesum": _reduction("sum"),
+        "mean reducemean": _reduction("mean"),
+        "reducemax amax": _reduction("max"),
+        "reducemin amin": _reduction("min"),
+        "groupnorm instancenorm1d instancenorm2d instancenorm3d": norm_of_groups,
+        "batchnorm1d batchnorm2d batchnorm3d batchnorm": norm_of_batch,
     }
 )
 #: Those whose attributes the data must tell are found by trying.
-DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
+_OF_ALL: dict[str, Definition] = by_name(
     {
         "add tensoradd iadd adds": _linear(1, 1),
         "sub subtract isub subs": _linear(1, -1),
@@ -675,9 +668,9 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "cos": _unary(("", np.cos, _one)),
         "maskedfill": _masked,
         "triu tril": _triangle,
-        "dropout": _dropout,
         "reshape view flatten unflatten squeeze unsqueeze contiguous clone detach identity expanddims"
-        " expand broadcastto to expandas requiresgrad": _same,
+        " expand broadcastto expandas requiresgrad": _same,
+        "to": _either(_same, _cast),
         "transpose permute t swapaxes movedim": _permuted,
         "slice chunk split narrow select stridedslice unbind": _part,
         "getitem": _chosen,
@@ -687,17 +680,11 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
         "embedding gather indexselect": _embedding,
         "embeddingbag": _bags,
         "unsortedsegmentsum": _scattered,
-        "sum reducesum": _reduction("sum"),
-        "mean reducemean": _reduction("mean"),
-        "reducemax amax": _reduction("max"),
-        "reducemin amin": _reduction("min"),
         "biasaddgrad": _column_sums,
-        "softmax": _softmax,
-        "logsoftmax": _log_softmax,
+        "softmax": _softmax(is_log=False),
+        "logsoftmax": _softmax(is_log=True),
         "layernorm": norm_of_rows(centred=True),
         "rmsnorm": norm_of_rows(centred=False),
-        "groupnorm instancenorm1d instancenorm2d instancenorm3d": norm_of_groups,
-        "batchnorm1d batchnorm2d batchnorm3d batchnorm": norm_of_batch,
         "scaleddotproductattention": _attention,
         "crossentropy sparsesoftmaxcrossentropywithlogits": _cross_entropy,
         "relugrad": _of_gradient(lambda x: (x > 0).astype(np.float64)),
@@ -705,8 +692,15 @@ DEFINITIONS: dict[str, Definition] = PRODUCTS | by_name(
     }
 )
 #: Operators of which the data must show what they take: which part it is, is a guess.
-PARTS = frozenset(name for name, definition in DEFINITIONS.items() if definition in (_part, _chosen))
-DEFINITIONS["to"] = _either(_same, _cast)
+PARTS = frozenset(name for name, definition in _OF_ALL.items() if definition in (_part, _chosen))
+#: By `plain_name`: takes what a call read and wrote, the number of the output, and the roundoff.
+PRODUCTS = frozenset(
+    name
+    for name, definition in _OF_FIRST.items()
+    if definition in (matrix_product, convolution, transposed_convolution)
+)
+DEFINITIONS = {name: _of_slot(definition, only_first=True) for name, definition in _OF_FIRST.items()}
+DEFINITIONS |= {name: _of_slot(definition, only_first=False) for name, definition in _OF_ALL.items()}
 
 
 def expectations(op_type: str, call: CallOperands, slot: int) -> Iterator[tuple[Expectation, bool]]:

@@ -19,11 +19,10 @@ _WHOLE = 2.0**-53
 _UNUSUAL = 6.0
 
 
-def matrix_product(call: CallOperands, slot: int, unit: float) -> Iterator[Expectation]:
+def matrix_product(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """X @ w, with a bias or without, and whatever is transposed or flattened."""
-    out = call.outputs[slot]
     tensors = call.tensors
-    if len(tensors) < 2 or not out.ndim or slot:
+    if len(tensors) < 2 or not out.ndim:
         return
     bias = call.named.get("bias", tensors[2] if len(tensors) > 2 else None)
     if bias is not None and (bias.size != out.shape[-1] or len(tensors) > 3):
