@@ -12,18 +12,15 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ingest.identities.activations import GRADIENT, OF_ACTIVATION, ActivationGradients
-from ingest.identities.backward import added, scaled
 from ingest.identities.check import IdentityCheck, check, failing, of_guess
-from ingest.identities.collectives import results
-from ingest.identities.containers import RESIDUAL, last_of_chain, parts_of, sums_of
+from ingest.identities.containers import RESIDUAL, last_of_chain, parts_of, results, sums_of
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.difference import shape_of_difference, shares_part
+from ingest.identities.gradients import GRADIENT, OF_ACTIVATION, ActivationGradients, added, scaled
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
-from ingest.identities.operands import PARAMETERS, StepOperands
+from ingest.identities.operands import PARAMETERS, ShardCut, StepOperands
 from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
 from ingest.identities.optimizer import ParameterHistory, recorded_update
-from ingest.identities.shards import ShardCut
 from ingest.identities.updates import ParameterUpdate, judged, of_unshared
 from ingest.reader.operator_kinds import (
     CallKey,

@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ingest.identities.definition import Array, Expectation, wide
-from ingest.identities.difference import DifferenceShape, shape_of_difference
-from ingest.identities.evidence import Level, named_difference
+from ingest.identities.difference import DifferenceShape, Level, named_difference, shape_of_difference
 from ingest.identities.limits import limit_of, unit_roundoff
 
 Status = Literal["holds", "fails", "open"]

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -249,3 +250,25 @@ def _is_mixed(actual: Sequence[Array], should: Sequence[Array], other: Sequence[
     """Return whether a part that is not what it should be is one of another tensor."""
     wrong = [part for part, own in zip(actual, should, strict=True) if not np.array_equal(part, own)]
     return any(np.array_equal(part, one) for part in wrong for one in other)
+
+
+class Level(StrEnum):
+    """What backs a cause that an answer states."""
+
+    SHOWN = "shown"
+    """An identity of stored values holds, or fails by more than rounding; its numbers are given."""
+    LIKELY = "likely"
+    """Values of this run speak for it, and the reason is named; they do not exclude every other cause."""
+    OPEN = "open"
+    """Something is wrong at this place; the cause is not known, and none is stated."""
+
+
+#: What a difference in such a place is called.
+_PLACES = {"element": "one element", "row": "one row", "block": "one block"}
+
+
+def named_difference(difference: DifferenceShape) -> str:
+    """Return what a difference of few elements is called; "" if most of them differ."""
+    if difference.where in _PLACES and difference.how in ("bit", "not finite"):
+        return "flipped bit" if difference.how == "bit" else "NaN or Inf born"
+    return _PLACES.get(difference.where, "")

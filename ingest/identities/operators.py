@@ -16,11 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.polynomial.hermite import hermval
 
-from ingest.identities.convolutions import convolution, transposed_convolution
 from ingest.identities.definition import Array, CallOperands, Definition, Expectation, wide
+from ingest.identities.layers import (
+    DIRECT,
+    convolution,
+    matrix_product,
+    norm_of_batch,
+    norm_of_groups,
+    norm_of_rows,
+    transposed_convolution,
+)
 from ingest.identities.limits import FUNCTION, sum_error, unit_roundoff, working_roundoff
-from ingest.identities.norms import norm_of_batch, norm_of_groups, norm_of_rows
-from ingest.identities.products import DIRECT, matrix_product
 
 _Entry = TypeVar("_Entry")
 #: Prefixes and parts that dump systems add to the name of an operator.

@@ -28,8 +28,7 @@ from ingest.identities.audit import (
 )
 from ingest.identities.budget import StepBudget
 from ingest.identities.check import IdentityCheck
-from ingest.identities.difference import DifferenceShape
-from ingest.identities.evidence import Level
+from ingest.identities.difference import DifferenceShape, Level
 from ingest.identities.operators import PRODUCTS
 from ingest.identities.optimizer import (
     CLIPPED_AWAY,

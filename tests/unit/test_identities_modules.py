@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ingest.identities.backward import parameter_gradients
 from ingest.identities.check import check
+from ingest.identities.gradients import parameter_gradients
 from ingest.identities.operators import plain_name
 from tests.unit.test_identities_operators import checked
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ingest.identities.shards import ShardPlace, gathered, shard_place
+from ingest.identities.operands import ShardPlace, gathered, shard_place
 
 WHOLE = np.arange(7 * 6).reshape(7, 6)
 

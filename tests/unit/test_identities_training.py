@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.identities.backward import added, parameter_gradients, scaled
 from ingest.identities.check import IdentityCheck, check
-from ingest.identities.collectives import results
+from ingest.identities.containers import results
+from ingest.identities.gradients import added, parameter_gradients, scaled
 from ingest.identities.optimizer import CLIPPED, CLIPPED_AWAY, LOST, RESET, ParameterHistory, rate_of
 from ingest.identities.updates import UNKNOWN, ParameterUpdate, judged
 

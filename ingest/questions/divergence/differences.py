@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.difference import shape_of_difference
-from ingest.identities.evidence import Level, named_difference
+from ingest.identities.difference import Level, named_difference, shape_of_difference
 from ingest.identities.limits import unit_roundoff
 from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.divergence.expectations import BlockVerdict, Expectations, Partition, TensorHistory

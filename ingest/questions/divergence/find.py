@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.evidence import Level
+from ingest.identities.difference import Level
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.divergence.absent import (
     absent_ranks,

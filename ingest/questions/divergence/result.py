@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ingest.identities.evidence import Level
+from ingest.identities.difference import Level
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.question import Answer, Note, Part, Table, Texts
 from ingest.reader.anatomy import BitDifference

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ingest.identities.evidence import Level
+from ingest.identities.difference import Level
 from ingest.questions.question import Answer, Note, Part, Table
 from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut

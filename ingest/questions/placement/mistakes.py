@@ -19,8 +19,7 @@ import numpy as np
 
 from ingest.identities.audit import StepAudit
 from ingest.identities.definition import wide
-from ingest.identities.difference import DifferenceShape, shape_of_difference
-from ingest.identities.evidence import Level, named_difference
+from ingest.identities.difference import DifferenceShape, Level, named_difference, shape_of_difference
 from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
 from ingest.questions.placement.agree import MANY, Kind, kind_of
 from ingest.questions.placement.layout_answer import LayoutFinding

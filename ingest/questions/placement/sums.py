@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.identities.difference import DifferenceShape, shape_of_difference
-from ingest.identities.evidence import named_difference
+from ingest.identities.difference import DifferenceShape, named_difference, shape_of_difference
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.tensor import Tensor

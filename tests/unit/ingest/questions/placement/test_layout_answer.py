@@ -2,7 +2,7 @@
 
 import json
 
-from ingest.identities.evidence import Level
+from ingest.identities.difference import Level
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
 from ingest.reader.text import MAX_ROWS
 
