@@ -131,7 +131,7 @@ class StepAudit(StepOperands):
         """
         number, self._peers = self._step.key.step, peers
         history.begin(number)
-        names = {operand.row: name for name, operand in self._parameters.items()}
+        names = {operand.row: name for name, operand in self.parameters.items()}
         for updated in self._updates(history, names):
             yield updated._replace(is_replica=self._is_replica(names[updated.row]))
         for key, call in self._flow.calls.items():
@@ -220,7 +220,6 @@ class StepAudit(StepOperands):
         return [call.inputs[0] for call in calls if call.inputs and not call.key.graph]
 
     def _overwritten(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
-        """Check what an optimizer wrote into its inputs against the step before."""
         if before is None or not is_optimizer(call.op_type):
             return CheckedTensor(operand.row, "written in place before it was dumped", _OPEN)
         name, then, now = plain_name(call.op_type), before.inputs_of(call.key), self.inputs_of(call.key)
@@ -279,24 +278,27 @@ class StepAudit(StepOperands):
         readers = [row for row, written in self._flow.misread.items() if written == output.row]
         if output.outcome.status == "fails" or not readers or self._flow.consumers_by_content(output.row):
             return output
-        found = self._compared(*(self._flow.operands[row] for row in (readers[0], output.row)))
+        found = self._compared(self._flow.operands[readers[0]], self._flow.operands[output.row])
         return output if found.status == "open" else CheckedTensor(output.row, COPY, found)
 
-    def _compared(self, should: FlowOperand, actual: FlowOperand) -> IdentityCheck:
-        """Hold a tensor against another that should have the same bytes."""
-        if not (self._is_readable(should) and self._is_readable(actual)):
+    def _compared(
+        self, should: FlowOperand, actual: FlowOperand, equal: IdentityCheck = _OPEN
+    ) -> IdentityCheck:
+        """Hold a tensor against another that should have the same bytes; `equal` is for equal numbers."""
+        one, other = self.known(should), self.known(actual)
+        if one is None or other is None or one.dtype != other.dtype:
             return _OPEN
-        difference = shape_of_difference(self._read(should), self._read(actual))
-        return failing(difference) if difference else _OPEN
+        difference = shape_of_difference(one, other)
+        return failing(difference) if difference else equal
 
     def _is_stale(self, call: FlowCall, slot: int, history: RankHistory) -> bool:
         """Return whether an output follows from the last parameters, and a replica's from the new ones."""
         names = [f"{call.key.op_name}.{each}" for each in PARAMETERS]
         last = {
-            self._parameters[name].row: known.before
+            self.parameters[name].row: known.before
             for name in names
-            if name in self._parameters
-            and self.shard_place(name) is None
+            if name in self.parameters
+            and name not in self.places
             and (known := history.parameters.get(name)) is not None
         }
         replicas = [
@@ -335,17 +337,17 @@ class StepAudit(StepOperands):
 
     def _is_moved_by_hand(self, call: FlowCall, history: RankHistory) -> bool:
         """Return whether its module has parameters that change without gradients, as averages do."""
-        names = {f"{call.key.op_name}.{each}" for each in PARAMETERS} & self._parameters.keys()
+        names = {f"{call.key.op_name}.{each}" for each in PARAMETERS} & self.parameters.keys()
         before = history.before
         return any(
             before is None or before.parameter_content(name) != self.parameter_content(name)
-            for name in (names - self._gradients.keys() if self._gradients else ())
+            for name in (names - self.gradients.keys() if self.gradients else ())
         )
 
     def _is_moved_between(self, call: FlowCall) -> bool:
         """Return whether another module follows when it is first called, and not when as often as this."""
         number, name = call.key.occurrence, call.key.op_name
-        of_modules = (key for key in self._flow.calls if f"{key.op_name}.weight" in self._parameters)
+        of_modules = (key for key in self._flow.calls if f"{key.op_name}.weight" in self.parameters)
         others = [key for key in of_modules if number and key.occurrence == number and key.op_name != name]
         parent = name.rpartition(".")[0]
         others.sort(key=lambda key: not key.op_name.startswith(f"{parent}."))  # they may have one optimizer
@@ -411,13 +413,9 @@ class StepAudit(StepOperands):
         before gave.
         """
         last = last_of_chain(self._flow, call)
-        if last is None or last.shape != output.shape or not self._is_readable(last):
+        if last is None or last.shape != output.shape:
             return _OPEN
-        should, actual = self._read(last), self._read(output)
-        if should.dtype != actual.dtype:
-            return _OPEN
-        difference = shape_of_difference(should, actual)
-        return failing(difference) if difference else _HOLDS
+        return self._compared(last, output, _HOLDS)
 
     def _is_copy(self, call: FlowCall, output: FlowOperand) -> bool:
         """Return whether another call made the same, or the call of an optimizer has it as an input."""
@@ -504,7 +502,6 @@ class StepAudit(StepOperands):
 
     @cached_property
     def _given(self) -> dict[int, FlowOperand]:
-        """What modules gave, by the row of its gradient."""
         return {
             gradient.row: self._flow.calls[key].outputs[slot]
             for (key, slot), gradient in self._passed_back.items()
@@ -531,7 +528,6 @@ class StepAudit(StepOperands):
         return self._is_replica(name) and len({peer.first_input() for peer in self._peers.values()}) > 1
 
     def _is_replica(self, name: str) -> bool:
-        """Return whether all ranks hold the same values of a parameter."""
         contents = {peer.parameter_content(name) for peer in self._holding(name)}
         return len(contents) == 1 and None not in contents
 
@@ -568,7 +564,7 @@ class StepAudit(StepOperands):
         with np.errstate(all="ignore"):
             norm = history.norm()
         updates = []
-        for name, operand in self._parameters.items():
+        for name, operand in self.parameters.items():
             row, known, gradient = operand.row, history.parameters.get(name), history.gradients.get(name)
             passing = self._flow.producer(row)
             if passing is not None and writes_in_place(self._flow.call_of[passing.source].op_type):
@@ -587,9 +583,9 @@ class StepAudit(StepOperands):
     def _remember(self, history: RankHistory, number: int | None) -> None:
         history.step, history.before, history.zero = number, self, self._zero_before()
         # A gradient that ranks with the same parameter do not share is reduced before the optimizer reads it.
-        replicas = {name: self._holding(name) for name in filter(self._is_replica, self._gradients)}
+        replicas = {name: self._holding(name) for name in filter(self._is_replica, self.gradients)}
         apart = {name: theirs for name, theirs in replicas.items() if _part(name, theirs)}
-        is_kept = sum(math.prod(each.shape) for each in self._parameters.values()) <= _KEPT
+        is_kept = sum(math.prod(each.shape) for each in self.parameters.values()) <= _KEPT
         history.elsewhere = self._squares_elsewhere() if is_kept else 0.0
         self._give_up()
         vars(self).pop("_activations", None)  # it holds this, in a cycle
@@ -597,7 +593,7 @@ class StepAudit(StepOperands):
             return
         history.gradients = {
             name: self._read(each)
-            for name, each in self._gradients.items()
+            for name, each in self.gradients.items()
             if not OF_ACTIVATION.search(name) and self._is_readable(each)
         }
         self._keep(history, apart)
@@ -605,10 +601,8 @@ class StepAudit(StepOperands):
     def _squares_elsewhere(self) -> float:
         """Return the sum of the squares of the gradients of the shards that this rank does not hold."""
         total = 0.0
-        for name, own in self._places.items():
-            others = {
-                place.kept(): peer for peer in self._peers.values() if (place := peer.shard_place(name))
-            }
+        for name, own in self.places.items():
+            others = {place.kept(): peer for peer in self._peers.values() if (place := peer.places.get(name))}
             total += sum(peer.squares_of(name) for place, peer in others.items() if place != own.kept())
         return total
 
@@ -621,9 +615,8 @@ class StepAudit(StepOperands):
         return self._squares[name]
 
     def _zero_before(self) -> frozenset[str]:
-        """Return the gradients that were zero before they were dumped again."""
         calls = [call for key, call in self._flow.calls.items() if key.op_type == GRADIENT and call.outputs]
-        again = [call for call in calls if call.outputs[0] != self._gradients[call.key.op_name]]
+        again = [call for call in calls if call.outputs[0] != self.gradients[call.key.op_name]]
         known = ((call, Tensor(self._step, call.outputs[0].row).statistics) for call in again)
         return frozenset(call.key.op_name for call, own in known if own.min == own.max == 0)
 
@@ -636,7 +629,7 @@ class StepAudit(StepOperands):
             del history.gradients[name]
             if len(known) == len(apart[name]) and len({each.shape for each in known}) == 1:
                 history.gradients[name] = np.mean(known, axis=0)
-        for name, operand in self._parameters.items():
+        for name, operand in self.parameters.items():
             if name not in history.gradients:
                 history.parameters.pop(name, None)
             elif name not in history.parameters and self._is_readable(operand):
@@ -644,7 +637,8 @@ class StepAudit(StepOperands):
 
 
 def _part(name: str, replicas: Sequence[StepAudit]) -> bool:
-    return len({each.gradient_content(name) for each in replicas}) > 1
+    known = (each.gradients.get(name) for each in replicas)
+    return len({each and each.content for each in known}) > 1
 
 
 def _of_gradient(found: IdentityCheck, arrays: Iterable[Array]) -> IdentityCheck:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -39,11 +39,8 @@ class BornError(NamedTuple):
     """How many operators before it, one after another, `inherited` takes into account."""
 
 
-class _Ideal(NamedTuple):
-    """What a tensor would be if all before it were exact."""
-
-    value: Array
-    depth: int
+_Ideal: TypeAlias = tuple[Array, int]
+"""What a tensor would be if all before it were exact, and how many operators that takes into account."""
 
 
 class StepBudget(StepAudit):
@@ -71,13 +68,13 @@ class StepBudget(StepAudit):
     def _error(self, call: FlowCall, slot: int) -> Iterator[BornError]:
         output = call.outputs[slot]
         known = [each for each in map(self._ideal, call.inputs) if each is not None]
-        depth = max((each.depth for each in known), default=0)
+        depth = max((before for _, before in known), default=0)
         kind = self._kind(call)
         stored = _nearest(kind, slot, self._operands_by(call, lambda _: None))
         ideal = stored if not depth else _nearest(kind, slot, self._operands_by(call, self._ideal))
         if stored is None or ideal is None:
             return
-        self._ideals[output.row] = _Ideal(ideal, depth + 1)
+        self._ideals[output.row] = ideal, depth + 1
         unit, actual = unit_roundoff(self._read(output).dtype), wide(self._read(output))
         size = _size(stored)
         if unit and size:
@@ -92,7 +89,7 @@ class StepBudget(StepAudit):
 
         def read(operand: FlowOperand) -> Array:
             known = ideal(operand) if operand in call.inputs else None
-            return _widened(self._read(operand)) if known is None else known.value.reshape(operand.shape)
+            return _widened(self._read(operand)) if known is None else known[0].reshape(operand.shape)
 
         return self._operands(call, read)
 
@@ -101,7 +98,6 @@ class StepBudget(StepAudit):
         return None if passing is None else self._ideals.get(passing.source)
 
     def _forget(self, call: FlowCall) -> None:
-        """Drop what nothing reads any more."""
         for operand in (*call.inputs, *call.outputs):
             passing = self._flow.producer(operand.row)
             if passing is not None:

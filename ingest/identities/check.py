@@ -104,7 +104,6 @@ def _elements(found: IdentityCheck) -> int:
 
 
 def _compared(actual: Array, expectation: Expectation) -> IdentityCheck:
-    """Compare with one expectation; `fails` if most of it holds."""
     value, error, told = expectation
     if not _is_judged(expectation):
         return IdentityCheck("open")
@@ -131,7 +130,6 @@ def _is_judged(expectation: Expectation) -> bool:
 
 
 def _restored(actual: Array, expectation: Expectation, bad: Array) -> Array:
-    """Return a tensor with what some of its elements should be."""
     value, error, _ = expectation
     if error is None:
         return value
@@ -155,7 +153,6 @@ def _places(size: int) -> Array:
 
 
 def _is_varied(words: Array) -> bool:
-    """Return whether there are enough different values that elements are not equal by chance."""
     least = min(_VARIED, words.size / 2)
     return np.unique(words.reshape(-1)[:_SAMPLE]).size >= least or np.unique(words).size >= least
 
@@ -171,7 +168,6 @@ def _with_one_bit(actual: Array, value: Array, limit: Array) -> Array:
 
 
 def _words(array: Array) -> Array:
-    """Return the bits of elements as whole numbers, where there are such."""
     known = array.dtype.itemsize in (1, 2, 4, 8) and array.dtype.kind not in "biu"
     return array.view(f"u{array.dtype.itemsize}") if known and array.ndim else array
 

@@ -72,7 +72,6 @@ class DifferenceShape:
     """The largest difference as a share of the largest magnitude in `a`."""
 
     def __bool__(self) -> bool:
-        """Whether anything differs."""
         return self.elements > 0
 
     def __str__(self) -> str:
@@ -247,7 +246,6 @@ def shares_part(theirs: Sequence[Array], should: Array, actual: Array) -> bool:
 
 
 def _is_mixed(actual: Sequence[Array], should: Sequence[Array], other: Sequence[Array]) -> bool:
-    """Return whether a part that is not what it should be is one of another tensor."""
     wrong = [part for part, own in zip(actual, should, strict=True) if not np.array_equal(part, own)]
     return any(np.array_equal(part, one) for part in wrong for one in other)
 

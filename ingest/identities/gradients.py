@@ -134,6 +134,14 @@ class Passed(NamedTuple):
     value: Array
     error: Array
 
+    def reshape(self, *shape: int) -> Passed:
+        """Return the same in another shape."""
+        return Passed(self.value.reshape(shape), self.error.reshape(shape))
+
+    def transposed(self) -> Passed:
+        """Return the same with the last two axes swapped."""
+        return Passed(self.value.swapaxes(-1, -2), self.error.swapaxes(-1, -2))
+
 
 def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
     """Return the gradients of what calls of modules gave, by the call and the number of the output.
@@ -157,7 +165,6 @@ def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
 
 
 def _ends(call: FlowCall) -> list[str]:
-    """Return the ends of the names of the outputs of a call: numbers, if it has several."""
     return [f".{slot}" for slot in range(len(call.outputs))] if len(call.outputs) > 1 else [""]
 
 
@@ -273,20 +280,20 @@ class ActivationGradients:
         return added(known, unit_roundoff(dtype)) if known and len(known) == len(parts) else None
 
     def _back(self, call: FlowCall, operand: FlowOperand, dtype: np.dtype[Any]) -> Passed | None:
-        """Return what a call passes back to one of its inputs."""
         self._left -= 1
         operands, kind = self._operands_of(call) if self._left > 0 else None, self._kind_of(call)
         given = call.positional
-        if operands is None or operand not in given:
+        slot = given.index(operand) if operand in given else None
+        if operands is None or slot is None or (slot and kind not in _OF_ALL_INPUTS):
             return None
         passed = [] if kind == "crossentropy" else [self._passed(each, dtype) for each in call.outputs]
         known = [each for each in passed if each is not None]
         if len(known) < len(passed):
             return None
-        return _BACKWARD[kind](operands, given.index(operand), known, working_roundoff(dtype))
+        found = _BACKWARD[kind](operands, slot, known, working_roundoff(dtype))
+        return found and found.reshape(*operands.inputs[slot].shape)
 
     def _passed(self, output: FlowOperand, dtype: np.dtype[Any]) -> Passed | None:
-        """Return the gradient of what a call gave, recorded or not."""
         rows = self._alike(output.row)
         key = min(rows)
         if key not in self._made:
@@ -298,7 +305,7 @@ class ActivationGradients:
         made = self._made[key]
         if made is None or made.value.size != math.prod(output.shape):
             return None
-        return Passed(*(each.reshape(output.shape) for each in made))
+        return made.reshape(*output.shape)
 
 
 def _product(a: Passed, b: Array, unit: float) -> Passed:
@@ -311,14 +318,9 @@ def _weight_of(call: CallOperands) -> Array | None:
     return weight if weight is not None and weight.ndim == 2 else None
 
 
-def _through_linear(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+def _through_linear(call: CallOperands, _: int, passed: Sequence[Passed], unit: float) -> Passed | None:
     weight = _weight_of(call)
-    if slot or weight is None:
-        return None
-    shape = (-1, len(weight))
-    rows = Passed(passed[0].value.reshape(shape), passed[0].error.reshape(shape))
-    value, error = _product(rows, wide(weight), unit)
-    return Passed(value.reshape(call.inputs[0].shape), error.reshape(call.inputs[0].shape))
+    return None if weight is None else _product(passed[0].reshape(-1, len(weight)), wide(weight), unit)
 
 
 def _through_product(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
@@ -328,16 +330,14 @@ def _through_product(call: CallOperands, slot: int, passed: Sequence[Passed], un
         return None
     if not slot:
         return _product(passed[0], b.swapaxes(-1, -2), unit)
-    turned = Passed(passed[0].value.swapaxes(-1, -2), passed[0].error.swapaxes(-1, -2))
-    value, error = _product(turned, a, unit)
-    return Passed(value.swapaxes(-1, -2), error.swapaxes(-1, -2))
+    return _product(passed[0].transposed(), a, unit).transposed()
 
 
 def _through_norm(*, centred: bool) -> _Backward:
-    def backward(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    def backward(call: CallOperands, _: int, passed: Sequence[Passed], unit: float) -> Passed | None:
         x, out = wide(call.inputs[0]), wide(call.outputs[0])
         weight, bias = call.named.get("weight"), call.named.get("bias")
-        if slot or (weight is None and len(call.tensors) > 1):
+        if weight is None and len(call.tensors) > 1:
             return None
         length = x.shape[-1] if weight is None else weight.size
         scale = np.ones(length) if weight is None else wide(weight).reshape(-1)
@@ -362,7 +362,7 @@ def _through_norm(*, centred: bool) -> _Backward:
             passed[0].error.reshape(-1, length) * np.abs(scale), by
         )
         error += rounding * np.abs(along) + by * np.mean(size * rounding, 1, keepdims=True)
-        return Passed(value.reshape(x.shape), (root * error).reshape(x.shape))
+        return Passed(value, root * error)
 
     return backward
 
@@ -370,27 +370,27 @@ def _through_norm(*, centred: bool) -> _Backward:
 def _through_function(kind: str, **slopes: Callable[[Array], Array]) -> _Backward:
     """Return what passes a function of single elements: of its variants, that which gave the output."""
 
-    def backward(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+    def backward(call: CallOperands, _: int, passed: Sequence[Passed], unit: float) -> Passed | None:
         x, out = wide(call.inputs[0]).reshape(call.outputs[0].shape), wide(call.outputs[0])
         some = CallOperands([x.reshape(-1)[:_SAMPLE]], outputs=[out.reshape(-1)[:_SAMPLE]])
         made = {each.told: each.value for each in DEFINITIONS[kind](some, 0, unit)}
         told = min(
             made, key=lambda each: float(np.nansum(np.abs(made[each] - some.outputs[0]))), default=None
         )
-        if slot or told is None:
+        if told is None:
             return None
         slope = slopes[told or "usual"](x)
         value = passed[0].value * slope
         error = FUNCTION * unit * np.abs(passed[0].value) * (1 + np.abs(x)) + passed[0].error * np.abs(slope)
-        return Passed(value.reshape(call.inputs[0].shape), error.reshape(call.inputs[0].shape))
+        return Passed(value, error)
 
     return backward
 
 
-def _through_dropout(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+def _through_dropout(call: CallOperands, _: int, passed: Sequence[Passed], unit: float) -> Passed | None:
     """Where the input is 0, nothing tells whether it was kept."""
     x, out = wide(call.inputs[0]), wide(call.outputs[0])
-    if slot or x.shape != out.shape or not np.any(is_kept := (x != 0) & (out != 0)):
+    if x.shape != out.shape or not np.any(is_kept := (x != 0) & (out != 0)):
         return None
     factor = float(np.median(out[is_kept] / x[is_kept]))
     value = np.where(is_kept, passed[0].value * factor, 0.0)
@@ -398,9 +398,9 @@ def _through_dropout(call: CallOperands, slot: int, passed: Sequence[Passed], un
     return Passed(value, np.where(x == 0, np.inf, error))
 
 
-def _through_softmax(call: CallOperands, slot: int, passed: Sequence[Passed], unit: float) -> Passed | None:
+def _through_softmax(call: CallOperands, _: int, passed: Sequence[Passed], unit: float) -> Passed | None:
     out = wide(call.outputs[0])
-    if slot or call.inputs[0].shape != out.shape or not np.allclose(out.sum(-1), 1, atol=0.01):
+    if call.inputs[0].shape != out.shape or not np.allclose(out.sum(-1), 1, atol=0.01):
         return None
     return _through_weights(softmax(wide(call.inputs[0])), FUNCTION * unit, passed[0], unit)
 
@@ -440,11 +440,7 @@ def _through_attention(call: CallOperands, slot: int, passed: Sequence[Passed], 
         error = turned @ (share * np.abs(passed[0].value) + passed[0].error)
         return Passed(turned @ passed[0].value, error)
     of_scores = _through_weights(weights, relative, _product(passed[0], v.swapaxes(-1, -2), unit), unit)
-    if slot == 0:
-        value, error = _product(of_scores, k, unit)
-    else:
-        turned_scores = Passed(of_scores.value.swapaxes(-1, -2), of_scores.error.swapaxes(-1, -2))
-        value, error = _product(turned_scores, q, unit)
+    value, error = _product(of_scores.transposed(), q, unit) if slot else _product(of_scores, k, unit)
     return Passed(value / root, error / root)
 
 
@@ -465,7 +461,7 @@ def _through_binary(*factors: Callable[[Array, Array], Array]) -> _Backward:
         if axes:
             error = error + sum_error(math.prod(shape[axis] for axis in axes), unit) * np.abs(value)
             value, error = value.sum(axes), error.sum(axes)
-        return Passed(value.reshape(own), error.reshape(own))
+        return Passed(value, error)
 
     return backward
 
@@ -481,26 +477,23 @@ def _through_scalar(x: Array, out: Array, passed: Passed, unit: float) -> Passed
         return None
     value = passed.value * slope
     error = FEW * max(unit, unit_roundoff(out.dtype)) * np.abs(value) + passed.error * abs(slope)
-    return Passed(value.reshape(x.shape), error.reshape(x.shape))
+    return Passed(value, error)
 
 
-def _through_view(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
-    shape = call.inputs[0].shape
-    if slot or passed[0].value.size != call.inputs[0].size:
-        return None
-    return Passed(passed[0].value.reshape(shape), passed[0].error.reshape(shape))
+def _through_view(call: CallOperands, _: int, passed: Sequence[Passed], __: float) -> Passed | None:
+    return passed[0] if passed[0].value.size == call.inputs[0].size else None
 
 
-def _through_transpose(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
+def _through_transpose(call: CallOperands, _: int, passed: Sequence[Passed], __: float) -> Passed | None:
     x, out = call.inputs[0], call.outputs[0]
-    for order in permutations(range(x.ndim)) if not slot and x.ndim <= 5 else ():
+    for order in permutations(range(x.ndim)) if x.ndim <= 5 else ():
         if tuple(x.shape[axis] for axis in order) == out.shape and np.array_equal(x.transpose(order), out):
             back = np.argsort(order)
             return Passed(passed[0].value.transpose(back), passed[0].error.transpose(back))
     return None
 
 
-def _through_parts(call: CallOperands, slot: int, passed: Sequence[Passed], _: float) -> Passed | None:
+def _through_parts(call: CallOperands, _: int, passed: Sequence[Passed], __: float) -> Passed | None:
     """Into the ranges of which the outputs are copies, and zeros elsewhere."""
     x = call.inputs[0]
     value, error = np.zeros(x.shape), np.zeros(x.shape)
@@ -512,21 +505,27 @@ def _through_parts(call: CallOperands, slot: int, passed: Sequence[Passed], _: f
             and np.array_equal(x[place].reshape(out.shape), out)
         )
         place = next(alike, None)
-        if slot or place is None:
+        if place is None:
             return None
         value[place] += each.value.reshape(value[place].shape)
         error[place] += each.error.reshape(value[place].shape)
     return Passed(value, error)
 
 
-def _through_cross_entropy(call: CallOperands, slot: int, _: Sequence[Passed], unit: float) -> Passed | None:
+def _through_cross_entropy(call: CallOperands, _: int, __: Sequence[Passed], unit: float) -> Passed | None:
     """Of a mean whose own gradient is 1."""
-    logits = np.empty(call.inputs[0].shape)
-    wanted = CallOperands(call.inputs, outputs=[logits])
-    made = None if slot else next(DEFINITIONS["crossentropy"](wanted, 0, unit), None)
+    wanted = CallOperands(call.inputs, outputs=[np.empty(call.inputs[0].shape)])
+    made = next(DEFINITIONS["crossentropy"](wanted, 0, unit), None)
     return made and Passed(made.value, np.asarray(made.error))
 
 
+#: Those that pass something back to other inputs than the first.
+_OF_ALL_INPUTS = frozenset(
+    (
+        *("matmul", "bmm", "mm", "batchmatmul", "scaleddotproductattention"),
+        *("add", "iadd", "sub", "isub", "mul", "imul", "div", "truediv"),
+    )
+)
 #: By `plain_name`.
 _BACKWARD: dict[str, _Backward] = by_name(
     {

@@ -157,7 +157,6 @@ _PADDINGS: tuple[_Padding, ...] = ("reflect", "wrap", "edge")
 
 
 def _last(axes: Iterable[slice | int]) -> Any:
-    """Return an index of the last axes."""
     return (..., *axes)
 
 
@@ -229,7 +228,6 @@ def _ways(long: Sequence[int], short: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _told(ways: list[_Way], told: str) -> list[_Way]:
-    """Return the ways with these attributes; all if there are none."""
     return [way for way in ways if way.told == told] or ways
 
 
@@ -251,19 +249,15 @@ def _multiplied(matrix: Array, columns: Array) -> Array:
     return np.asarray(made.reshape(len(columns), *matrix.shape[:2], *columns.shape[3:]))
 
 
-class _ConvolutionOperands(NamedTuple):
-    """What a convolution read, in float64."""
+def _operands(
+    call: CallOperands, out: Array, *, is_transposed: bool
+) -> tuple[Array, Array, Array | float] | None:
+    """Return what a convolution read, in float64; None if that is something else, or too large.
 
-    columns: Array
-    """(batch, group, channel of it, *axes)"""
-    weights: Array
-    """(group, first channel of it, second channel, *kernel)"""
-    bias: Array | float
-    """(channel, *ones)"""
-
-
-def _operands(call: CallOperands, out: Array, *, is_transposed: bool) -> _ConvolutionOperands | None:
-    """Return what a call read; None if that is something else, or too large."""
+    Returns:
+        (batch, group, channel of it, *axes); the kernels, (group, first channel of it, second channel,
+        *kernel); and what is added, (channel, *ones).
+    """
     tensors = call.tensors
     if len(tensors) < 2 or out.ndim < 3 or any(each.ndim != out.ndim for each in tensors[:2]):
         return None
@@ -276,7 +270,7 @@ def _operands(call: CallOperands, out: Array, *, is_transposed: bool) -> _Convol
     if not groups or short.size * w[0].size > DIRECT:
         return None
     added = 0.0 if bias is None else as_multiplied(bias, out).reshape(-1, *[1] * (out.ndim - 2))
-    return _ConvolutionOperands(_grouped(x, groups), w.reshape(groups, len(w) // groups, *w.shape[1:]), added)
+    return _grouped(x, groups), w.reshape(groups, len(w) // groups, *w.shape[1:]), added
 
 
 def convolution(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
@@ -284,22 +278,23 @@ def convolution(call: CallOperands, out: Array, unit: float) -> Iterator[Expecta
     known = _operands(call, out, is_transposed=False)
     if known is None:
         return
-    axes, kernel = out.shape[2:], known.weights.shape[3:]
-    addends = known.weights[0, 0].size + 1
-    ways = _ways(known.columns.shape[3:], axes, kernel)
-    is_longer = all(2 * one < other for one, other in zip(kernel, known.columns.shape[3:], strict=True))
+    columns, weights, bias = known
+    axes, kernel = out.shape[2:], weights.shape[3:]
+    addends = weights[0, 0].size + 1
+    ways = _ways(columns.shape[3:], axes, kernel)
+    is_longer = all(2 * one < other for one, other in zip(kernel, columns.shape[3:], strict=True))
     around = [way for way in ways if any(way.low) and is_longer]
     for way, mode in chain(product(ways, _ZEROS), product(around, _PADDINGS)):
-        long = way.padded(known.columns, axes, kernel, mode)
+        long = way.padded(columns, axes, kernel, mode)
         value, size = (
             sum(
                 (_multiplied(w[_last(place)], part) for part, place in way.parts(x, axes, kernel)),
                 np.zeros(()),
             )
-            for x, w in ((long, known.weights), (np.abs(long), np.abs(known.weights)))
+            for x, w in ((long, weights), (np.abs(long), np.abs(weights)))
         )
-        error = sum_error(addends, unit) * (size.reshape(out.shape) + np.abs(known.bias))
-        yield Expectation(value.reshape(out.shape) + known.bias, error, way.told)
+        error = sum_error(addends, unit) * (size.reshape(out.shape) + np.abs(bias))
+        yield Expectation(value.reshape(out.shape) + bias, error, way.told)
 
 
 def transposed_convolution(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
@@ -307,19 +302,21 @@ def transposed_convolution(call: CallOperands, out: Array, unit: float) -> Itera
     known = _operands(call, out, is_transposed=True)
     if known is None:
         return
-    axes, kernel = known.columns.shape[3:], known.weights.shape[3:]
-    addends = known.weights[0, :, 0].size + 1
-    sides = [(each[0], each[1].swapaxes(1, 2)) for each in (known, (np.abs(known[0]), np.abs(known[1])))]
+    columns, weights, bias = known
+    axes, kernel = columns.shape[3:], weights.shape[3:]
+    addends = weights[0, :, 0].size + 1
+    turned = weights.swapaxes(1, 2)
+    sides = ((columns, turned), (np.abs(columns), np.abs(turned)))
     for way in _ways(out.shape[2:], axes, kernel):
         reach = np.maximum(way.reach(axes, kernel), np.add(out.shape[2:], way.low))
-        sums = np.zeros((2, len(out), *sides[0][1].shape[:2], *reach))
-        for total, (columns, weights) in zip(sums, sides, strict=True):
+        sums = np.zeros((2, len(out), *turned.shape[:2], *reach))
+        for total, (x, w) in zip(sums, sides, strict=True):
             for part, place in way.parts(total, axes, kernel):
-                part += _multiplied(weights[_last(place)], columns)  # noqa: PLW2901  (a view)
+                part += _multiplied(w[_last(place)], x)  # noqa: PLW2901  (a view)
         cut = _last(slice(low, low + own) for low, own in zip(way.low, out.shape[2:], strict=True))
         value, size = (total[cut].reshape(out.shape) for total in sums)
-        error = sum_error(addends, unit) * (size + np.abs(known.bias))
-        yield Expectation(value + known.bias, error, way.told)
+        error = sum_error(addends, unit) * (size + np.abs(bias))
+        yield Expectation(value + bias, error, way.told)
 
 
 def kernel_gradient(
@@ -360,7 +357,6 @@ _ROOT_OF_LARGEST = math.sqrt(np.finfo(np.float32).max)
 
 
 def _read_by(call: CallOperands) -> tuple[Array, Array | None, Array | None]:
-    """Return what a norm reads: its input, the weight and the bias."""
     floats = [each for each in call.tensors if each.dtype.kind not in "iu"]
     weight = call.named.get("weight", floats[1] if len(floats) > 1 else None)
     return floats[0], weight, call.named.get("bias", floats[2] if len(floats) > 2 else None)

@@ -206,7 +206,7 @@ class StepOperands:
         self._step = step
         self._flow = flow_of(step)
         calls = self._flow.calls.items()
-        self._parameters, self._gradients = (
+        self.parameters, self.gradients = (
             {key.op_name: call.outputs[0] for key, call in calls if key.op_type == kind and call.outputs}
             for kind in ("Parameter", GRADIENT)
         )
@@ -219,18 +219,17 @@ class StepOperands:
 
     def parameter_content(self, name: str) -> object:
         """Return what is equal for equal values of a parameter; None if it was not dumped."""
-        known = self._parameters.get(name)
+        known = self.parameters.get(name)
         return known and known.content
 
-    def gradient_content(self, name: str) -> object:
-        """Return what is equal for equal gradients of a parameter; None if it was not dumped."""
-        known = self._gradients.get(name)
-        return known and known.content
+    def known(self, operand: FlowOperand | None) -> Array | None:
+        """Return the elements of a tensor; None if there is none, or they cannot be read."""
+        return self._read(operand) if operand is not None and self._is_readable(operand) else None
 
     def gradient_of(self, name: str) -> Array | None:
         """Return the gradient of a parameter in float64; None if it cannot be read."""
-        known = self._gradients.get(name)
-        return wide(self._read(known)) if known is not None and self._is_readable(known) else None
+        known = self.known(self.gradients.get(name))
+        return None if known is None else wide(known)
 
     def operand_of(self, key: CallKey) -> FlowOperand | None:
         """Return the first output of a call."""
@@ -246,11 +245,11 @@ class StepOperands:
     def _kind(self, call: FlowCall) -> str:
         """Return the name of what a call computes: of a module of another name, what its weight suggests."""
         name = plain_name(call.op_type)
-        weight = self._parameters.get(f"{call.key.op_name}.weight")
+        weight = self.parameters.get(f"{call.key.op_name}.weight")
         if name in DEFINITIONS or weight is None or not call.inputs or not is_container(call.op_type):
             return name
         if len(weight.shape) == 1:
-            return "layernorm" if f"{call.key.op_name}.bias" in self._parameters else "rmsnorm"
+            return "layernorm" if f"{call.key.op_name}.bias" in self.parameters else "rmsnorm"
         if len(weight.shape) != 2:
             return name
         return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
@@ -312,7 +311,7 @@ class StepOperands:
         named = {each.io.rpartition(".")[2]: read(each) for each in call.inputs if "." in each.io}
         outputs = [read(each) for each in call.outputs]
         for name in PARAMETERS if is_container(call.op_type) else ():
-            parameter = self._parameters.get(f"{call.key.op_name}.{name}")
+            parameter = self.parameters.get(f"{call.key.op_name}.{name}")
             if parameter is not None and self._is_readable(parameter):
                 whole = self._gathered(f"{call.key.op_name}.{name}", call)
                 named[name] = read(parameter) if whole is None else narrowed(whole[0], outputs)
@@ -327,13 +326,13 @@ class StepOperands:
     def _made(self, call: FlowCall, name: str, read: Callable[[FlowOperand], Array]) -> Array | None:
         """Return a parameter that was made of others before a call, as pruned and parametrized ones are."""
         path = f"{call.key.op_name}.{name}"
-        whole, mask = self._parameters.get(f"{path}_orig"), self._parameters.get(f"{path}_mask")
+        whole, mask = self.parameters.get(f"{path}_orig"), self.parameters.get(f"{path}_mask")
         if whole and mask and self._is_readable(whole) and self._is_readable(mask):
             return np.asarray(read(whole) * read(mask))
         made = self._parametrized.get(f"{call.key.op_name}.parametrizations.{name}", [])
         before = [each for each in made if call.outputs and each.row < call.outputs[0].row]
         last = max(before, key=lambda each: each.row, default=None)
-        return read(last) if last is not None and self._is_readable(last) else None
+        return None if last is None or not self._is_readable(last) else read(last)
 
     @cached_property
     def _parametrized(self) -> dict[str, list[FlowOperand]]:
@@ -345,34 +344,27 @@ class StepOperands:
                 found.setdefault(path, []).append(call.outputs[0])
         return found
 
-    def shard_place(self, name: str) -> ShardPlace | None:
-        """Return where the shard of a parameter lies that this rank holds; None if it holds all of it."""
-        return self._places.get(name)
-
     @cached_property
-    def _places(self) -> dict[str, ShardPlace]:
-        told = ((name, Tensor(self._step, each.row).attributes) for name, each in self._parameters.items())
+    def places(self) -> dict[str, ShardPlace]:
+        """Where the shards of parameters lie that this rank holds, by name; of whole ones, nothing."""
+        told = ((name, Tensor(self._step, each.row).attributes) for name, each in self.parameters.items())
         return {name: place for name, known in told if (place := shard_place(known)) is not None}
-
-    def shard(self, name: str) -> Array | None:
-        """Return what this rank holds of a parameter; None if it cannot be read."""
-        known = self._parameters.get(name)
-        return self._read(known) if known is not None and self._is_readable(known) else None
 
     def _holding(self, name: str, along: Sequence[int] = ()) -> list[Self]:
         """Return the ranks that have the same of a parameter after it was gathered along some dimensions."""
-        own, peers = self.shard_place(name), [*self._peers.values()]
+        own, peers = self.places.get(name), [*self._peers.values()]
         if own is None:
             return peers
-        places = ((peer, peer.shard_place(name)) for peer in peers)
+        places = ((peer, peer.places.get(name)) for peer in peers)
         return [peer for peer, place in places if place and place.kept(along) == own.kept(along)]
 
     def _gathered(self, name: str, call: FlowCall) -> tuple[Array, ShardCut] | None:
         """Return a parameter as a call has it, put together of shards; None if no shards are known to fit."""
-        own, known = self.shard_place(name), self._cuts.get(name)
+        own, known = self.places.get(name), self._cuts.get(name)
         if own is None or not (call.inputs and call.outputs):
             return None
-        held = ((peer.shard_place(name), peer.shard(name)) for peer in self._peers.values())
+        peers = self._peers.values()
+        held = ((peer.places.get(name), peer.known(peer.parameters.get(name))) for peer in peers)
         shards = {place: value for place, value in held if place and value is not None}
         shapes = call.inputs[0].shape, call.outputs[0].shape
         found = gathered_for(self._kind(call), name, own, shards, shapes, known=known)
@@ -384,7 +376,7 @@ class StepOperands:
         """Return how a parameter is gathered before its module computes; None if it is not."""
         module = name.rpartition(".")[0]
         calls = (call for key, call in self._flow.calls.items() if key.op_name == module)
-        if name in self._places and name not in self._cuts:
+        if name in self.places and name not in self._cuts:
             for first in islice(filter(lambda call: is_container(call.op_type), calls), 1):
                 self._gathered(name, first)
         return self._cuts.get(name)

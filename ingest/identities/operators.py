@@ -86,7 +86,6 @@ def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Arr
 
 
 def _with_scalar(compute: Callable[[Array, Array], Array], a: Array, out: Array) -> Iterator[Expectation]:
-    """Yield the output for the scalar that most elements show, within its own rounding."""
     shown = wide(out)
     scalar = _most_show(shown / a if compute is np.multiply else a / shown, a)
     if scalar is not None:
@@ -385,7 +384,6 @@ def _cast(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
 
 
 def _embedding(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
-    """Rows of a table."""
     ids = [each for each in call.tensors if each.dtype.kind in "iu"]
     tables = [each for each in call.tensors if each.ndim == 2 and each.dtype == out.dtype]
     if not ids or not tables or ids[0].size * tables[0].shape[1] != out.size:

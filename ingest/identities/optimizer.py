@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -267,7 +268,6 @@ class _OtherStates:
 
 
 def _decayed(family: str, direction: Array, value: Array, sizes: Array) -> Iterator[_Model]:
-    """Yield updates in a direction, without decay and with it."""
     yield _Model(family, [direction], sizes)
     yield _Model(family, [direction, value], sizes, 1)
 
@@ -413,7 +413,6 @@ class ParameterHistory:
         return self._fitted_to(model, change, stored, np.s_[:: max(1, change.size // _FITTED)])
 
     def _fitted_to(self, model: _Model, change: Array, stored: float, some: slice) -> _Fit | None:
-        """Fit a model to some elements of a change."""
         terms = [term.reshape(-1)[some] for term in model.terms]
         found = _least_squares(np.stack(terms, 1), change.reshape(-1)[some])
         if found is None:
@@ -446,20 +445,28 @@ class ParameterHistory:
 
     def _models(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what optimizers make of a gradient, the one that the parameter was said to have first."""
+        value, moments, clipped = self.value, self.moments, self.clipped
         is_adam, others = self.family.startswith("Adam,"), ("NAdam", "RMSprop", "Lion", "Adafactor", "Muon")
-        kinds = (
-            (is_adam, self._adam),
-            (self.family.startswith("SGD"), self._sgd),
-            (is_adam, self._adam_of_other_eps),
-            (CLIPPED in self.told, self._clipped),
-            (is_adam, self._reset),
-            (self.family.startswith(others), self._others),
+        eps_of_clipped = (0.0, None) if clipped.count else ()
+        kinds: tuple[tuple[bool, Iterator[_Model]], ...] = (
+            (is_adam, moments.models(value, change, _ADAM_EPS)),
+            (self.family.startswith("SGD"), self._sgd(gradient, change)),
+            (is_adam, moments.models(value, change)),  # with a large eps, Adam is SGD with momentum
+            (
+                CLIPPED in self.told,
+                chain.from_iterable(clipped.models(value, change, eps, CLIPPED) for eps in eps_of_clipped),
+            ),
+            (is_adam, self._reset(gradient, change)),
+            (
+                self.family.startswith(others),
+                chain(
+                    moments.nadam(value, gradient) if moments.count > 1 else (),
+                    self.others.models(value, gradient, change, self.change),
+                ),
+            ),
         )
         for _, models in sorted(kinds, key=lambda kind: not kind[0]):
-            yield from models(gradient, change)
-
-    def _adam(self, _: Array, change: Array) -> Iterator[_Model]:
-        yield from self.moments.models(self.value, change, _ADAM_EPS)
+            yield from models
 
     def _sgd(self, gradient: Array, change: Array) -> Iterator[_Model]:
         size, value = np.abs(gradient), self.value
@@ -479,18 +486,6 @@ class ParameterHistory:
             before, unseen = self.lost
             yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
             yield _Model(MOMENTUM, [gradient, before, unseen, value], size, 3, lost=2)
-
-    def _adam_of_other_eps(self, _: Array, change: Array) -> Iterator[_Model]:
-        yield from self.moments.models(self.value, change)  # with a large one, Adam is SGD with momentum
-
-    def _clipped(self, _: Array, change: Array) -> Iterator[_Model]:
-        for eps in (0.0, None) if self.clipped.count else ():
-            yield from self.clipped.models(self.value, change, eps, CLIPPED)
-
-    def _others(self, gradient: Array, change: Array) -> Iterator[_Model]:
-        if self.moments.count > 1:
-            yield from self.moments.nadam(self.value, gradient)
-        yield from self.others.models(self.value, gradient, change, self.change)
 
     def _reset(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what the last optimizer makes of a gradient alone: that of most is as with Adam."""
@@ -541,7 +536,6 @@ class KnownRates(NamedTuple):
 
 
 def _parts(coefficients: Array, terms: Sequence[Array]) -> list[Array]:
-    """Return what each term adds to a change."""
     return [coefficient * term for coefficient, term in zip(coefficients, terms, strict=True)]
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,21 +41,15 @@ _READ = 20
 _RANDOM = re.compile(r"(?i)dropout|random|rand|uniform|normal$|bernoulli|multinomial|getnext|seed|generator")
 
 
+_Occasion: TypeAlias = tuple[list[int], list[tuple[int, ...]], list[int]]
+"""Ranks with equal inputs in a step, by rank what is equal for equal outputs, and outputs that differ."""
+
+
 class _Call(NamedTuple):
     """One operator, by the places of its tensors."""
 
     inputs: list[int]
     outputs: list[int]
-
-
-class _Occasion(NamedTuple):
-    """Ranks with equal inputs in one step, and the outputs that they do not share."""
-
-    number: int
-    places: list[int]
-    groups: list[tuple[int, ...]]
-    """By rank, what is equal for equal outputs."""
-    differing: list[int]
 
 
 def broken_operators(
@@ -74,8 +68,8 @@ def broken_operators(
             if len(occasions) == compared > 1:
                 states.append(seen.keys[call.outputs[0]].op_type)
                 continue
-            for occasion in occasions:
-                steps.setdefault(occasion.number, []).append((call, occasion))
+            for number, occasion in occasions:
+                steps.setdefault(number, []).append((call, occasion))
     snapshot, broken = statistics.snapshot, list[BrokenOperator]()
     for number, found in steps.items():
         block = statistics.block(snapshot.steps[number])
@@ -125,9 +119,9 @@ def _suspects(calls: Sequence[_Call], seen: AgreementOfRanks) -> Iterator[_Call]
     yield from (calls[number] for number in np.flatnonzero(suspected).tolist())
 
 
-def _occasions(call: _Call, seen: AgreementOfRanks) -> tuple[list[_Occasion], int]:
+def _occasions(call: _Call, seen: AgreementOfRanks) -> tuple[list[tuple[int, _Occasion]], int]:
     """Return where ranks with equal inputs have unequal outputs, and in how many steps ranks share inputs."""
-    found, compared = list[_Occasion](), 0
+    found, compared = list[tuple[int, _Occasion]](), 0
     for number in range(len(seen.content)):
         labels = np.array([seen.labels(number, place) for place in (*call.inputs, *call.outputs)])
         is_there = (labels != ABSENT).any(axis=1)
@@ -146,31 +140,30 @@ def _occasions(call: _Call, seen: AgreementOfRanks) -> tuple[list[_Occasion], in
             if kinds > 1 and not len(places) == kinds > 2:  # else each rank has its own: it is random
                 varied = (outputs[:, places] != outputs[:, places[:1]]).any(axis=1)
                 differing = [call.outputs[slot] for slot in np.flatnonzero(varied)]
-                found.append(_Occasion(number, places, groups, differing))
+                found.append((number, (places, groups, differing)))
     return found, compared
 
 
 def _described(
     call: _Call, occasion: _Occasion, keys: Sequence[TensorKey], all_ranks: Sequence[int], block: Block
 ) -> BrokenOperator:
-    group, most = Counter(occasion.groups).most_common(1)[0]
-    has_majority = 2 * most > len(occasion.places)
-    ranks = [all_ranks[place] for place in occasion.places]
-    others = [rank for rank, own in zip(ranks, occasion.groups, strict=True) if has_majority and own == group]
+    places, groups, differing = occasion
+    group, most = Counter(groups).most_common(1)[0]
+    has_majority = 2 * most > len(places)
+    ranks = [all_ranks[place] for place in places]
+    others = [rank for rank, own in zip(ranks, groups, strict=True) if has_majority and own == group]
     odd = [rank for rank in ranks if rank not in others]
     first, second = (
-        int(block.row[block.ranks.index(rank), occasion.differing[0]])
-        for rank in (odd[0], (others or odd[1:])[0])
+        int(block.row[block.ranks.index(rank), differing[0]]) for rank in (odd[0], (others or odd[1:])[0])
     )
-    key = keys[occasion.differing[0]]
     return BrokenOperator(
         block.step,
         tuple(odd),
         has_majority,
         tuple(others),
-        *key.operator,
+        *keys[differing[0]].operator,
         len(call.inputs),
-        tuple(keys[place].name for place in occasion.differing),
+        tuple(keys[place].name for place in differing),
         (first, second),
     )
 

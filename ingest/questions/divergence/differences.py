@@ -244,7 +244,6 @@ def _blaming(onset: Odd, odd: tuple[int, ...], cause: str, level: Level, evidenc
 
 
 def _is_same(now: StepElements, before: StepElements, rank: int, tensor: int) -> bool:
-    """Return whether a rank holds the same bytes in two steps."""
     return (
         rank in now.holders(tensor)
         and rank in before.holders(tensor)

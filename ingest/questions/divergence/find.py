@@ -144,8 +144,6 @@ def divergence(
 
 
 class _DivergenceSearch:
-    """One search through a snapshot."""
-
     def __init__(self, snapshot: Snapshot, given: list[list[int]] | None) -> None:
         if len(snapshot.ranks) < 2:
             raise UsageError(
@@ -244,7 +242,6 @@ class _DivergenceSearch:
         return tuple(finding for finding in findings if finding.name in names)
 
     def _partition(self, given: list[list[int]]) -> Partition:
-        """Return the given groups by the places of their ranks."""
         places = {rank: place for place, rank in enumerate(self.ranks)}
         blocks = []
         for group in given:

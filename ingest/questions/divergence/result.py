@@ -311,7 +311,6 @@ def _misplaced_text(finding: LayoutFinding) -> str:
 
 
 def _broken_text(broken: BrokenOperator) -> str:
-    """Describe an operator with equal inputs and unequal outputs."""
     which = named_ranges("rank", broken.ranks)
     where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
     equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"

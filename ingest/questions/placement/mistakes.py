@@ -262,7 +262,6 @@ class StepOfSums:
 
     @cached_property
     def _audits(self) -> dict[int, StepAudit]:
-        """What holds each tensor of a rank against its operands."""
         steps = self._search.snapshot.of_step(self._block.step)
         return {rank: StepAudit(step) for rank, step in steps.items()}
 
@@ -787,7 +786,6 @@ def _as_before(over: int) -> str:
 
 
 def _wrong_sum(way: Account, bias: str) -> tuple[str, str]:
-    """Return what is wrong with a sum, and a sentence."""
     over = named_ranges("rank", way.groups[0])
     if way.biases > 1:
         text = f"it is the sum over {over} and {way.biases} times {bias}: every rank adds the bias before the"

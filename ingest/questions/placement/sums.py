@@ -153,7 +153,6 @@ class Account(NamedTuple):
     """How often the bias is in it."""
 
     has_bias: bool = False
-    """Whether there is one to be in it."""
 
     @property
     def is_biased_once(self) -> bool:
@@ -503,7 +502,6 @@ def _of_norm(
 
 
 def _flat(values: Array) -> Array:
-    """Return rows of the last axis, in float64."""
     wide: Array = values.astype(np.float64)
     return wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
 
