@@ -435,7 +435,6 @@ class StepAudit(StepOperands):
         return ""
 
     def _collective(self, call: FlowCall, peers: Mapping[int, Self]) -> Iterator[CheckedTensor]:
-        """Check what a collective returned against the pieces of all ranks that called it."""
         name = plain_name(call.op_type)
         theirs = {rank: peer for rank, peer in peers.items() if peer.operand_of(call.key)}
         for output in call.outputs:
@@ -492,7 +491,6 @@ class StepAudit(StepOperands):
             yield CheckedTensor(output.row, reason, found)
 
     def _of_activation(self, call: FlowCall, actual: Array) -> tuple[str, IdentityCheck]:
-        """Check the gradient of what a module gave against what its readers passed back."""
         given = self._given.get(call.outputs[0].row)
         made = iter(()) if given is None else self._activations.expectations(given, actual)
         found = of_guess(check(actual, ((each, False) for each in made)))

@@ -19,10 +19,6 @@ Array: TypeAlias = npt.NDArray[Any]
 def unit_roundoff(dtype: np.dtype[Any]) -> float:
     """Return the largest relative error of rounding a number to a type; 0 for types that do not round."""
     try:
-        return float(np.finfo(dtype).eps) / 2
-    except ValueError:
-        pass
-    try:
         return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]  # it has no types
     except ValueError:
         return 0.0
@@ -68,17 +64,6 @@ def limit_of(value: Array, error: Array | float, dtype: np.dtype[Any]) -> Array:
         dtype: the type in which it is stored.
     """
     unit = unit_roundoff(dtype)
-    return np.asarray(error + unit * (np.abs(value) + error) + smallest_normal(dtype) * min(2 * unit, 1.0))
-
-
-@lru_cache(maxsize=64)
-def smallest_normal(dtype: np.dtype[Any]) -> float:
-    """Return the smallest number of a type that has all of its digits; 0 for types that do not round."""
-    try:
-        return float(np.finfo(dtype).smallest_normal)
-    except ValueError:
-        pass
-    try:
-        return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return 0.0
+    # Of the smallest number that has all of its digits; types that do not round have none.
+    least = float(ml_dtypes.finfo(dtype).smallest_normal) if unit else 0.0  # type: ignore[no-untyped-call]
+    return np.asarray(error + unit * (np.abs(value) + error) + least * min(2 * unit, 1.0))

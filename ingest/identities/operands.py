@@ -46,10 +46,6 @@ class ShardPlace:
         shard = self.shards[number]
         return shard[1] if shard else 0
 
-    def _is_within(self, number: int) -> bool:
-        shard = self.shards[number]
-        return shard is not None and shard[0] is Held.STRIDED
-
     def elsewhere(self, along: Sequence[int]) -> tuple[int, ...]:
         """Return the place on all dimensions but some."""
         return tuple(place for number, place in enumerate(self.place) if number not in along)
@@ -60,7 +56,8 @@ class ShardPlace:
 
     def ways(self) -> Iterator[tuple[int, ...]]:
         """Yield which dimensions may be gathered before a module computes, in their order; at last none."""
-        ordered = sorted(self.cuts, key=lambda number: (not self._is_within(number), -number))
+        within = {number for number, shard in enumerate(self.shards) if shard and shard[0] is Held.STRIDED}
+        ordered = sorted(self.cuts, key=lambda number: (number not in within, -number))
         yield from dict.fromkeys(chain([tuple(ordered)], ((number,) for number in ordered), [()]))
 
 
@@ -336,7 +333,6 @@ class StepOperands:
 
     @cached_property
     def _parametrized(self) -> dict[str, list[FlowOperand]]:
-        """What parametrizations gave, by the path of their list."""
         found: dict[str, list[FlowOperand]] = {}
         for key, call in self._flow.calls.items():
             path, _, number = key.op_name.rpartition(".")
@@ -398,7 +394,6 @@ class StepOperands:
         self._local.clear()
 
     def _give_up(self) -> None:
-        """Give up the other ranks, and what was read."""
         self._peers = {}
         self._arrays.clear()
         self._held = 0

@@ -62,10 +62,7 @@ def _fitting(array: Array, out: Array) -> Array | None:
     """Return an input as it broadcasts to the output; None if it does not. It may lack axes of length 1."""
     if array.size == out.size:
         return wide(array).reshape(out.shape)
-    try:
-        return np.broadcast_to(wide(array), out.shape)
-    except ValueError:
-        return None
+    return np.broadcast_to(wide(array), out.shape) if _broadcasts(array.shape, out.shape) else None
 
 
 def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Array], Array]) -> Definition:
@@ -340,20 +337,14 @@ def _is_telling(x: Array, size: int) -> bool:
 
 def ranges_of(x: Array, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
     """Yield the proper ranges along one axis that have a shape, with or without that axis."""
-    for axis in range(x.ndim):
-        length = _length_of_part(x, shape, axis) or x.shape[axis] + 1
-        for begin in range(x.shape[axis] - length + 1):
-            yield (*[slice(None)] * axis, slice(begin, begin + length))
-
-
-def _length_of_part(x: Array, shape: tuple[int, ...], axis: int) -> int | None:
-    """Return how long a proper range along an axis is if it has the shape, with or without that axis."""
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    size, across = math.prod(shape), math.prod(before + after)
-    length = size // max(across, 1)
-    if not 0 < length < x.shape[axis] or length * across != size:
-        return None
-    return length if shape in (before + after, (*before, length, *after)) else None
+    for axis, length in enumerate(x.shape):
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        across = math.prod(before + after)
+        part, rest = divmod(math.prod(shape), max(across, 1))
+        is_proper = across > 0 and not rest and 0 < part < length
+        if is_proper and shape in (before + after, (*before, part, *after)):
+            for begin in range(length - part + 1):
+                yield (*[slice(None)] * axis, slice(begin, begin + part))
 
 
 def _joined(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
@@ -405,7 +396,6 @@ def _bags(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
 
 
 def _of_bags(rows: Array, begins: Array, shape: tuple[int, ...], unit: float) -> Iterator[Expectation]:
-    """Yield the mean, sum and maximum of rows from each beginning to the next."""
     bags = np.searchsorted(begins, np.arange(len(rows)), side="right") - 1
     counts = np.maximum(np.bincount(bags, minlength=shape[0]), 1)[:, None]
     for value, error, _ in summed_rows(bags, rows, shape, unit):

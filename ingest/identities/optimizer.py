@@ -171,8 +171,7 @@ class _Moments:
                 np.median(root[root > 0] if root.any() else 0)
             )
             name = f"{family}, {CLIPPED_AWAY}" if is_lost else family
-            yield _Model(name, terms, sizes / divisor)
-            yield _Model(name, [*terms, value], sizes / divisor, 2)
+            yield from _decayed(name, terms, value, sizes / divisor)
 
     def nadam(self, value: Array, gradient: Array) -> Iterator[_Model]:
         """Yield NAdam, which looks ahead by a part of the gradient."""
@@ -181,8 +180,7 @@ class _Moments:
         divisor = np.sqrt(self.second[_BETAS[0]] / (1 - _BETAS[0] ** self.count)) + _ADAM_EPS
         direction, sizes = ahead * self.first + own * gradient, ahead * self.sizes + own * np.abs(gradient)
         terms = [direction / divisor, direction / divisor**2]
-        yield _Model(f"NAdam, betas = {_BETA}, {_BETAS[0]}", terms, sizes / divisor)
-        yield _Model(f"NAdam, betas = {_BETA}, {_BETAS[0]}", [*terms, value], sizes / divisor, 2)
+        yield from _decayed(f"NAdam, betas = {_BETA}, {_BETAS[0]}", terms, value, sizes / divisor)
 
 
 def _nadam_rate(count: int) -> float:
@@ -243,7 +241,7 @@ class _OtherStates:
             sizes = np.asarray(self.sizes + np.abs(gradient))
             # Where rounding decides on the sign, nothing follows.
             doubt = np.where((np.abs(mixed) <= FEW * _WORKING * sizes) & (sizes > 0), np.inf, 1.0)
-            yield from _decayed(f"Lion, betas = {fast}, {slow}", np.sign(mixed), value, doubt)
+            yield from _decayed(f"Lion, betas = {fast}, {slow}", [np.sign(mixed)], value, doubt)
 
     def _muon(self, value: Array, gradient: Array) -> Iterator[_Model]:
         if gradient.ndim > 1 and gradient.size * min(gradient.shape[0], gradient[0].size) <= _MUON_COST:
@@ -256,7 +254,7 @@ class _OtherStates:
                     if slack < np.sqrt(np.mean(exact**2)):
                         sizes = np.full(value.shape, slack / (FEW * _WORKING))
                         direction = exact.reshape(value.shape)
-                        yield from _decayed(f"Muon, momentum = {_MUON}{told}", direction, value, sizes)
+                        yield from _decayed(f"Muon, momentum = {_MUON}{told}", [direction], value, sizes)
 
     def adafactor(self, value: Array, gradient: Array, told: str = "") -> Iterator[_Model]:
         """Yield Adafactor."""
@@ -264,12 +262,15 @@ class _OtherStates:
         second = rows * columns / rows.mean(-2, keepdims=True) if gradient.ndim > 1 else rows
         direction = np.where(gradient, gradient, 0.0) / np.sqrt(np.where(second > 0, second, 1.0))
         sums = sum(sum_error(length, _WORKING) for length in gradient.shape[-2:]) / (FEW * _WORKING)
-        yield from _decayed(f"Adafactor{told}", direction, value, (1 + sums) * np.abs(direction))
+        yield from _decayed(f"Adafactor{told}", [direction], value, (1 + sums) * np.abs(direction))
 
 
-def _decayed(family: str, direction: Array, value: Array, sizes: Array) -> Iterator[_Model]:
-    yield _Model(family, [direction], sizes)
-    yield _Model(family, [direction, value], sizes, 1)
+def _decayed(
+    family: str, terms: Sequence[Array], value: Array, sizes: Array, **more: int
+) -> Iterator[_Model]:
+    """Yield updates by some terms, without decay and with it; `more` names terms of a `_Model`."""
+    yield _Model(family, terms, sizes, **more)
+    yield _Model(family, [*terms, value], sizes, len(terms), **more)
 
 
 def _orthogonal(matrix: Array, dtype: np.dtype[Any]) -> Array:
@@ -380,23 +381,23 @@ class ParameterHistory:
             rate = model.rate(fit.coefficients)
             decay = "" if model.decay is None else f", decay = {-fit.coefficients[model.decay] / rate:.3g}"
             told = f"{model.family}, lr = {rate:.4g}{decay}{LOST if is_lost else ''}"
-            self.fits[told] = KnownRates(model.family, fit)
+            self.fits[told] = fit
             yield Expectation(value.reshape(after.shape), error.reshape(after.shape), told)
 
     def _fits(
         self, gradient: Array, change: Array, stored: float, known: Sequence[KnownRates]
-    ) -> Iterator[tuple[_Model, _Fit]]:
+    ) -> Iterator[tuple[_Model, KnownRates]]:
         for model in self._models(gradient, change):
             # With another optimizer, the last rate was found otherwise.
             last_rate = rate_of(self.told) if family_of(self.told) == model.family else np.nan
             own = None if known else self._fitted(model, change, stored)
             if own is not None and model.is_admissible(own.coefficients, last_rate):
                 yield model, own
-            for family, fit in known:
-                if family == model.family and len(fit.coefficients) == len(model.terms):
+            for fit in known:
+                if fit.family == model.family and len(fit.coefficients) == len(model.terms):
                     yield model, fit
 
-    def _fitted(self, model: _Model, change: Array, stored: float) -> _Fit | None:
+    def _fitted(self, model: _Model, change: Array, stored: float) -> KnownRates | None:
         """Fit a model to a change, as far as rounding lets its coefficients be known.
 
         Few elements show first whether it fits at all.
@@ -412,7 +413,7 @@ class ParameterHistory:
                 return None
         return self._fitted_to(model, change, stored, np.s_[:: max(1, change.size // _FITTED)])
 
-    def _fitted_to(self, model: _Model, change: Array, stored: float, some: slice) -> _Fit | None:
+    def _fitted_to(self, model: _Model, change: Array, stored: float, some: slice) -> KnownRates | None:
         terms = [term.reshape(-1)[some] for term in model.terms]
         found = _least_squares(np.stack(terms, 1), change.reshape(-1)[some])
         if found is None:
@@ -424,7 +425,7 @@ class ParameterHistory:
             np.sqrt(np.mean(each[np.isfinite(each)] ** 2)) for each in (residue[kept], _NEAR * rounding)
         ]
         # What rounding does not explain does not excuse a model that does not fit.
-        return _Fit(coefficients, inverse * (LAMBDA * np.nanmin(spread)) ** 2)
+        return KnownRates(model.family, coefficients, inverse * (LAMBDA * np.nanmin(spread)) ** 2)
 
     def _rounding(
         self, model: _Model, coefficients: Array, made: Sequence[Array], stored: float, chosen: slice
@@ -436,7 +437,7 @@ class ParameterHistory:
         carried = 2 + 2 * np.abs(coefficients[1:]).max(initial=0.0) * carries
         return np.asarray(FEW * _WORKING * size + stored * carried * np.abs(before.reshape(-1)[chosen]))
 
-    def _made(self, model: _Model, fit: _Fit, stored: float, chosen: slice) -> tuple[Array, Array]:
+    def _made(self, model: _Model, fit: KnownRates, stored: float, chosen: slice) -> tuple[Array, Array]:
         """Return what an optimizer makes of elements of the flat parameter, and how far off it may be."""
         before, *terms = (each.reshape(-1)[chosen] for each in (self.value, *model.terms))
         made = _parts(fit.coefficients, terms)
@@ -470,22 +471,21 @@ class ParameterHistory:
 
     def _sgd(self, gradient: Array, change: Array) -> Iterator[_Model]:
         size, value = np.abs(gradient), self.value
-        reset = RESET if self.told.startswith(MOMENTUM) and self._shows_momentum(change) else ""
-        yield _Model("SGD" + reset, [gradient], size)
-        yield _Model("SGD" + reset, [gradient, value], size, 1)
+        reset = ""
+        if self.change is not None and self.told.startswith(MOMENTUM):
+            carried, shown = (float(np.median(np.abs(each))) for each in (self.change, change))
+            reset = RESET if carried > _VISIBLE * shown else ""  # what momentum carries on would be seen
+        yield from _decayed("SGD" + reset, [gradient], value, size)
         if self.change is not None and self.gradient is not None:
             missing = rate_of(self.told) * size if self.told.startswith(MOMENTUM) else 0.0
             for terms in ([-self.change], [-self.change, value]):
                 yield _Model(MOMENTUM + WITHOUT_GRADIENT, terms, np.zeros(()), missing=missing)
-            yield _Model(MOMENTUM, [gradient, self.change], size, momentum=1)
-            yield _Model(MOMENTUM, [gradient, self.change, value], size, 2, momentum=1)
-            ahead = [gradient, self.change, self.gradient]
-            yield _Model(f"{MOMENTUM}, Nesterov", ahead, size, momentum=1, ahead=2)
-            yield _Model(f"{MOMENTUM}, Nesterov", [*ahead, value], size, 3, momentum=1, ahead=2)
+            yield from _decayed(MOMENTUM, [gradient, self.change], value, size, momentum=1)
+            terms = [gradient, self.change, self.gradient]
+            yield from _decayed(f"{MOMENTUM}, Nesterov", terms, value, size, momentum=1, ahead=2)
         if self.lost is not None:
             before, unseen = self.lost
-            yield _Model(MOMENTUM, [gradient, before, unseen], size, lost=2)
-            yield _Model(MOMENTUM, [gradient, before, unseen, value], size, 3, lost=2)
+            yield from _decayed(MOMENTUM, [gradient, before, unseen], value, size, lost=2)
 
     def _reset(self, gradient: Array, change: Array) -> Iterator[_Model]:
         """Yield what the last optimizer makes of a gradient alone: that of most is as with Adam."""
@@ -500,16 +500,12 @@ class ParameterHistory:
             states.advance(gradient)
             yield from states.adafactor(self.value, gradient, RESET)
 
-    def _shows_momentum(self, change: Array) -> bool:
-        """Return whether what momentum carries on would be seen in a change."""
-        carried = 0.0 if self.change is None else float(np.median(np.abs(self.change)))
-        return carried > _VISIBLE * float(np.median(np.abs(change)))
-
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
-    """The coefficients of terms, and the covariance of their uncertainty."""
+class KnownRates:
+    """The coefficients of the terms of an optimizer, and the covariance of their uncertainty."""
 
+    family: str
     coefficients: Array
     covariance: Array
 
@@ -526,13 +522,6 @@ class _Fit:
             for j, other in enumerate(terms)
         )
         return np.asarray(np.sqrt(np.maximum(squares, 0)))
-
-
-class KnownRates(NamedTuple):
-    """The rates that a parameter showed."""
-
-    family: str
-    fit: _Fit
 
 
 def _parts(coefficients: Array, terms: Sequence[Array]) -> list[Array]:
@@ -581,21 +570,12 @@ def recorded_update(
         slot: the input that is asked for.
     """
     value = wide(before[slot]) if slot < len(before) else np.zeros(())
-    if name in ("applymomentum", "momentum") and len(now) >= 5:
-        yield from _recorded_momentum(value, now, slot)
+    if name in ("applymomentum", "momentum") and len(now) >= 5 and slot < 2:
+        accumulated, rate, gradient, momentum = map(wide, now[1:5])
+        kept, added = (value * momentum, gradient) if slot else (value, -rate * accumulated)
+        yield Expectation(kept + added, 4 * _WORKING * (np.abs(kept) + np.abs(added)))
     elif name in ("adam", "applyadam") and len(now) >= 10:
         yield from _recorded_adam(value, now, slot)
-
-
-def _recorded_momentum(value: Array, now: Sequence[Array], slot: int) -> Iterator[Expectation]:
-    accumulated, rate, gradient, momentum = map(wide, now[1:5])
-    if slot == 1:
-        size = np.abs(value * momentum) + np.abs(gradient)
-        yield Expectation(value * momentum + gradient, 4 * _WORKING * size)
-    elif slot == 0:
-        yield Expectation(
-            value - rate * accumulated, 4 * _WORKING * (np.abs(value) + np.abs(rate * accumulated))
-        )
 
 
 def _recorded_adam(value: Array, now: Sequence[Array], slot: int) -> Iterator[Expectation]:

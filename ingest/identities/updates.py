@@ -79,11 +79,6 @@ class ParameterUpdate:
         is_second = before.startswith("SGD") and not before.startswith(MOMENTUM)
         return not self.told_before or (family.startswith(MOMENTUM) and is_second)
 
-    @property
-    def is_another(self) -> bool:
-        """Whether another optimizer was told first: one of the two fits by chance."""
-        return not family_of(self.found.told).startswith(self.known.family)
-
     def check(self, norm: float) -> None:
         """Hold it against its gradient, with what rates it shows; `norm` is that of all gradients."""
         if not self.known.value.shape == self.after.shape == self.gradient.shape:
@@ -181,7 +176,9 @@ def _without_doubtful(
         is_plain = found.status == "holds" and not any(mark in found.told for mark in MARKS)
         # What holds for few parameters alone may hold by chance, as where a gradient is rounding noise.
         is_usual = _FEW * families[family_of(found.told)] >= len(told)
-        is_named = is_sure and is_usual and not each.is_ambiguous and not each.is_another
+        # If another optimizer was told first, one of the two fits by chance.
+        is_first = family_of(each.found.told).startswith(each.known.family)
+        is_named = is_sure and is_usual and not each.is_ambiguous and is_first
         if is_plain and is_named:
             each.known.family = each.known.family or family_of(found.told)
         is_told = is_named if is_plain else is_sure or found.status != "holds"
@@ -196,9 +193,9 @@ def _usual_rates(holding: Sequence[ParameterUpdate]) -> list[KnownRates]:
     for each in holding:
         known = each.known.fits.get(each.found.told)
         if known is not None and family_of(each.found.told) == usual:
-            alike = len(known.fit.coefficients), f"{rate_of(each.found.told):.2g}"
+            alike = len(known.coefficients), f"{rate_of(each.found.told):.2g}"
             by_rate.setdefault(alike, []).append(known)
-    best = (sorted(alike, key=lambda known: known.fit.doubt_of_rate)[:_BEST] for alike in by_rate.values())
+    best = (sorted(alike, key=lambda known: known.doubt_of_rate)[:_BEST] for alike in by_rate.values())
     return [known for alike in best for known in alike]
 
 

@@ -34,15 +34,14 @@ def ranks_elsewhere(snapshot: Snapshot) -> set[int]:
     return {key.rank for key in snapshot.store.listed(others)} if others else set()
 
 
-def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Missing]:
-    """Return the ranks of given groups that the store does not have."""
-    known = {*snapshot.ranks, *(left_out.key.rank for left_out in snapshot.left_out)}
-    known |= ranks_elsewhere(snapshot)
-    missing = []
-    for group in groups:
-        others = tuple(rank for rank in group if rank in known)
-        missing += [Missing("rank", "missing", (rank,), others) for rank in group if rank not in known]
-    return missing
+def absent_ranks(groups: Iterable[Sequence[int]], known: Collection[int]) -> list[Missing]:
+    """Return the ranks of given groups that the store does not have; it has those that are `known`."""
+    return [
+        Missing("rank", "missing", (rank,), tuple(other for other in group if other in known))
+        for group in groups
+        for rank in group
+        if rank not in known
+    ]
 
 
 def absent_steps(snapshot: Snapshot, ranks: Collection[int]) -> list[Missing]:
@@ -179,7 +178,12 @@ class _AbsenceSearch:
 
     def examine(self, places: list[int]) -> None:
         """Record the tensors that some of these ranks lack."""
-        common, total = self._count_common(places)
+        has = self._sets[:, places]
+        ever = np.zeros((self._content.shape[1], len(places)), bool)
+        for row in self._content:
+            ever |= has[self._set_of_pattern[row]]
+        # How many tensors every one of them has in some step, and how many any of them has.
+        common, total = (int(which(ever[self._chosen], axis=1).sum()) for which in (np.all, np.any))
         if total and common < _COMMON * total:
             names = format_ranges(self._snapshot.ranks[place] for place in places)
             self.notes.append(
@@ -201,15 +205,6 @@ class _AbsenceSearch:
                 steps_of = self.absent.setdefault(_split(self._snapshot.ranks, have, lack), {})
                 for tensor in np.flatnonzero((sets == ranks_set) & self._chosen).tolist():
                     steps_of.setdefault(tensor, []).append(step)
-
-    def _count_common(self, places: list[int]) -> tuple[int, int]:
-        """Return how many tensors every one of these ranks has in some step, and how many any of them has."""
-        has = self._sets[:, places]
-        ever = np.zeros((self._content.shape[1], len(places)), bool)
-        for row in self._content:
-            ever |= has[self._set_of_pattern[row]]
-        ever = ever[self._chosen]
-        return int(ever.all(axis=1).sum()), int(ever.any(axis=1).sum())
 
 
 def _split(ranks: Sequence[int], have: set[int], lack: set[int]) -> _Split:

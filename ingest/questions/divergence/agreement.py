@@ -326,9 +326,11 @@ def labels_of(block: Block, ranks: tuple[int, ...]) -> Labels:
     reported = present & ~has_digest
     alone = np.flatnonzero(reported.any(axis=0))
     if alone.size:
-        codes[:, alone] = np.where(
-            reported[:, alone], _statistic_codes(block.statistics[:, alone]), codes[:, alone]
-        )
+        # 64 bits of the statistics: NaN equals NaN, and -0 equals 0.
+        values = block.statistics[:, alone]
+        bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+        own: U64 = _mixed(_mixed(bits) * _FIELD_FACTORS).sum(axis=2, dtype=np.uint64)
+        codes[:, alone] = np.where(reported[:, alone], own, codes[:, alone])
     labels = np.full((len(ranks), present.shape[1]), ABSENT, np.int32)
     labels[places] = _labels(codes, present, places)
     if alone.size:
@@ -368,13 +370,6 @@ def _sorted_labels(codes: U64, present: _Mask, places: npt.NDArray[Any]) -> Labe
     np.put_along_axis(labels, order, places[np.take_along_axis(order, run, axis=0)].astype(np.int32), axis=0)
     labels[~present] = ABSENT
     return labels
-
-
-def _statistic_codes(statistics: npt.NDArray[np.float64]) -> U64:
-    """Return 64 bits of the statistics, (rank, tensor). NaN equals NaN, and -0 equals 0."""
-    bits = np.where(np.isnan(statistics), np.nan, statistics + 0.0).view(np.uint64)
-    codes: U64 = _mixed(_mixed(bits) * _FIELD_FACTORS).sum(axis=2, dtype=np.uint64)
-    return codes
 
 
 def _mixed(bits: U64) -> U64:

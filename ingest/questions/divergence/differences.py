@@ -253,7 +253,6 @@ def _is_same(now: StepElements, before: StepElements, rank: int, tensor: int) ->
 
 
 def _gradient(statistics: StepStatistics, key: TensorKey, before: StepElements, rank: int) -> Array | None:
-    """Return the gradient of a parameter in the step before; None if it was not dumped."""
     place = statistics.axis.place(key._replace(op_type="Gradient"))
     known = before.by_rank((rank,), place) if place is not None else None
     return known[rank] if known else None

@@ -275,25 +275,23 @@ class _DivergenceSearch:
             elif expectations.differs(history.patterns, (history.universe,)):
                 unshared = sometimes if expectations.agreed(history.patterns, (history.universe,)) else never
                 unshared += [tensor for tensor in members if slot_kind_of(seen.keys[tensor]) in _NAMED]
-        self._note_unshared(sorted(never), seen.keys, _NEVER)
-        self._note_unshared(sorted(sometimes), seen.keys, _SELDOM)
+        for tensors, why in ((sorted(never), _NEVER), (sorted(sometimes), _SELDOM)):
+            if tensors:
+                names = ", ".join(seen.keys[tensor].name for tensor in tensors[:_SHOWN])
+                names += ", ..." * (len(tensors) > _SHOWN)
+                what = f"{counted(len(tensors), 'tensor')} that replicas can share"
+                self.notes.append(f"{what} {why} ({names})")
         return rows
-
-    def _note_unshared(self, tensors: Sequence[int], keys: Sequence[TensorKey], why: str) -> None:
-        if tensors:
-            names = ", ".join(keys[tensor].name for tensor in tensors[:_SHOWN])
-            names += ", ..." * (len(tensors) > _SHOWN)
-            what = f"{counted(len(tensors), 'tensor')} that replicas can share"
-            self.notes.append(f"{what} {why} ({names})")
 
     def _absent(self, *, missed_ranks: bool) -> list[Missing]:
         """Return the steps that ranks lack, and of given groups the ranks that are not there."""
         elsewhere = ranks_elsewhere(self.snapshot) if missed_ranks else set[int]()
+        known = {*self.ranks, *(left_out.key.rank for left_out in self.snapshot.left_out), *elsewhere}
         if missed_ranks and self.replicas and self.how == "given":
             ranks = {*self.ranks, *elsewhere.intersection(chain.from_iterable(self.replicas))}
-            return [*absent_ranks(self.replicas, self.snapshot), *absent_steps(self.snapshot, ranks)]
+            return [*absent_ranks(self.replicas, known), *absent_steps(self.snapshot, ranks)]
         if missed_ranks:
-            self._note_holes(elsewhere)
+            self._note_holes(elsewhere, known)
         return absent_steps(self.snapshot, self.ranks)
 
     def _pieces(self, seen: AgreementOfRanks) -> dict[int, Partition]:
@@ -306,23 +304,20 @@ class _DivergenceSearch:
         return told
 
     def _groups(self, finder: DifferenceFinder) -> tuple[Group, ...]:
-        groups = [
-            Group(ranks := self._named(block), self._known_by(ranks), *counts.tolist())
-            for block, counts in finder.groups.items()
-        ]
+        groups = []
+        for block, counts in finder.groups.items():
+            ranks = self._named(block)
+            is_known = self.replicas is None or any({*ranks} <= {*group} for group in self.replicas)
+            # Some ranks share more than replicas do.
+            how = self.how if is_known or ranks in self.told else "inferred"
+            groups.append(Group(ranks, how, *counts.tolist()))
         return tuple(sorted(groups, key=lambda group: (-group.tensors, group.ranks)))
 
-    def _known_by(self, ranks: tuple[int, ...]) -> str:
-        """Return how it is known that ranks share tensors: some share more than replicas do."""
-        is_known = self.replicas is None or any({*ranks} <= {*group} for group in self.replicas)
-        return self.how if is_known or ranks in self.told else "inferred"
-
-    def _note_holes(self, elsewhere: set[int]) -> None:
+    def _note_holes(self, elsewhere: set[int], known: set[int]) -> None:
         """Note which ranks may be missing: those of which the store has nothing, or none of these steps."""
         if elsewhere:
             has = "have" if len(elsewhere) > 1 else "has"
             self.notes.append(f"{named_ranges('rank', elsewhere)} {has} none of these steps")
-        known = {*self.ranks, *(left_out.key.rank for left_out in self.snapshot.left_out), *elsewhere}
         # With more holes than ranks, only some ranks were dumped on purpose. The holes are counted before
         # they are listed, because a rank may have any number.
         if 0 < max(known) + 1 - len(known) < len(known):

@@ -242,23 +242,13 @@ def explain_difference(decision: Decision) -> str:
     order = decision.search.order
     if order is not None and order.is_clear and (text := _wrong_parts(order)):
         return text
-    if decision.way is None:
+    way = decision.way
+    if way is None:
         return ""
-    return _factor(decision.way) or _unequal_replicas(decision.way)
-
-
-def _unequal_replicas(way: ScoredWay) -> str:
-    """Return that what should be the same on all ranks is not; "" if it is, or if shards are involved."""
-    if way.a.kind != Held.REPLICATED or way.spread <= _REST:
-        return ""
-    return "its ranks do not hold the same"
-
-
-def _factor(way: ScoredWay) -> str:
-    factor = way.factor
-    if not math.isfinite(factor) or abs(factor - 1) < _NO_FACTOR or way.error_besides_factor > _REST:
-        return ""
-    return f"it is {factor:.4g} times B"
+    if math.isfinite(way.factor) and abs(way.factor - 1) >= _NO_FACTOR and way.error_besides_factor <= _REST:
+        return f"it is {way.factor:.4g} times B"
+    is_unequal = way.a.kind == Held.REPLICATED and way.spread > _REST
+    return "its ranks do not hold the same" if is_unequal else ""
 
 
 def _wrong_parts(order: MatchedOrder) -> str:

@@ -41,6 +41,7 @@ from ingest.questions.placement.sums import (
     deviation,
     forward,
     gathered_from,
+    groups_along,
     is_unmasked_lookup,
     layers_of,
     learned_beside,
@@ -240,11 +241,6 @@ class MistakeSearch:
         same = next(filter(None, (_sharing(group, read) for group in self._apart)), [])
         return tuple(self.snapshot.ranks[place] for place in same)
 
-    def shared_gradients(self, number: int) -> int:
-        """Return how many gradients are the same on all ranks, which hold the same parameter."""
-        pairs = (pair for pair in self.seen.gradients if self.seen.is_replicated(number, pair[1]))
-        return sum(self.seen.is_replicated(number, gradient) for gradient, _ in pairs)
-
 
 class StepOfSums:
     """One step: what its tensors are the sums of."""
@@ -333,14 +329,10 @@ class StepOfSums:
 
     def _fed_otherwise(self) -> tuple[int, ...]:
         """Return ranks that differ in their place along `tp` alone, and read other batches; () if none do."""
-        batch = self._search.batch
-        groups: dict[object, list[int]] = {}
-        for rank in () if batch is None else self._values.holders(batch):
-            places = {axis: place.rank for axis, place in self._coordinates[rank].items()}
-            if places.pop("tp", None) is not None:
-                groups.setdefault(tuple(places.items()), []).append(rank)
-        apart = (group for group in groups.values() if not self._holds_same(batch or 0, group))
-        return tuple(next(apart, ()))
+        batch, places = self._search.batch, self._coordinates
+        holders = () if batch is None else self._values.holders(batch)
+        groups = groups_along("tp", [rank for rank in holders if "tp" in places[rank]], places)
+        return next((group for group in groups if not self._holds_same(batch or 0, group)), ())
 
     def _outputs(self) -> Iterator[Mistake]:
         """Yield outputs of linear layers that are not the sum that they should be."""
@@ -741,7 +733,12 @@ class StepOfSums:
             elif parameter is None or difference is None or self._follows_from_inputs(tensor, parameter):
                 yield self.mistake(tensor, ranks, "ranks differ", text, Level.OPEN)
             else:
-                shared = self._search.shared_gradients(self._number)
+                # Of ranks that hold the same parameter.
+                shared = sum(
+                    self._seen.is_replicated(self._number, gradient)
+                    for gradient, own in self._seen.gradients
+                    if self._seen.is_replicated(self._number, own)
+                )
                 text += f"; the same on all ranks: {counted(shared, 'other gradient')}"
                 kind, level = (_MISSING, Level.LIKELY) if shared else ("ranks differ", Level.OPEN)
                 yield self.mistake(tensor, ranks, kind, text, level)

@@ -59,15 +59,11 @@ class ReplicaCounts:
         """Return the groups of ranks that are replicas, of two and more, in order."""
         alike = np.asarray((self._equal > MOST * self._shared) & (self._shared > 0))
         are_replicas: npt.NDArray[np.bool_] = np.asarray(alike.all(axis=0))
-        groups: list[list[int]] = []
-        for place in range(len(self._ranks)):
-            for group in groups:
-                if are_replicas[group[0], place]:
-                    group.append(place)
-                    break
-            else:
-                groups.append([place])
-        return [tuple(self._ranks[place] for place in group) for group in groups if len(group) > 1]
+        groups: dict[int, list[int]] = {}
+        for place, rank in enumerate(self._ranks):
+            first = next((first for first in groups if are_replicas[first, place]), place)
+            groups.setdefault(first, []).append(rank)
+        return [tuple(group) for group in groups.values() if len(group) > 1]
 
     def grid(self) -> list[list[int]]:
         """Return the groups if they are those of a mesh: several, as large as each other, with all ranks."""

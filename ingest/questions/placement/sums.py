@@ -57,11 +57,6 @@ class StepElements:
         """Return the digest of a tensor."""
         return bytes(self.block.digest[self.block.ranks.index(rank), tensor])
 
-    def of(self, rank: int, tensor: int) -> Array | None:
-        """Return the elements of a tensor; None if the store lacks them, or they are not real numbers."""
-        values = self.any_of(rank, tensor)
-        return values if values is not None and unit_roundoff(values.dtype) else None
-
     def any_of(self, rank: int, tensor: int) -> Array | None:
         """Return the elements of a tensor, whole numbers, too; None if the store lacks them."""
         if (rank, tensor) not in self._read:
@@ -85,12 +80,13 @@ class StepElements:
         return (inputs, weights, outputs) if inputs and weights and outputs else ({}, {}, {})
 
     def by_rank(self, ranks: Sequence[int], tensor: int) -> dict[int, Array] | None:
-        """Return the elements of a tensor by rank; None if a rank does not have them."""
+        """Return the elements of a tensor by rank; None if a rank lacks them, or they are not real."""
         if tensor < 0 or not {*ranks} <= {*self.holders(tensor)}:
             return None
-        read = {rank: self.of(rank, tensor) for rank in ranks}
+        read = {rank: self.any_of(rank, tensor) for rank in ranks}
         known = {rank: values for rank, values in read.items() if values is not None}
-        return known if len(known) == len(read) else None
+        is_real = len(known) == len(read) and all(unit_roundoff(own.dtype) for own in known.values())
+        return known if is_real else None
 
 
 @dataclass(slots=True)
@@ -226,7 +222,6 @@ def accounts(
     """
     choices = [[*_sums(summand, partitions)] for summand in summands]
     found = []
-    ranks = sorted(results)
     longest = max(summand.terms for summand in summands)
     for chosen in product(*choices):
         largest = max(account.size for account, _, _ in chosen)
@@ -234,15 +229,14 @@ def accounts(
         for count in times:
             if all(
                 _is_sum(
-                    results[rank],
+                    result,
                     [(account.factor, sums[rank], bounds[rank]) for account, sums, bounds in chosen],
                     count * _bias_of(bias, rank),
                     longest * largest,
                 )
-                for rank in ranks
+                for rank, result in results.items()
             ):
-                has_bias = bias is not None
-                way = (account._replace(biases=count, has_bias=has_bias) for account, _, _ in chosen)
+                way = (account._replace(biases=count, has_bias=bool(bias)) for account, _, _ in chosen)
                 found.append(tuple(way))
     return found
 
@@ -302,7 +296,7 @@ def deviation(
     return min(found, key=lambda one: one[1].elements, default=((), None))
 
 
-def _groups_along(axis: str, ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> Groups:
+def groups_along(axis: str, ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, Any]]) -> Groups:
     """Return the groups of ranks that differ in no other axis of the mesh."""
     by_place: dict[object, list[int]] = {}
     for rank in ranks:
@@ -317,7 +311,7 @@ def partitions_of(ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, A
     partitions: dict[Groups, None] = {tuple((rank,) for rank in ranks): None}
     axes = sorted({axis for rank in ranks for axis in coordinates.get(rank, {})})
     for axis in axes:
-        groups = _groups_along(axis, ranks, coordinates)
+        groups = groups_along(axis, ranks, coordinates)
         if len({len(group) for group in groups}) == 1 and len(groups[0]) > 1:
             partitions[groups] = None
     if len(ranks) > 1:
@@ -325,16 +319,15 @@ def partitions_of(ranks: Sequence[int], coordinates: Mapping[int, Mapping[str, A
     return list(partitions)
 
 
-def _is_linear(x: Array, weight: Array, output: Array) -> bool:
-    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-        return False
-    return (*x.shape[:-1], weight.shape[0]) == output.shape
-
-
 def forward(values: StepElements, layer: Layer, ranks: Sequence[int]) -> Summand | None:
     """Return the products of inputs and weights of a linear layer; None if it is none, or cut otherwise."""
     inputs, weights, outputs = values.of_layer(layer, ranks)
-    if not outputs or not all(_is_linear(inputs[rank], weights[rank], outputs[rank]) for rank in ranks):
+    for rank, x in inputs.items():
+        weight = weights[rank]
+        is_linear = weight.ndim == 2 and x.ndim > 0 and x.shape[-1] == weight.shape[1]
+        if not is_linear or (*x.shape[:-1], weight.shape[0]) != outputs[rank].shape:
+            return None
+    if not inputs:
         return None
     return _products(inputs, {rank: weight.T for rank, weight in weights.items()})
 

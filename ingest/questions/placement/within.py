@@ -257,7 +257,6 @@ class _Kinds:
     def _known(
         self, held: HeldTensors, number: int, step: int, place: int, whole: Mapping[int, tuple[int, str]]
     ) -> tuple[str, str]:
-        """Return the placement of a tensor, and what shows it."""
         seen = self._seen
         if seen.holders(step, place) == 1:
             return "whole", "one rank has it"
@@ -279,7 +278,6 @@ class _Kinds:
 
     @staticmethod
     def _apart(held: HeldTensors, number: int, whole: Mapping[int, tuple[int, str]]) -> tuple[str, str]:
-        """Return the placement of a tensor of which no two ranks hold the same bytes."""
         if number in whole:
             other, placement = whole[number]
             estimated = ", by marginals: estimated" if is_removed(held, (number, other)) else ""
