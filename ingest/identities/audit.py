@@ -193,7 +193,9 @@ class StepAudit(StepOperands):
         """
         if not self._recomputing.isdisjoint(holders(call.key.op_name)):
             return _OPEN
-        forward = self.forward_inputs(call.key)
+        same = call.op_type, call.key.op_name
+        calls = (each for each in self._flow.calls.values() if (each.op_type, each.key.op_name) == same)
+        forward = [each.inputs[0] for each in calls if each.inputs and not each.key.graph]
         if any(each.content == operand.content for each in forward):
             return _HOLDS
         known = [each for each in forward if each.shape == operand.shape and self._is_readable(each)]
@@ -212,12 +214,6 @@ class StepAudit(StepOperands):
             if peer is not self
         )
         return failing(difference, "wrong group" if is_mixed else "")
-
-    def forward_inputs(self, key: CallKey) -> list[FlowOperand]:
-        """Return what a module that the backward pass calls again read before: its first input, by call."""
-        name = key.op_type, key.op_name
-        calls = [call for call in self._flow.calls.values() if (call.op_type, call.key.op_name) == name]
-        return [call.inputs[0] for call in calls if call.inputs and not call.key.graph]
 
     def _overwritten(self, call: FlowCall, operand: FlowOperand, before: StepAudit | None) -> CheckedTensor:
         if before is None or not is_optimizer(call.op_type):

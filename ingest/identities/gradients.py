@@ -50,12 +50,10 @@ def parameter_gradients(
         shape: the shape of the parameter.
         way: how the kernel of a convolution goes, as its output tells; "" if that is not known.
     """
-    if not gradient.size:
+    if not gradient.size or (kind in CONVOLUTIONS and gradient.ndim < 3):
         return
     unit = working_roundoff(gradient.dtype)
     if kind in CONVOLUTIONS:
-        if gradient.ndim < 3:
-            return
         if parameter == "weight" and x.dtype.kind not in "iub":
             x = as_multiplied(x, gradient)
             yield from kernel_gradient(x, gradient, shape, unit, way, is_transposed=CONVOLUTIONS[kind])
@@ -74,16 +72,10 @@ def parameter_gradients(
             yield Expectation(columns.T @ rows, error_of_sum * (np.abs(columns).T @ np.abs(rows)))
         else:
             normal = NormalisedRows(wide(x).reshape(len(columns), -1), unit, centred=kind == "layernorm")
-            yield from _scales_of_norm(normal, columns, error_of_sum)
-
-
-def _scales_of_norm(normal: NormalisedRows, columns: Array, error_of_sum: float) -> Iterator[Expectation]:
-    for eps in EPS:
-        value, error = normal.normalised(eps)
-        if value.shape != columns.shape:  # of another call
-            return
-        size = np.abs(columns) * (np.abs(value) * error_of_sum + error)
-        yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
+            for eps in EPS if normal.x.shape == columns.shape else ():  # else it is of another call
+                value, error = normal.normalised(eps)
+                size = np.abs(columns) * (np.abs(value) * error_of_sum + error)
+                yield Expectation((columns * value).sum(0), size.sum(0), f"eps = {eps:.6g}")
 
 
 def added(parts: Sequence[Expectation], narrowest: float, divisor: int = 1) -> Expectation:

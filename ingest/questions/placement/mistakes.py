@@ -47,7 +47,6 @@ from ingest.questions.placement.sums import (
     learned_beside,
     of_parameter,
     partitions_of,
-    readers_of,
     scattered_sums,
     summand_of,
 )
@@ -505,7 +504,12 @@ class StepOfSums:
         """Yield gradients of what linear layers read that are not the sum of what these pass back."""
         for output, gradient in self._search.layers_read:
             ranks = self._ranks(output, gradient)
-            readers = [*readers_of(self._values, self._search.layers, output, ranks[0])] if ranks else []
+            readers = [
+                layer
+                for layer in (self._search.layers if ranks else ())
+                if ranks[0] in self._values.holders(layer.input)
+                and self._values.content(ranks[0], layer.input) == self._values.content(ranks[0], output)
+            ]
             if 0 < len(readers) <= _READERS:
                 parts = [backward(self._values, layer, ranks) for layer in readers]
                 ways = self._ways(gradient, ranks, parts)

@@ -497,11 +497,3 @@ def _of_norm(
 def _flat(values: Array) -> Array:
     wide: Array = values.astype(np.float64)
     return wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
-
-
-def readers_of(values: StepElements, layers: Iterable[Layer], tensor: int, rank: int) -> Iterator[Layer]:
-    """Yield the linear layers whose input is a tensor, by its bytes."""
-    content = values.content(rank, tensor)
-    for layer in layers:
-        if rank in values.holders(layer.input) and values.content(rank, layer.input) == content:
-            yield layer
