@@ -342,26 +342,11 @@ def parse_index(text: str, shape: tuple[int, ...]) -> Index:
     if parts.count("...") > 1:
         raise UsageError(f"{text!r} has more than one '...'", hint="Write one of them.")
     index = tuple(_parse_part(part, text) for part in parts if part)
-    positions = [part for part in index if part is not Ellipsis]
-    if len(positions) > len(shape):
-        raise UsageError(
-            f"{text!r} has {counted(len(positions), 'part')}, and the shape is {shape}",
-            hint=f"Give at most {counted(len(shape), 'part')}.",
-        )
-    _check_range(index, shape)
+    try:
+        _ = np.broadcast_to(np.int8(0), shape)[index]
+    except IndexError as exc:
+        raise UsageError(f"{text!r}: {exc}", hint=f"The shape is {shape}.") from None
     return index
-
-
-def _check_range(index: Index, shape: tuple[int, ...]) -> None:
-    positions = [part for part in index if part is not Ellipsis]
-    before = index.index(Ellipsis) if Ellipsis in index else len(index)
-    for number, position in enumerate(positions):
-        axis = number if number < before else len(shape) - len(positions) + number
-        if isinstance(position, int) and not -shape[axis] <= position < shape[axis]:
-            raise UsageError(
-                f"{position} is out of range for axis {axis} of the shape {shape}",
-                hint=f"Positions are 0 to {shape[axis] - 1}." if shape[axis] else "The axis is empty.",
-            )
 
 
 def _parse_part(part: str, text: str) -> int | slice | EllipsisType:
@@ -388,7 +373,6 @@ class DifferingElement:
 
     index: tuple[int, ...]
     first: str
-    """Its value in the first tensor, as numpy writes it."""
     second: str
     bits: tuple[int, ...]
     """The bits that differ; 0 is the lowest one."""
@@ -424,7 +408,7 @@ def compare_bits(first: Tensor, second: Tensor) -> BitDifference | None:
     """
     layouts = {(tensor.dtype, tensor.shape, tensor.is_fortran_order) for tensor in (first, second)}
     is_readable = all(tensor.is_dumped and not tensor.removed for tensor in (first, second))
-    if not is_readable or len(layouts) > 1 or first.is_in_pieces != second.is_in_pieces:
+    if not is_readable or len(layouts) > 1 or first.is_plain != second.is_plain:
         return None
     order = "F" if first.is_fortran_order else "C"
     try:
@@ -472,6 +456,5 @@ def bit_difference(
 
 
 def _bytes(elements: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of elements, the lowest one first, (element, byte)."""
     little_endian = elements.astype(elements.dtype.newbyteorder("<"), order="C", copy=False)
     return little_endian.view(np.uint8).reshape(len(elements), elements.dtype.itemsize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any, Self
 
 from ingest.reader.choice import Choice, as_set, named_ranges, numbers_and_places, whole_number
-from ingest.reader.mesh import Coordinates, Mesh, coordinates_of_steps, describe_places, is_at, parse_place
+from ingest.reader.mesh import Coordinates, Mesh, coordinates_of_steps, describe_places, parse_place
 from ingest.reader.require import require_store
 from ingest.reader.step import COLUMNS, Step, Steps, Tensors
 from ingest.reader.tensor import Tensor
@@ -162,13 +162,10 @@ class Catalog:
         """The ranks that have a committed step, in order. Reads one commit of each rank."""
         self._list(self.listed_ranks)
         known = {key.rank for key in self._steps}
-        for begin, end in _batches(self._listings.values()):
-            unknown = [rank for rank in self.listed_ranks if rank not in known]
-            damages: list[Damage] = []
-            keys = [key for rank in unknown for key in self._listings[rank][begin:end]]
-            known |= {step.key.rank for step in self.committed(keys, damages)}
-            known |= {damage.key.rank for damage in damages}
-        return sorted(known)
+        damages: list[Damage] = []
+        keys_of = {rank: self._listings[rank] for rank in self.listed_ranks if rank not in known}
+        known |= self._first_of(keys_of, damages).keys()
+        return sorted(known | {damage.key.rank for damage in damages})
 
     @property
     def steps(self) -> list[int]:
@@ -280,7 +277,11 @@ class Catalog:
         for text in places:
             place = parse_place(text)
             known = self.coordinates()
-            at_place = {rank for rank, coordinates in known.items() if is_at(coordinates, place)}
+            at_place = {
+                rank
+                for rank, own in known.items()
+                if all(axis in own and own[axis].rank == number for axis, number in place.items())
+            }
             if not at_place:
                 told = describe_places(known.values())
                 hint = f"The store has {told}." if told else _MESH_HINT
@@ -289,19 +290,21 @@ class Catalog:
         return ranks
 
     def _first_steps(self, ranks: Sequence[int]) -> list[Step]:
-        """Return a committed step of each of these ranks that has one; no run files."""
         steps = {key.rank: step for key, step in self._steps.items() if key.step is not None}
-        steps |= self._find_first_steps([rank for rank in ranks if rank not in steps])
+        unknown = [rank for rank in ranks if rank not in steps]
+        self._list(unknown)
+        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in unknown}
+        steps |= self._first_of(keys_of, [])
         return [steps[rank] for rank in ranks if rank in steps]
 
-    def _find_first_steps(self, ranks: Sequence[int]) -> dict[int, Step]:
-        """Return the first committed step of each of these ranks that has one, by rank."""
-        self._list(ranks)
-        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in ranks}
+    def _first_of(self, keys_of: Mapping[int, Sequence[StepKey]], damages: list[Damage]) -> dict[int, Step]:
+        """Return by rank the first of its keys that is committed; nearly always, the very first one is."""
         steps: dict[int, Step] = {}
-        for begin, end in _batches(keys_of.values()):
+        longest = max(map(len, keys_of.values()), default=0)
+        for begin in (0, *range(1, longest, _COMMITS_AT_ONCE)):
+            end = begin + _COMMITS_AT_ONCE if begin else 1
             keys = [key for rank, own in keys_of.items() if rank not in steps for key in own[begin:end]]
-            steps |= {step.key.rank: step for step in reversed(self.committed(keys, []))}
+            steps |= {step.key.rank: step for step in reversed(self.committed(keys, damages))}
         return steps
 
     @cached_property
@@ -435,7 +438,6 @@ class Catalog:
         return type(self)(self.objects, mesh=self.mesh)
 
     def _check_present(self, ranks: set[int] | None, steps: set[int] | None, present: set[StepKey]) -> None:
-        """Raise `UsageError` if any of these ranks or steps is not among the keys that are present."""
         absent_ranks = (ranks or set()) - {key.rank for key in present}
         absent_steps = (steps or set()) - {key.step for key in present}
         if not absent_ranks and not absent_steps:
@@ -469,13 +471,6 @@ class Catalog:
         return (
             f"The store has {all_ranks}; {named_ranges('rank', ranks)} {verb} {named_ranges('step', steps)}."
         )
-
-
-def _batches(listings: Iterable[Sequence[StepKey]]) -> Iterator[tuple[int, int]]:
-    """Yield where to look for a committed step in listings: nearly always, the first one is."""
-    longest = max(map(len, listings), default=0)
-    yield 0, 1
-    yield from ((begin, begin + _COMMITS_AT_ONCE) for begin in range(1, longest, _COMMITS_AT_ONCE))
 
 
 def _joined(numbers: Iterable[int]) -> str:

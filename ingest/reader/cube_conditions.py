@@ -8,7 +8,7 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,11 @@ def find(
     condition = Filter(where, _COLUMNS)
     present = cubes.steps.tolist()
     chosen = set(present if steps is None else steps)
-    _check_steps(cubes, chosen)
+    if absent := chosen.difference(present):
+        raise UsageError(
+            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
+            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
+        )
     statistics = _statistics_of(condition.names)
     search = _Search(
         cubes, condition, statistics, places_of_sketches(condition.names), AxisColumns(cubes.axis)
@@ -154,15 +158,6 @@ def find(
     return frame
 
 
-def _check_steps(cubes: CubeReader, chosen: Collection[int]) -> None:
-    present = cubes.steps.tolist()
-    if absent := set(chosen).difference(present):
-        raise UsageError(
-            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
-            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Search:
     """A condition on single tensors, as it is evaluated over the cubes, step by step."""
@@ -170,7 +165,6 @@ class _Search:
     cubes: CubeReader
     condition: Filter
     statistics: tuple[str, ...]
-    """Those that it needs."""
     sketches: Mapping[str, int]
     """By name, the places of the columns of sketches that it names."""
     axis: AxisColumns
@@ -222,7 +216,6 @@ def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _frame(axis: AxisColumns, width: int, parts: Sequence[_Hits]) -> pd.DataFrame:
-    """Return one line for each hit, by step, rank and place on the axis of tensors."""
     import pandas as pd  # deferred: takes 0.4 s to import
 
     hits = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -275,14 +268,18 @@ def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[Fil
     if not all(map(_asks_of_values, filters)):
         return set()  # a condition on names alone excludes no step
     names = frozenset().union(*(condition.filter.names for condition in filters))
-    asked = _CubeConditions(cubes, filters, _statistics_of(names), places_of_sketches(names))
-    by_number = _by_number(steps)
+    fields, sketches = _statistics_of(names), places_of_sketches(names)
+    by_number: dict[int | None, dict[int, Step]] = {}
+    for step in steps:
+        by_number.setdefault(step.key.step, {})[step.key.rank] = step
     excluded: set[Step] = set()
     for place, number in enumerate(cubes.steps.tolist()):
         of_ranks = by_number.get(number, {})
         is_worth_it = of_ranks and len(of_ranks) * RANKS_OF_AN_INDEX >= len(cubes.ranks)
         if is_worth_it and place not in cubes.state.rewriting:
-            excluded |= asked.excluded_at(place, of_ranks)
+            excluded |= _excluded_at(
+                cubes, place, of_ranks, conditions=filters, fields=fields, sketches=sketches
+            )
     return excluded
 
 
@@ -290,53 +287,44 @@ def _asks_of_values(condition: BlockFilter) -> bool:
     return any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
 
 
-def _by_number(steps: Iterable[Step]) -> dict[int, dict[int, Step]]:
-    by_number: dict[int, dict[int, Step]] = {}
-    for step in steps:
-        if step.key.step is not None:
-            by_number.setdefault(step.key.step, {})[step.key.rank] = step
-    return by_number
+def _excluded_at(
+    cubes: CubeReader,
+    place: int,
+    of_ranks: Mapping[int, Step],
+    *,
+    conditions: Sequence[BlockFilter],
+    fields: tuple[str, ...],
+    sketches: Mapping[str, int],
+) -> set[Step]:
+    """Return the ranks of one step that are excluded: the cubes hold them whole and without a match.
 
-
-@dataclass(frozen=True, slots=True)
-class _CubeConditions:
-    """Conditions, as they are evaluated over the cubes."""
-
-    cubes: CubeReader
-    conditions: Sequence[BlockFilter]
-    fields: tuple[str, ...]
-    """The statistics that they name."""
-    sketches: Mapping[str, int]
-    """By name, the places of the columns of sketches that they name."""
-
-    def excluded_at(self, place: int, of_ranks: Mapping[int, Step]) -> set[Step]:
-        """Return the ranks of one step that are excluded: the cubes hold them whole and without a match."""
-        cubes, ranks = self.cubes, self.cubes.ranks.tolist()
-        is_held = self._is_held(place, of_ranks)
-        if not is_held.any():
-            return set()
-        block = cubes.block(place, self.fields, digests=False)
-        order = np.argsort(cubes.ranks)  # a block has its ranks in ascending order
-        known = sketches_of_step(cubes, place, self.sketches, is_held) if self.sketches else {}
-        sketches = {name: BoundedColumn(low[order], high[order]) for name, (low, high) in known.items()}
-        may_have = np.any([own.may(block, sketches).any(axis=1) for own in self.conditions], axis=0)
-        tensors = block.present.sum(axis=1)
-        return {
-            of_ranks[ranks[at]]
-            for number, at in enumerate(order.tolist())
-            if is_held[at]
-            and not may_have[number]
-            and tensors[number] == counted_tensors(of_ranks[ranks[at]])
-        }
-
-    def _is_held(self, place: int, of_ranks: Mapping[int, Step]) -> _Mask:
-        """Return the ranks whose commit the cubes hold, (rank,), with all histograms if these matter."""
-        ranks = self.cubes.ranks.tolist()
-        committed = [of_ranks[rank].fingerprint if rank in of_ranks else None for rank in ranks]
-        is_held = np.asarray(self.cubes.table("fingerprint")[place] == np.array(committed, object), bool)
-        if self.sketches:
-            is_held &= self.cubes.table("without_histogram")[place] <= 0
-        return is_held
+    Args:
+        cubes: where the step is read.
+        place: of the step.
+        of_ranks: the step of each rank, as it is committed.
+        conditions: what a tensor must fulfil, any of them.
+        fields: the statistics that they name.
+        sketches: by name, the places of the columns of sketches that they name.
+    """
+    ranks, generations = cubes.ranks.tolist(), {rank: step.fingerprint for rank, step in of_ranks.items()}
+    committed = np.array(list(map(generations.get, ranks)), object)
+    is_held = np.asarray(cubes.table("fingerprint")[place] == committed, bool)
+    known: Mapping[str, BoundedColumn] = {}
+    if sketches:  # all histograms have to be there
+        is_held &= cubes.table("without_histogram")[place] <= 0
+        known = sketches_of_step(cubes, place, sketches, is_held)
+    if not is_held.any():
+        return set()
+    block = cubes.block(place, fields, digests=False)
+    order = np.argsort(cubes.ranks)  # a block has its ranks in ascending order
+    columns = {name: BoundedColumn(low[order], high[order]) for name, (low, high) in known.items()}
+    may_have = np.any([own.may(block, columns).any(axis=1) for own in conditions], axis=0)
+    tensors = block.present.sum(axis=1)
+    return {
+        of_ranks[ranks[at]]
+        for number, at in enumerate(order.tolist())
+        if is_held[at] and not may_have[number] and tensors[number] == counted_tensors(of_ranks[ranks[at]])
+    }
 
 
 def places_of_sketches(names: Iterable[str]) -> dict[str, int]:

@@ -206,7 +206,6 @@ class CubeReader:
         return ArrayPart.of(self.layouts.per_step[name], shape, first=place)
 
     def _kept_block(self, name: str) -> int:
-        """Return the block of steps of a count that was read last; -1 for none."""
         return self._anomalies[name][0] if name in self._anomalies else -1
 
     def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
@@ -437,7 +436,6 @@ def with_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _near(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending ranges of an object, with those put together that lie near each other."""
     near = [ranges[0]]
     for start, stop in ranges[1:]:
         first, last = near[-1]
@@ -518,7 +516,6 @@ def held_copies(cubes: CubeReader, keys: Collection[StepKey]) -> Iterator[tuple[
 
 
 def _parts_of_steps(cubes: CubeReader, steps: Collection[int | None]) -> list[tuple[str, int, list[int]]]:
-    """Return the names of the chunks that hold copies of these steps, each with its step and its ranks."""
     width, ranks = cubes.state.grid.ranks, cubes.ranks.tolist()
     return [
         (f"{GROUP}/{cubes.layouts.commits.key((place, start // width))}", step, ranks[start : start + width])

@@ -27,6 +27,8 @@ from workers.store.model import RowKind
 from workers.store.step import StoredStep, begin_of, part
 
 _PIECE_NBYTES = 16 * MIB
+#: Names from the target directory to a directory below it.
+Parts: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ def export(
     table = step.tables
     with TargetDirectory(directory) as target:
         files = _files(step, directory, target, range(len(table.labels)) if rows is None else rows)
-        _check_targets(files, overwrite=overwrite)
+        for file in files:  # before anything is written
+            if file.exists() and not overwrite:
+                raise UsageError(
+                    f"{file.path} exists", hint="Export into an empty directory, or pass --overwrite."
+                )
         by_row: dict[int, _File] = {}
         for file in files:
             if problem := _why_unavailable(step, file):
@@ -75,17 +81,7 @@ def export(
                 file.discard()
 
 
-def _check_targets(files: Iterable[_File], *, overwrite: bool) -> None:
-    """Refuse to begin an export that could not be completed."""
-    for file in files:
-        if file.exists() and not overwrite:
-            raise UsageError(
-                f"{file.path} exists", hint="Export into an empty directory, or pass --overwrite."
-            )
-
-
 def _write(step: StoredStep, by_row: dict[int, _File]) -> Iterator[Exported]:
-    """Write the files of these rows, and yield each file when its last row was written."""
     for row, pieces in step.payloads(by_row, _PIECE_NBYTES):
         file = by_row[row]
         if not file.problem:
@@ -98,7 +94,6 @@ def _write(step: StoredStep, by_row: dict[int, _File]) -> Iterator[Exported]:
 
 
 def _files(step: StoredStep, directory: Path, target: TargetDirectory, rows: Iterable[int]) -> list[_File]:
-    """Return the files of these rows, each with all rows that hold a part of it."""
     table = step.tables
     sources = table.label("source")
     # Rows of statistics name a file, too, but do not hold a part of it.
@@ -112,9 +107,8 @@ def _files(step: StoredStep, directory: Path, target: TargetDirectory, rows: Ite
     files = []
     for source, members in parts.items():
         path = paths.inside(directory, paths.from_text(source))
-        files.append(
-            _File(source, path, path.relative_to(directory), target, int(sizes[min(members)]), members)
-        )
+        above = path.relative_to(directory).parts[:-1]
+        files.append(_File(source, path, above, target, int(sizes[min(members)]), members))
     return files
 
 
@@ -124,8 +118,8 @@ class _File:
 
     source: str
     path: Path
-    relative: Path
-    """Its path below the target directory."""
+    parts: Parts
+    """The names on the way to it, below the target directory."""
     target: TargetDirectory
     nbytes: int
     rows: set[int]
@@ -134,19 +128,15 @@ class _File:
     _temporary: str = ""
     """Its name until it is complete; empty if nothing was written yet."""
 
-    @property
-    def _parts(self) -> Parts:
-        return self.relative.parts[:-1]
-
     def exists(self) -> bool:
         """Return whether there is a file already where it will be."""
-        return self.target.check(self._parts, self.relative.name)
+        return self.target.check(self.parts, self.path.name)
 
     def write(self, step: StoredStep, row: int, pieces: Iterator[bytes]) -> None:
         """Write the part of one row; set `problem` if it is damaged."""
         self._temporary = self._temporary or f".{uuid.uuid4().hex}.tmp"
         try:
-            with translated(self.path), self.target.open(self._parts, self._temporary) as file:
+            with translated(self.path), self.target.open(self.parts, self._temporary) as file:
                 file.seek(begin_of(step, row))
                 file.writelines(part(step, row, pieces))
         except DamagedStore as exc:
@@ -156,17 +146,17 @@ class _File:
         """Rename the temporary file to its final name, unless the file has a problem."""
         if self.problem:
             return
-        written = self.target.nbytes(self._parts, self._temporary)
+        written = self.target.nbytes(self.parts, self._temporary)
         if written != self.nbytes:
             self.problem = f"{written} bytes were put together instead of {self.nbytes}"
             return
-        self.target.rename(self._parts, self._temporary, self.relative.name)
+        self.target.rename(self.parts, self._temporary, self.path.name)
         self._temporary = ""
 
     def discard(self) -> None:
         """Remove what was written, unless the file is complete."""
         if self._temporary:
-            self.target.remove(self._parts, self._temporary)
+            self.target.remove(self.parts, self._temporary)
 
 
 def _why_unavailable(step: StoredStep, file: _File) -> str:
@@ -175,9 +165,6 @@ def _why_unavailable(step: StoredStep, file: _File) -> str:
     unread = [row for row in file.rows if step.tables.number("offset")[row] < 0]
     return f"never read: {step.tables.label('problem')[unread[0]]}" if unread else ""
 
-
-#: Names from the target directory to a directory below it.
-Parts: TypeAlias = tuple[str, ...]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -260,13 +247,10 @@ class TargetDirectory:
 
     def remove(self, parts: Parts, name: str) -> None:
         """Remove a file, if it is there."""
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(name, dir_fd=self._directory(parts, create=False))
-        except (FileNotFoundError, NotADirectoryError):
-            return
 
     def _directory(self, parts: Parts, *, create: bool) -> int:
-        """Return the descriptor of a directory, which stays open until the next one is asked for."""
         if self._opened is not None and self._opened[0] == parts:
             return self._opened[1]
         self._close()
@@ -276,7 +260,10 @@ class TargetDirectory:
         for name in parts:
             above = descriptor
             try:
-                descriptor = _below(above, name, create=create)
+                if create:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=above)
+                descriptor = os.open(name, _DIRECTORY, dir_fd=above)
             finally:
                 os.close(above)
         self._opened = parts, descriptor
@@ -288,7 +275,6 @@ class TargetDirectory:
             self._opened = None
 
     def _complaint(self, parts: Parts, name: str, exc: OSError) -> DumpIngestError:
-        """Return the message for the user; it names the symbolic link if there is one in the way."""
         path = self._path
         if exc.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             for each in ("", *parts, name):
@@ -296,13 +282,6 @@ class TargetDirectory:
                 if path.is_symlink():
                     return _link(path)
         return unwritable(self._path.joinpath(*parts, name), exc)
-
-
-def _below(above: int, name: str, *, create: bool) -> int:
-    if create:
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=above)
-    return os.open(name, _DIRECTORY, dir_fd=above)
 
 
 def _link(path: Path) -> UsageError:

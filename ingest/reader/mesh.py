@@ -151,11 +151,6 @@ def parse_place(text: str) -> Mapping[str, int]:
         ) from None
 
 
-def is_at(coordinates: Coordinates, place: Mapping[str, int]) -> bool:
-    """Return whether a rank with these coordinates is at a place."""
-    return all(axis in coordinates and coordinates[axis].rank == rank for axis, rank in place.items())
-
-
 def replica_groups(coordinates: Mapping[int, Coordinates]) -> list[list[int]]:
     """Return the ranks that are replicas of one another; none unless the place of every rank is known.
 
@@ -247,7 +242,6 @@ def told_coordinates(tables: Tables) -> Coordinates:
 
 
 def _in_values(values: Any, depth: int) -> Iterator[tuple[str, Coordinate]]:
-    """Yield the coordinates that a dictionary gives by `tp_rank` and `tp_size`, then those in its values."""
     if not isinstance(values, Mapping) or depth > _MAX_DEPTH:
         return
     for axis in AXES:
@@ -278,7 +272,6 @@ def _in_name(path: str, axes_of_model: tuple[str, ...]) -> Iterator[tuple[str, C
 
 
 def _in_device_mesh(tensor: Any) -> Iterator[tuple[str, Coordinate]]:
-    """Yield the coordinates of a DTensor: its rank along the axes of its mesh that have names."""
     if not isinstance(tensor, Mapping):
         return
     names, places = tensor.get("mesh_dim_names"), tensor.get("mesh_coordinate")

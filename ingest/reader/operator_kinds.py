@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.statistics import FIELDS
-from workers.store.consolidated.blocks import TensorKey
+from workers.store.consolidated.blocks import TENSOR_KINDS, TensorKey
 from workers.store.model import RowKind
 from workers.store.tables import Tables, record_of
 
@@ -45,8 +45,7 @@ class CallKey(NamedTuple):
 
 def tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     """Return the rows of all tensors, those of which only statistics were dumped included, (row,)."""
-    kinds = tables.label("kind")
-    return np.flatnonzero((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
+    return np.flatnonzero(np.isin(tables.label("kind"), TENSOR_KINDS))
 
 
 def is_in_order(tables: Tables, rows: npt.NDArray[np.int64]) -> bool:
@@ -202,7 +201,6 @@ def _plain(name: str) -> str:
 
 
 def _has(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether the name of a type of operators has a pattern."""
     search = re.compile(pattern).search
     return lambda op_type: search(_plain(op_type)) is not None
 
@@ -320,7 +318,6 @@ class StepPart(Enum):
 
 
 def _name_tells(key: TensorKey, *, is_gradient: bool) -> bool:
-    """Return whether a name is that of a parameter."""
     if is_gradient or not _CALL.match(key.op_type):
         return _PARAMETER.search(key.name.lower()) is not None
     return not _INSTANCE.match(key.op_type) and _PARAMETER_OF_CALL.search(key.op_name) is not None

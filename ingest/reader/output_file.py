@@ -89,7 +89,6 @@ def _replacing(path: Path) -> Iterator[Writable]:
 
 @contextmanager
 def _overwriting(path: Path) -> Iterator[Writable]:
-    """Collect the content, and put it into a file whose directory takes no new one when the block ends."""
     with tempfile.TemporaryFile() as content:
         yield content
         content.seek(0)

@@ -43,7 +43,6 @@ def require_store(objects: ObjectStore, url: str) -> None:
 
 
 def _no_store(objects: ObjectStore, url: str) -> UsageError:
-    """Return the error for a place that holds no store: what it holds instead, or what may be meant."""
     path = Path(objects.address.url)
     if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
         hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"

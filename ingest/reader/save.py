@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO, Unpack, cast
+from typing import Any, BinaryIO, TypeAlias, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ def save_npy(values: Tensor | UnshardedTensor | Any, path: str | Path) -> str:
         DumpIngestError: the disk is full, or reports an error.
         DamagedStore: chunks are missing or damaged.
     """
-    if isinstance(values, Tensor) and values.is_in_pieces and all(values.shape) and values.shape:
+    if isinstance(values, Tensor) and values.is_plain and all(values.shape) and values.shape:
         return _save_pieces(values.pieces(), values.shape, Path(path), fortran=values.is_fortran_order)
     if isinstance(values, UnshardedTensor) and all(values.shape) and values.shape:
         return _save_pieces(values.parts(), values.shape, Path(path))
@@ -99,15 +99,12 @@ class ExportedWhole:
     name: str
     """In the file. Tensors of one name are numbered from the second on: `name#2`, or the next free number."""
     path: Path
-    """The file of the step."""
     ranks: tuple[int, ...]
     """The ranks that have a piece."""
     placement: str
     """How they hold it; "" if that is open."""
     why: str
-    """What shows that."""
     dtype: str
-    """Of the elements in the file."""
     shape: tuple[int, ...]
     nbytes: int
     problem: str = ""
@@ -166,7 +163,7 @@ def export_unsharded(
                     hint="Export into an empty directory, or pass --overwrite.",
                 )
         for number, step_tensors in chosen.items():
-            wholes = list(_put_together(store, step_tensors, placement_of))
+            wholes = list(_put_together(store, *step_tensors, placement_of))
             exported += _write(target, root / _file_name(number), number, wholes)
     return exported
 
@@ -175,14 +172,8 @@ def _file_name(step: int) -> str:
     return f"step{step}.safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class _StepTensors:
-    """One step of all ranks, and which of its tensors are exported."""
-
-    steps: list[Step]
-    """By rank."""
-    keys: set[TensorKey] | None
-    """None for all."""
+#: One step of all ranks, by rank, and which of its tensors are exported; None for all.
+_StepTensors: TypeAlias = tuple[list[Step], set[TensorKey] | None]
 
 
 def _rows_by_step(tensors: Iterable[Tensor]) -> dict[StepKey, set[int]]:
@@ -195,19 +186,18 @@ def _rows_by_step(tensors: Iterable[Tensor]) -> dict[StepKey, set[int]]:
 def _chosen(
     store: DumpStore, step: Choice, conditions: FilterFields, damages: list[Damage] | None
 ) -> dict[int, _StepTensors]:
-    """Return by step what is exported of it: the tensors that fulfil conditions on any rank."""
     rows = _rows_by_step(store.tensors(step=step, **conditions, damages=damages)) if conditions else {}
     chosen: dict[int, _StepTensors] = {}
     for opened in store.select(None, step, damages=[] if conditions else damages):
         if opened.key.step is None:
             continue
-        members = chosen.setdefault(opened.key.step, _StepTensors([], set() if conditions else None))
-        members.steps.append(opened)
-        if members.keys is not None and (own := rows.get(opened.key)):
-            places, known = tensors_of(opened.tables)
-            members.keys.update(key for row, key in zip(places.tolist(), known, strict=True) if row in own)
+        steps, wanted = chosen.setdefault(opened.key.step, ([], set() if conditions else None))
+        steps.append(opened)
+        if wanted is not None and (own := rows.get(opened.key)):
+            places, keys = tensors_of(opened.tables)
+            wanted.update(key for row, key in zip(places.tolist(), keys, strict=True) if row in own)
             opened.forget_tables()
-    return {number: members for number, members in chosen.items() if members.keys != set()}
+    return {number: (steps, wanted) for number, (steps, wanted) in chosen.items() if wanted != set()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +208,6 @@ class _Whole:
     pieces: Sequence[Tensor]
     whole: UnshardedTensor | None = None
     dtype: np.dtype[Any] = _UNKNOWN
-    """Of the elements in the file."""
     problem: str = ""
     is_damaged: bool = False
 
@@ -233,14 +222,15 @@ class _Whole:
         return replace(self, whole=None, problem=problem, is_damaged=isinstance(exc, DamagedStore))
 
 
-def _put_together(store: DumpStore, tensors: _StepTensors, placement_of: PlacementOf) -> Iterator[_Whole]:
-    """Yield the chosen tensors of a step, in order of execution on the first rank that has each."""
-    places = store.coordinates([opened.key.rank for opened in tensors.steps])
+def _put_together(
+    store: DumpStore, steps: Sequence[Step], wanted: set[TensorKey] | None, placement_of: PlacementOf
+) -> Iterator[_Whole]:
+    places = store.coordinates([opened.key.rank for opened in steps])
     pieces: dict[TensorKey, list[Tensor]] = {}
-    for opened in tensors.steps:
+    for opened in steps:
         rows, known = tensors_of(opened.tables)
         for row, key in zip(rows.tolist(), known, strict=True):
-            if tensors.keys is None or key in tensors.keys:
+            if wanted is None or key in wanted:
                 pieces.setdefault(key, []).append(Tensor(opened, row))
     for (key, own), name in zip(pieces.items(), _names_in_file(pieces), strict=True):
         candidate = _Whole(name, own)

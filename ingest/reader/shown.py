@@ -98,7 +98,6 @@ def shown_row(
 
 
 def _histogram(tensor: Tensor) -> tuple[Histogram | None, str]:
-    """Return the sketch of a tensor, or None; and what is damaged of it, if that is why there is none."""
     try:
         return tensor.histogram, ""
     except DamagedStore as exc:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike, fspath
 from typing import Any, TypeAlias, TypeVar
 
@@ -61,7 +62,7 @@ class LeftOut:
         return {"rank": self.key.rank, "step": self.key.step, "reason": self.reason}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """The committed steps of a store as they were at one moment. Later commits do not change it."""
 
@@ -69,19 +70,19 @@ class Snapshot:
     chosen: dict[StepKey, Step] = field(repr=False)
     """By step, then rank. Run files are not among them."""
     left_out: tuple[LeftOut, ...] = ()
-    _by_step: dict[int, dict[int, Step]] = field(init=False, repr=False)
-    """By step, then rank."""
-    _ranks: tuple[int, ...] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Group the steps once: a run may have a hundred thousand, and each of them is asked for."""
+    @cached_property
+    def _by_step(self) -> dict[int, dict[int, Step]]:
+        """By step, then rank: a run may have a hundred thousand, and each of them is asked for."""
         by_step: dict[int, dict[int, Step]] = {}
         for key in sorted(self.chosen, key=lambda key: key.order):
             if key.step is not None:
                 by_step.setdefault(key.step, {})[key.rank] = self.chosen[key]
-        # The dataclass is frozen; these follow from its other fields and are set only here.
-        object.__setattr__(self, "_by_step", by_step)
-        object.__setattr__(self, "_ranks", tuple(sorted({key.rank for key in self.chosen})))
+        return by_step
+
+    @cached_property
+    def _ranks(self) -> list[int]:
+        return sorted({key.rank for key in self.chosen})
 
     @property
     def keys(self) -> list[StepKey]:
@@ -207,7 +208,7 @@ def take_snapshot(
     for opened in selected:
         if opened.key.step is None:
             continue
-        if include_partial or _is_complete(opened):
+        if include_partial or opened.status == "complete":
             chosen[opened.key] = opened
         else:
             left_out.append(LeftOut(opened.key, partial_reason(opened.commit.summary)))
@@ -230,7 +231,6 @@ def refuse_url(store: object) -> None:
 
 
 def _refuse_nothing(store: Catalog, left_out: Sequence[LeftOut], *, allow_empty: bool) -> None:
-    """Raise why no step is left, unless an empty snapshot is asked for and nothing is damaged."""
     first = f" ({left_out[0]})" if left_out else ""
     if left_out and left_out[0].is_damaged:
         raise DamagedStore(f"{store.url}: no step that can be read{first}")
@@ -239,10 +239,6 @@ def _refuse_nothing(store: Catalog, left_out: Sequence[LeftOut], *, allow_empty:
             f"{store.url}: no complete step{first}",
             hint="--include-partial takes partial ones; `dump-ingest ls` lists all steps.",
         )
-
-
-def _is_complete(step: Step) -> bool:
-    return step.commit.summary.status == "complete"
 
 
 def partial_reason(summary: CommitSummary) -> str:

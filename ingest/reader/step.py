@@ -22,6 +22,7 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store import tables
 from workers.store.commit import Commit
+from workers.store.consolidated.blocks import TENSOR_KINDS
 from workers.store.model import CommitSummary, RowKind, StoreAddress, tensor_name
 from workers.store.opening import open_objects
 from workers.store.roles import roles_of_tables
@@ -145,7 +146,8 @@ STEP_FIELDS = (
 
 def step_row(step: Step) -> dict[str, Any]:
     """Return one committed step: its totals, its source, and when it was committed."""
-    record = step.commit.record
+    record, rank = step.commit.record, step.key.rank
+    places = {} if step.catalog is None else step.catalog.coordinates(rank)[rank]
     return {
         **summary_row(step.commit.summary),
         "committed_at": record.committed_at,
@@ -155,15 +157,8 @@ def step_row(step: Step) -> dict[str, Any]:
         "rank_from": record.source.rank_from,
         "generations": len(record.generations),
         "has_tensors": step.has_tensors,
-        "coordinates": _coordinates(step),
+        "coordinates": {axis: [*place] for axis, place in places.items()},
     }
-
-
-def _coordinates(step: Step) -> dict[str, list[int | None]]:
-    """Return the rank and the size along each axis of the mesh; empty if nothing is known."""
-    rank = step.key.rank
-    places = {} if step.catalog is None else step.catalog.coordinates(rank)[rank]
-    return {axis: [*place] for axis, place in places.items()}
 
 
 def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
@@ -176,8 +171,8 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
     if problems:
         yield from _skipped(step)
     kinds, reasons = table.label("kind"), table.label("problem")
-    is_tensor = np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value))
-    for row in np.flatnonzero((reasons != "") if problems else ~is_tensor):
+    chosen = (reasons != "") if problems else ~np.isin(kinds, TENSOR_KINDS)
+    for row in np.flatnonzero(chosen):
         yield {
             "rank": step.key.rank,
             "step": step.key.step,
@@ -212,7 +207,6 @@ def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _skipped(step: Step) -> Iterator[dict[str, Any]]:
-    """Yield the problems in the commit record that no row of the index has."""
     table = step.tables
     indexed = {
         f"{source}: {problem}"
@@ -245,7 +239,6 @@ class Step(StoredStep):
     catalog: Catalog | None = None
     """What opened it; None in a process to which the step was sent."""
     _roles: npt.NDArray[Any] | None = None
-    """Kept as long as the index is."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The receiver opens the store again. What was read of the index is sent along.
@@ -291,7 +284,8 @@ class Step(StoredStep):
         mask = self._is_tensor()
         if where is not None:
             mask &= where.mask(self._columns(where.names), len(mask))
-        return [int(row) for row in np.flatnonzero(mask)]
+        rows: list[int] = np.flatnonzero(mask).tolist()
+        return rows
 
     def decided_rows(self, where: TensorFilter) -> tuple[list[int], list[int]]:
         """Return the rows of the tensors that fulfil a condition, and of those that may.
@@ -307,8 +301,7 @@ class Step(StoredStep):
         return np.flatnonzero(certain).tolist(), np.flatnonzero(possible & ~certain).tolist()
 
     def _is_tensor(self) -> npt.NDArray[np.bool_]:
-        kinds = self.tables.label("kind")
-        return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
+        return np.isin(self.tables.label("kind"), TENSOR_KINDS)
 
     def _columns(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these columns, (row,); `rank` and `step` are single numbers."""

@@ -52,9 +52,7 @@ class Passing(NamedTuple):
     """The passing of content from one tensor to another."""
 
     source: int
-    """The row of the tensor that was written."""
     target: int
-    """The row of the tensor that was read."""
     by: str
     """What shows it: `content`, `graph`, or `content and graph`."""
     is_certain: bool
@@ -209,7 +207,6 @@ class StepFlow:
         return unread[0] if len(unread) == 1 else None
 
     def _unread_like(self, output: FlowOperand) -> list[FlowOperand]:
-        """Return the outputs at one place of operators of one type, of one shape, whose bytes nobody read."""
         return [
             other
             for call in self.calls.values()

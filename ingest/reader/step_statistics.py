@@ -67,9 +67,7 @@ class _WantedObject(NamedTuple):
     """What is wanted of one object of a block."""
 
     position: tuple[int, int, int]
-    """Of the chunk in its array."""
     ranks: slice
-    """Where its ranks are among all."""
     columns: slice
     """Where its part of what is wanted is."""
     places: Array
@@ -115,8 +113,8 @@ def narrow_blocks(
     read = _read(cubes, [block for cut in cuts for block, _ in cut], tensors)
     *of_fields, rows = [[read[block][within] for block, within in cut] for cut in cuts]
     for number, of_steps in enumerate(of_fields):
-        for values, target in zip(of_steps, statistics, strict=True):
-            _set_known(target[..., number], values)
+        for place, values in enumerate(of_steps):
+            statistics[place, ..., number] = with_nan(values)
     row = np.stack(rows)
     digest = np.zeros((*row.shape[1:], DIGEST_BYTES), np.uint8)
     ranks = tuple(cubes.ranks.tolist())
@@ -186,15 +184,7 @@ def _aggregated_sum(parts: Sequence[Array], how: str) -> npt.NDArray[np.float64]
     return aggregated(sum(others, start=first), how)
 
 
-def _set_known(target: Array, values: npt.NDArray[Any]) -> None:
-    """Set floats to the values of a cube, and to NaN where a count is not known."""
-    target[...] = values
-    if values.dtype.kind == "i":
-        target[values < 0] = np.nan
-
-
 def _cut(cubes: CubeReader, name: str, places: Sequence[int], tensors: Array) -> list[tuple[_Block, int]]:
-    """Return where these tensors of some steps are read: in which block, and at which place in it."""
     grid = cubes.state.grid
     steps = grid.steps
     if name in NON_FINITE_FIELDS:
@@ -244,7 +234,6 @@ def _read(cubes: CubeReader, blocks: Sequence[_Block], wanted: Array) -> dict[_B
 def _in_threads(
     objects: ObjectStore, do: Callable[[_Job], _Result], jobs: Sequence[_Job]
 ) -> Iterator[_Result]:
-    """Yield the result of `do` for each job, in order. Each job reads one or a few objects."""
     at_once = min(_LOCAL_AT_ONCE if objects.is_local else REQUESTS_AT_ONCE, len(jobs))
 
     def share(first: int) -> list[_Result]:
@@ -450,7 +439,6 @@ class CleanSteps:
     counts: tuple[str, ...]
     """The counts that must be zero: some of `nan_count`, `pos_inf_count` and `neg_inf_count`."""
     _blocks: dict[int, set[int]] = field(default_factory=dict)
-    """The clean steps of each block of steps that was read."""
 
     def __contains__(self, step: int) -> bool:
         """Return whether a step is known to be clean on all ranks of the snapshot that have it.
@@ -471,7 +459,6 @@ class CleanSteps:
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        """Where the cubes have the steps of the snapshot as they are committed, by step."""
         return _held_places(self._cubes, self.snapshot, self.snapshot.steps) if self._cubes else {}
 
     def _clean_of_block(self, cubes: CubeReader, block: int) -> set[int]:
@@ -517,7 +504,6 @@ class RankValues:
     ranks: npt.NDArray[np.int64]
     """Ascending."""
     values: npt.NDArray[np.float64]
-    """By the same ranks; NaN if it is not known."""
 
 
 def of_all_tensors(snapshot: Snapshot, statistic: str) -> dict[int, RankValues]:
@@ -548,13 +534,6 @@ def of_named_tensors(snapshot: Snapshot, statistic: str, pattern: str) -> dict[i
 def _from_cubes(
     snapshot: Snapshot, read: Callable[[CubeReader, Sequence[int]], _Floats | None]
 ) -> dict[int, RankValues]:
-    """Return values by step of those steps that the cubes hold as they are committed.
-
-    Args:
-        snapshot: which steps.
-        read: returns the values of these places of steps, (step, rank), by places; None if the cubes do not
-            have them.
-    """
     try:
         cubes = read_cubes(snapshot.store.objects)
         if cubes is None:

@@ -30,7 +30,6 @@ from workers.store.step import StoredStep
 
 
 def _read(step: StoredStep, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return objects of a step that exist, by their keys in its generation."""
     prefix = f"{step.commit.prefix}/"
     objects = step.objects.get_many([prefix + key for key in keys]) if keys else {}
     return {key.removeprefix(prefix): data for key, data in objects.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,6 @@ class Tensor(ArrayLike):
 
     _step: Step
     row: int
-    """Its row in the index of its step."""
 
     def __repr__(self) -> str:
         place = f"rank={self.rank} step={self.step}"
@@ -294,12 +293,13 @@ class Tensor(ArrayLike):
             DamagedStore: chunks are missing or damaged.
         """
         self._check_dumped()
-        if not self._is_plain:
+        if not self.is_plain:
             yield self.read().reshape(-1)
             return
         count = max(nbytes // max(self._element().to_numpy().itemsize, 1), 1)
-        for begin, end in _intervals(math.prod(self.shape), count):
-            yield self.stored(begin, end)
+        size = math.prod(self.shape)
+        for begin in range(0, size, count):
+            yield self.stored(begin, min(begin + count, size))
 
     def examine(
         self,
@@ -329,7 +329,7 @@ class Tensor(ArrayLike):
         if bins < 1:
             raise UsageError(f"a histogram of {bins} bins", hint="It has at least 1.")
         order = "F" if self.is_fortran_order else "C"
-        is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
+        is_kept = self.nbytes <= SMALL_NBYTES or not self.is_plain
         kept = [self._whole()] if is_kept else None
         from ingest.reader.anatomy import examine  # deferred: 0.02 s, which listings do not need
 
@@ -365,41 +365,25 @@ class Tensor(ArrayLike):
             UsageError: only statistics of it were dumped.
         """
         import dask.array as da  # deferred: takes 0.3 s to import
+        from dask.base import tokenize
 
         self._check_dumped()
-        shape = self.shape
-        if math.prod(shape) == 0 or not shape:
-            small: dask.array.Array = da.from_array(self.read(), chunks=shape)
-            return small
-        # Each task carries one row of the index instead of all of it, and reads this very generation.
-        alone = Tensor(self._step.only(self.row), 0)
-        if self.stored_axes is None:
-            whole: dask.array.Array = da.from_delayed(
-                self._delayed(_read_whole, alone), shape=shape, dtype=self._element().values
-            )
-            return whole
-        axis = self.stored_axes[0]
-        row_nbytes = self.nbytes // shape[axis]
-        rows = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
-        blocks = [
-            da.from_delayed(
-                self._delayed(_read_block, alone, axis, begin, end),
-                shape=tuple(end - begin if i == axis else n for i, n in enumerate(shape)),
-                dtype=self._element().values,
-            )
-            for begin, end in _intervals(shape[axis], rows)
-        ]
-        joined: dask.array.Array = da.concatenate(blocks, axis=axis)
-        return joined
-
-    def _delayed(self, function: Callable[..., Any], alone: Tensor, *args: int) -> Any:
-        from dask.base import tokenize  # deferred, as in `dask`
-        from dask.delayed import delayed
-
-        step = self._step
-        token = tokenize(str(step.address), str(step.key), step.fingerprint, self.row, *args)
-        name = f"{function.__name__.lstrip('_')}-{token}"
-        return delayed(function, pure=True)(alone, *args, dask_key_name=name)
+        shape, axes = self.shape, self.stored_axes
+        lengths = list(shape)
+        if axes and 0 not in shape:
+            row_nbytes = self.nbytes // shape[axes[0]]
+            lengths[axes[0]] = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
+        token = tokenize(str(self._step.address), str(self._step.key), self._step.fingerprint, self.row)
+        whole: dask.array.Array = da.map_blocks(
+            _read_block,
+            # Each task carries one row of the index instead of all of it, and reads this very generation.
+            Tensor(self._step.only(self.row), 0),
+            chunks=da.core.normalize_chunks(tuple(lengths), shape),
+            dtype=self._element().values,
+            meta=np.empty((0,) * len(shape), self._element().values),
+            name=f"read_block-{token}",
+        )
+        return whole
 
     def unsharded(self, placement: str = "") -> UnshardedTensor:
         """Return the whole tensor that this one is a piece of, from the same step of all ranks.
@@ -428,7 +412,7 @@ class Tensor(ArrayLike):
         self._check_dumped()
         size = math.prod(self.shape)
         count = min(max(count, 0), size)
-        if not self._is_plain:
+        if not self.is_plain:
             flat = self.read().reshape(-1)
             return flat[:count], flat[size - count :]
         return self.stored(0, count), self.stored(size - count, size)
@@ -439,7 +423,7 @@ class Tensor(ArrayLike):
 
         None if only the whole tensor can be read: it is packed, in a device layout, or not dumped.
         """
-        if not self.is_dumped or not self._is_plain:
+        if not self.is_dumped or not self.is_plain:
             return None
         axes = tuple(range(len(self.shape)))
         return axes[::-1] if self._number("fortran_order") else axes
@@ -447,7 +431,7 @@ class Tensor(ArrayLike):
     @property
     def has_ranges(self) -> bool:
         """Whether a range of its elements, in the order of its axes, can be read without the rest."""
-        return self._is_plain and not (self._number("fortran_order") and len(self.shape) > 1)
+        return self.is_plain and not (self._number("fortran_order") and len(self.shape) > 1)
 
     def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return some of its elements, 1-D, in the order of its axes. Without `has_ranges`, it reads all.
@@ -469,28 +453,21 @@ class Tensor(ArrayLike):
         return self._step.element(self.row)
 
     @property
-    def _is_plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the stored bytes are those of the elements, so that a range of them can be read."""
         return not self._element().is_packed and not self._step.is_in_device_layout(self.row)
 
     @property
-    def is_in_pieces(self) -> bool:
-        """Whether `pieces` reads it piece by piece."""
-        return self._is_plain
-
-    @property
     def is_fortran_order(self) -> bool:
         """Whether `pieces` has the elements in Fortran order: the first axis is the fastest."""
-        return self._is_plain and bool(self._number("fortran_order"))
+        return self.is_plain and bool(self._number("fortran_order"))
 
     def _whole(self) -> npt.NDArray[Any]:
-        """Return what `pieces` yields, in one piece, after comparing the digest."""
-        if not self._is_plain:
+        if not self.is_plain:
             return self.read().reshape(-1)
         return np.frombuffer(self._payload(verify=True), self._element().to_numpy())
 
     def _as_values(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return elements; those of an opaque type, whose values nobody knows, as raw bytes."""
         return piece.view("V1") if self._element().is_opaque else piece
 
     def _check_dumped(self) -> None:
@@ -605,15 +582,6 @@ def _flow_of(tensor: Tensor) -> StepFlow:
     return flow_of(tensor._step)  # noqa: SLF001  (of the class above)
 
 
-def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:
-    """Cut a length into intervals of at most `step`."""
-    for begin in range(0, length, step):
-        yield begin, min(begin + step, length)
-
-
-def _read_whole(tensor: Tensor) -> npt.NDArray[Any]:
-    return tensor.read()
-
-
-def _read_block(tensor: Tensor, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-    return tensor[(*[slice(None)] * axis, slice(begin, end))]
+def _read_block(tensor: Tensor, *, block_info: dict[Any, Any]) -> npt.NDArray[Any]:
+    place = block_info[None]["array-location"]
+    return tensor[tuple(slice(begin, end) for begin, end in place)]

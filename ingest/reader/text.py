@@ -116,7 +116,6 @@ def _without_begin(name: str, begin: int, width: int) -> str:
 
 
 def _equal_groups(short: Mapping[str, str]) -> list[list[str]]:
-    """Return the names that have the same short name, in groups of two or more."""
     groups: dict[str, list[str]] = {}
     for name, text in short.items():
         groups.setdefault(text, []).append(name)

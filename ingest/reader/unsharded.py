@@ -95,7 +95,6 @@ def _of_dims(dims: str) -> Told:
 
 
 def _of_axis(axis: int, text: str) -> Iterator[tuple[str, str]]:
-    """Yield what an axis of an annotation tells, by dimension of the mesh."""
     match = _AXIS.fullmatch(text)
     if match is None:
         raise _NotUnderstood
@@ -127,7 +126,6 @@ def _modifiers(text: str) -> list[tuple[str, set[str]]]:
 
 
 def _replicated(remarks: str) -> Iterator[str]:
-    """Yield the dimensions of the mesh along which all ranks hold the same."""
     for remark in remarks.split():
         match = _REMARK.fullmatch(remark)
         if match is None:
@@ -242,7 +240,6 @@ def _axes_of(places: Sequence[Coordinates], told: Mapping[str, str]) -> list[str
 
 
 def _is_filled(places: Sequence[Coordinates], names: Sequence[str]) -> bool:
-    """Return whether ranks are at all places that these axes have together."""
     sizes = [len({place[name].rank for place in places}) for name in names]
     return len({tuple(place[name].rank for name in names) for place in places}) == math.prod(sizes)
 

@@ -31,6 +31,7 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey, ceil_div
 from workers.store import commit, metadata, tables
+from workers.store.consolidated.blocks import TENSOR_KINDS
 from workers.store.consolidated.cubes import GROUP, CubeLayouts
 from workers.store.model import RowKind
 from workers.store.objects import ObjectStore
@@ -64,7 +65,6 @@ class ExpectedObjects:
     fingerprint: str
     shards: int
     nbytes: int
-    """Of all shards."""
     pool: tuple[str, ...] = ()
     """The arrays in the pool that it refers to, by path."""
 
@@ -94,7 +94,6 @@ def damage_in_listing(objects: ObjectStore, expected: Mapping[StepKey, ExpectedO
 def _damage_of_pool(
     objects: ObjectStore, step: int, expected: Mapping[StepKey, ExpectedObjects]
 ) -> Iterator[Damage]:
-    """Yield a damage for each commit of a step that refers to something that its pool lacks."""
     prefix = f"{pool.POOL}/step_{step}"
     present = {f"{prefix}/{name}" for name, nbytes in objects.sizes(prefix).items() if nbytes}
     for key, known in expected.items():
@@ -125,12 +124,10 @@ def _damage_of_rank(
 
 
 def _counts(path: str, nbytes: int) -> bool:
-    """Return whether an object of a generation is a shard, or one that every generation has."""
     return _SHARD.match(path) is not None or (path in _ALWAYS and nbytes > 0)
 
 
 def _problem(present: Mapping[str, int], known: ExpectedObjects) -> str:
-    """Return the problem with a generation, given the sizes of its objects; "" if the listing shows none."""
     if not present:
         return "the generation is missing"
     if absent := sorted(_ALWAYS - present.keys()):
@@ -144,6 +141,8 @@ def _problem(present: Mapping[str, int], known: ExpectedObjects) -> str:
 
 
 _PIECE_NBYTES = 16 * MIB
+#: Totals of the commit that follow from the index; the others are not checked.
+CHECKED_TOTALS = ("tensors", "nan_count", "pos_inf_count", "neg_inf_count")
 #: What is said of a payload whose checksums are right.
 WRONG_DIGEST = "the digest does not match"
 WRONG_STATISTICS = "the statistics do not match"
@@ -218,7 +217,7 @@ def verify_step(
     sketches, damages = _verify_sketches(step)
     yield from damages
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        reason = _payload_damage(step, row, pieces, sketches.get(row))
+        reason = _payload_damage(step, row, pieces, sketches[row])
         if reason:
             # A payload with the right digest is right, whatever else contradicts it.
             is_of_payload = not reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
@@ -230,7 +229,6 @@ def verify_step(
 
 
 def _verify_objects(step: Step) -> Iterator[Damage]:
-    """Compare the sizes of the stored objects with those that the commit lists."""
     prefix = step.commit.prefix
     sizes = step.objects.sizes(prefix)
     for path, nbytes in step.commit.record.stored.items():
@@ -240,7 +238,6 @@ def _verify_objects(step: Step) -> Iterator[Damage]:
 
 
 def _verify_pool(step: Step) -> Iterator[Damage]:
-    """Compare the arrays in the pool that the commit refers to with what it says about them."""
     pooled = step.commit.record.pool
     nodes = step.objects.get_many([f"{path}/{pool.NODE}" for path in pooled])
     for path, array in pooled.items():
@@ -269,13 +266,12 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
     """Compare the totals of the commit record, which listings show, with the sums over its rows."""
     table, summary = step.tables, step.commit.summary
     kinds = table.label("kind")
-    is_tensor = kinds == RowKind.TENSOR.value
-    has_statistics = is_tensor | (kinds == RowKind.STATISTICS.value)
-    totals = {"tensors": int(np.count_nonzero(is_tensor))}
-    for name in ("nan_count", "pos_inf_count", "neg_inf_count"):
-        totals[name] = int(np.nansum(table.statistic(name)[has_statistics]))
-    for name, total in totals.items():
-        if getattr(summary, name) != total:
+    has_statistics = np.isin(kinds, TENSOR_KINDS)
+    for name in CHECKED_TOTALS:
+        counted = (
+            kinds == RowKind.TENSOR.value if name == "tensors" else table.statistic(name)[has_statistics]
+        )
+        if getattr(summary, name) != (total := int(np.nansum(counted))):
             reason = f"the commit says {name} {getattr(summary, name)}, its rows make {total}"
             yield Damage(step.key, "", reason)
 
@@ -289,7 +285,7 @@ class _RowSketches:
     marginals: dict[SketchKind, dict[int, Marginal]] = field(default_factory=dict)
 
 
-def _verify_sketches(step: Step) -> tuple[dict[int, _RowSketches], list[Damage]]:
+def _verify_sketches(step: Step) -> tuple[defaultdict[int, _RowSketches], list[Damage]]:
     """Return by row what the sketches have of it, and which of their objects are damaged.
 
     The sums of histograms are compared with the counts among the statistics, without the tensors.
@@ -321,12 +317,10 @@ def _payload_damage(
     step: Step,
     row: int,
     pieces: Iterator[bytes],
-    sketches: _RowSketches | None = None,
+    sketches: _RowSketches,
 ) -> str:
-    """Describe how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    sketches = sketches or _RowSketches()
     recomputed = RecomputedStatistics(
         step,
         row,
@@ -355,10 +349,9 @@ def _payload_damage(
 def _wrong_sketches(
     stored: _RowSketches, recomputed: RecomputedStatistics, blocks: RunningBlockDigests | None
 ) -> Iterator[SketchKind]:
-    """Yield the kinds of sketches that contradict the payload."""
-    if stored.histogram is not None and _differ(stored.histogram, recomputed.histogram_rows()):
+    if stored.histogram is not None and not _is_same(stored.histogram, recomputed.histogram_rows()):
         yield HISTOGRAMS
-    if blocks is not None and stored.blocks is not None and _differ(stored.blocks, blocks.result()):
+    if blocks is not None and stored.blocks is not None and not _is_same(stored.blocks, blocks.result()):
         yield BLOCK_DIGESTS
     made = recomputed.marginals().by_axis() if stored.marginals else {}
     for kind, of_axes in stored.marginals.items():
@@ -366,15 +359,15 @@ def _wrong_sketches(
             yield kind
 
 
-def _differ(stored: npt.NDArray[np.int64], made: npt.NDArray[np.int64]) -> bool:
-    return not np.array_equal(stored.ravel(), made.ravel())
+def _is_same(stored: npt.NDArray[np.int64], made: npt.NDArray[np.int64]) -> bool:
+    return np.array_equal(stored.ravel(), made.ravel())
 
 
 def _same_marginals(stored: dict[int, Marginal], made: dict[int, Marginal]) -> bool:
     """Return whether marginals agree but for the order of summation, which depends on the machine."""
-    if stored.keys() != made.keys() or any(stored[axis].sum.size != made[axis].sum.size for axis in made):
-        return False
-    return all(stored[axis].agrees_with(made[axis]) for axis in made)
+    return stored.keys() == made.keys() and all(
+        stored[axis].sum.size == made[axis].sum.size and stored[axis].agrees_with(made[axis]) for axis in made
+    )
 
 
 def _differing_statistics(
@@ -387,7 +380,6 @@ def _differing_statistics(
     if stored.tobytes() == recomputed.tobytes():  # as nearly always: the rest takes as long as a small tensor
         return []
     differ = ~np.isclose(stored, recomputed, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
-    differ &= np.isin(FIELDS, step.commit.nodes["statistics"]["attributes"]["fields"])  # not newer ones
     return [name for name, differs in zip(FIELDS, differ, strict=True) if differs]
 
 
@@ -413,7 +405,6 @@ class StoreDamage:
     """The object, or the group, relative to the store."""
     reason: str
     key: None = None
-    """As for the damage of a step."""
     source: str = ""
 
     def __str__(self) -> str:
@@ -453,7 +444,8 @@ def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
     try:
         cubes = open_cubes(objects)
         if cubes is None:
-            if objects.children(GROUP) and _holds_arrays(objects):
+            # Announcements and a lease stand there before it.
+            if "step" in objects.children(GROUP):
                 yield StoreDamage(GROUP, f"{GROUP}/zarr.json is missing: the view cannot be opened")
             return
         yield from _verify_cubes(objects, cubes)
@@ -462,7 +454,6 @@ def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
 
 
 def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
-    """Read every cube, and compare what the cubes hold with the commits and with each other."""
     layouts = cubes.layouts
     _check_labels(objects, layouts, cubes.state.tensors)
     for layout in layouts.of_ranks:
@@ -569,11 +560,6 @@ def uncommitted(objects: ObjectStore, now: float | None = None) -> list[StepKey]
         if listed and LEAF not in listed and max(held.modified_at for held in listed.values()) < then:
             found.append(key)
     return found
-
-
-def _holds_arrays(objects: ObjectStore) -> bool:
-    """Return whether the view has more than announcements and a lease, which stand there before it."""
-    return "step" in objects.children(GROUP)
 
 
 def _is_group_of(rank: int, data: bytes) -> bool:

@@ -180,7 +180,6 @@ def _open_cubes(
 
 
 def _complete(store: Catalog, rank: int, step: int, *, is_enough: bool) -> Step:
-    """Return a step that is complete, or partial if that is enough."""
     opened = store.step(rank, step)
     summary = opened.commit.summary
     if summary.status != "complete" and not is_enough:

@@ -44,7 +44,8 @@ from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, StepKey, ceil_div
 from workers.store import commit, metadata
 from workers.store.commit import Commit
-from workers.store.model import RowKind, rank_named, slot_name, step_named, tensor_name
+from workers.store.consolidated.blocks import TensorKey, tensors_of
+from workers.store.model import RowKind, rank_named, slot_name, step_named
 from workers.store.tables import Tables
 
 #: The approximate size of a chunk, in bytes.
@@ -52,7 +53,6 @@ CHUNK_NBYTES = MIB
 _CHUNK_KEY = re.compile(r"c(?:/(?:0|[1-9][0-9]{0,18}))*")
 
 
-@dataclass(slots=True, eq=False)
 class ViewElements(ArrayLike):
     """A tensor as an array of a type that Zarr has: `dtype`, `shape`.
 
@@ -70,18 +70,10 @@ class ViewElements(ArrayLike):
         DamagedStore: the index contradicts itself.
     """
 
-    step: Step
-    row: int
-    element: ElementType = field(init=False)
-    dtype: np.dtype[Any] = field(init=False)
-    shape: tuple[int, ...] = field(init=False)
-    axes: tuple[int, ...] = field(init=False)
-    """The axes of `shape` in the order of the store, the slowest first."""
-    is_plain: bool = field(init=False)
-    """Whether parts of it can be read; false if it is stored in the layout of an accelerator."""
+    shape: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        step, row = self.step, self.row
+    def __init__(self, step: Step, row: int) -> None:
+        self.step, self.row = step, row
         try:
             self.element = step.element(row)
         except ValueError as exc:
@@ -90,11 +82,12 @@ class ViewElements(ArrayLike):
         if any(length < 0 for length in shape):
             raise DamagedStore(f"{step.key}: row {row} has an impossible shape {shape}")
         self.dtype, parts = _shown(self.element)
+        #: Whether parts of it can be read; false if it is stored in the layout of an accelerator.
         self.is_plain = not step.is_in_device_layout(row)
         axes = tuple(range(len(shape)))
         is_fortran = self.is_plain and step.tables.number("fortran_order")[row]
-        more = (parts,) if parts else ()
-        self.shape = (*shape, *more)
+        self.shape = (*shape, *([parts] if parts else []))
+        #: The axes of `shape` in the order of the store, the slowest first.
         self.axes = (*(axes[::-1] if is_fortran else axes), *([len(shape)] if parts else []))
         if self.is_plain and step.tables.number("nbytes")[row] < self.element.nbytes(math.prod(shape)):
             raise DamagedStore(f"{step.key}: row {row} has fewer bytes than its shape takes")
@@ -225,7 +218,6 @@ class ViewArray:
 
     @property
     def _counts(self) -> list[int]:
-        """The number of chunks along each axis, axes in the order of the store."""
         return list(map(ceil_div, self.elements.stored_shape, self.chunk))
 
     def chunk_keys(self) -> Iterator[str]:
@@ -314,7 +306,6 @@ def attributes_of_step(step: Step) -> dict[str, Any]:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is not known: None, NaN, and -1 for the numbers that a dump may not have."""
     known = {}
     for name, value in fields.items():
         if isinstance(value, float) and math.isinf(value):
@@ -326,31 +317,16 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-class _TensorName(NamedTuple):
-    """A row of the index that is a tensor, and what names it."""
-
-    row: int
-    net: str
-    graph: str
-    op_type: str
-    op_name: str
-    io: str
-    slot: int
-    occurrence: int
-    kind: str
+def _tensors(tables: Tables) -> list[tuple[int, TensorKey, bool]]:
+    """Return the row of each tensor, its key, and whether its elements were dumped."""
+    rows, keys = tensors_of(tables)
+    is_dumped = tables.label("kind")[rows] == RowKind.TENSOR.value
+    return list(zip(rows.tolist(), keys, is_dumped.tolist(), strict=True))
 
 
-def _names(tables: Tables) -> list[_TensorName]:
-    labels = (tables.label(name).tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
-    numbers = (tables.number(name).tolist() for name in ("slot", "occurrence"))
-    columns = zip(*labels, *numbers, tables.label("kind").tolist(), strict=True)
-    names = (_TensorName(row, *fields) for row, fields in enumerate(columns))
-    return [name for name in names if name.kind in {RowKind.TENSOR, RowKind.STATISTICS}]
-
-
-def _graph_levels(names: Iterable[_TensorName]) -> dict[tuple[str, str], str]:
+def _graph_levels(keys: Iterable[TensorKey]) -> dict[tuple[str, str], str]:
     """Return the name of each graph, by net and graph; an empty dictionary if there is only one graph."""
-    distinct = list(dict.fromkeys((name.net, name.graph) for name in names))
+    distinct = list(dict.fromkeys((key.net, key.graph) for key in keys))
     graphs = [graph for _, graph in distinct]
     levels: dict[tuple[str, str], str] = {}
     for net, graph in distinct if len(distinct) > 1 else ():
@@ -361,7 +337,6 @@ def _graph_levels(names: Iterable[_TensorName]) -> dict[tuple[str, str], str]:
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken, by adding `~1`, `~2` and so on."""
     candidate, copy = name, 0
     while candidate in taken:
         copy += 1
@@ -374,16 +349,15 @@ def variable_names(tables: Tables) -> dict[str, int]:
 
     The name is `Tensor.name`, with the graph in front of it if another graph has a tensor of that name.
     """
-    dumped = [name for name in _names(tables) if name.kind == RowKind.TENSOR]
-    levels = _graph_levels(dumped)
-    plain = [escape(tensor_name(n.op_type, n.op_name, n.io, n.slot, n.occurrence)) for n in dumped]
+    dumped = [(row, key, escape(key.name)) for row, key, is_dumped in _tensors(tables) if is_dumped]
+    levels = _graph_levels(key for _, key, _ in dumped)
     graphs: dict[str, set[tuple[str, str]]] = {}
-    for shown, name in zip(plain, dumped, strict=True):
-        graphs.setdefault(shown, set()).add((name.net, name.graph))
+    for _, key, shown in dumped:
+        graphs.setdefault(shown, set()).add((key.net, key.graph))
     rows: dict[str, int] = {}
-    for shown, name in zip(plain, dumped, strict=True):
-        full = f"{levels[name.net, name.graph]}:{shown}" if len(graphs[shown]) > 1 else shown
-        rows[_unused(full, rows.keys())] = name.row
+    for row, key, shown in dumped:
+        full = f"{levels[key.net, key.graph]}:{shown}" if len(graphs[shown]) > 1 else shown
+        rows[_unused(full, rows.keys())] = row
     return rows
 
 
@@ -394,9 +368,7 @@ class OperatorGroup:
     row: int
     """A row of the index that belongs to the operator."""
     arrays: dict[str, int] = field(default_factory=dict)
-    """Rows of the tensors that were dumped."""
     statistics_only: dict[str, int] = field(default_factory=dict)
-    """Rows of the tensors of which only statistics were dumped."""
 
 
 class StepNodes:
@@ -408,20 +380,20 @@ class StepNodes:
         self.operators: dict[str, OperatorGroup] = {}
         self.graphs: dict[str, list[str]] = {}
         """The names of the operators of each graph, by its name; empty if the step has only one graph."""
-        names = _names(step.tables)
-        levels = _graph_levels(names)
-        for name in names:
-            path = operator_name = escape(f"{name.op_type}.{name.op_name}")
-            if level := levels.get((name.net, name.graph)):
+        tensors = _tensors(step.tables)
+        levels = _graph_levels(key for _, key, _ in tensors)
+        for row, key, is_dumped in tensors:
+            path = operator_name = escape(f"{key.op_type}.{key.op_name}")
+            if level := levels.get((key.net, key.graph)):
                 path = f"{level}/{operator_name}"
             if path not in self.operators:
-                self.operators[path] = OperatorGroup(name.row)
+                self.operators[path] = OperatorGroup(row)
                 if level:
                     self.graphs.setdefault(level, []).append(operator_name)
             operator = self.operators[path]
-            members = operator.arrays if name.kind == RowKind.TENSOR else operator.statistics_only
-            array = escape(slot_name(name.io, name.slot, name.occurrence))
-            members[_unused(array, operator.arrays.keys() | operator.statistics_only.keys())] = name.row
+            members = operator.arrays if is_dumped else operator.statistics_only
+            array = escape(slot_name(key.io, key.slot, key.occurrence))
+            members[_unused(array, operator.arrays.keys() | operator.statistics_only.keys())] = row
 
     def array(self, path: str) -> ViewArray | None:
         """Return the array at a path; None if no array is there."""
@@ -448,14 +420,10 @@ class StepNodes:
         return metadata.group(attributes)
 
     def children(self, path: str) -> Iterable[str]:
-        """Return the names directly below a group or an array."""
+        """Return the names directly below a group."""
         if not path:
             return self.graphs or self.operators
-        if path in self.operators:
-            return self.operators[path].arrays
-        # All chunks have the same parent: there may be a million.
-        array = self.array(path)
-        return self.graphs.get(path, ["c"] if array is not None and 0 not in array.elements.shape else [])
+        return self.graphs.get(path) or self.operators[path].arrays
 
 
 class ShownSteps:
@@ -493,32 +461,23 @@ class ShownSteps:
 
     def of_rank(self, rank: int) -> list[Step]:
         """Return the steps of a rank that are shown, in order. Reads their commits."""
-        committed, _ = self._read_rank(rank)
+        committed = self.store.committed(commit.list_keys(self.store.objects, [rank]), [])
         return [self.pin(step.commit) for step in committed if self._is_shown(step.commit)]
 
     def left_out(self) -> list[LeftOut]:
         """Return the steps in the store that are not shown, by rank. Reads the commit of every step."""
-        left_out = []
-        for rank in self.ranks:
-            committed, damages = self._read_rank(rank)
-            reasons = {damage.key: LeftOut.damaged(damage.key, damage.reason) for damage in damages}
-            for step in committed:
-                if self._is_shown(step.commit):
-                    self.pin(step.commit)
-                elif not _is_empty_run(step.commit):
-                    reasons[step.key] = LeftOut(step.key, partial_reason(step.commit.summary))
-            known = {step.key for step in committed} | reasons.keys()
-            listed = commit.list_keys(self.store.objects, [rank])
-            reasons |= {key: LeftOut(key, NOT_COMMITTED) for key in listed if key not in known}
-            left_out += sorted(reasons.values(), key=lambda left: left.key.order)
-        return left_out
-
-    def _read_rank(self, rank: int) -> tuple[list[Step], list[Damage]]:
         damages: list[Damage] = []
-        try:
-            return self.store.select(rank, damages=damages), damages
-        except UsageError:  # the rank has no commit
-            return [], damages
+        keys = commit.list_keys(self.store.objects, self.ranks)
+        steps = self.store.committed(keys, damages)
+        reasons = {key: LeftOut(key, NOT_COMMITTED) for key in keys}
+        reasons |= {damage.key: LeftOut.damaged(damage.key, damage.reason) for damage in damages}
+        for step in steps:
+            del reasons[step.key]
+            if self._is_shown(step.commit):
+                self.pin(step.commit)
+            elif not _is_empty_run(step.commit):
+                reasons[step.key] = LeftOut(step.key, partial_reason(step.commit.summary))
+        return sorted(reasons.values(), key=lambda left: (left.key.rank, left.key.order))
 
     def is_known(self, key: StepKey) -> bool:
         """Return whether the commit of a step is in memory."""
@@ -563,7 +522,7 @@ class ShownSteps:
                 self._nodes[key] = StepNodes(step)
                 if len(self._nodes) > _INDEXES_KEPT:
                     oldest, _ = self._nodes.popitem(last=False)
-                    # The same generation, without its index.
+                    # The same generation, without its index; who reads an array of it has the other one.
                     self._steps[oldest] = Step(self.store.objects, self._steps[oldest].commit)
             self._nodes.move_to_end(key)
             return self._nodes[key]
@@ -628,8 +587,10 @@ class NodeTree:
 
         Lists the ranks, or reads the commits of a rank or the index of a step.
         """
-        if self._document(node) is None:
-            yield from self._below_chunks(f"{node}/")
+        if self._document(node) is None or self._array(node) is not None:
+            start = f"{node}/"
+            below = (key.removeprefix(start).partition("/")[0] for key in self.keys(start))
+            yield from dict.fromkeys(below)
             return
         yield _METADATA
         step, path = _split(node)
@@ -642,12 +603,6 @@ class NodeTree:
         elif (nodes := self._steps.nodes(step)) is not None:
             yield from nodes.children(path)
 
-    def _below_chunks(self, start: str) -> Iterable[str]:
-        """Return the names directly below a place within the chunks of an array, which ends in "/"."""
-        array = start.rpartition("/c/")[0]
-        below = (key.removeprefix(start) for key in self._chunk_keys(array) if key.startswith(start))
-        return dict.fromkeys(key.partition("/")[0] for key in below)
-
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield all keys that begin with `prefix`. Reads the index of each step among them."""
         node = prefix.rpartition("/")[0]
@@ -656,11 +611,10 @@ class NodeTree:
         yield from (key for key in self._walk(node, prefix) if key.startswith(prefix))
 
     def _walk(self, node: str, prefix: str) -> Iterator[str]:
-        """Yield the keys at and below a node, without groups whose keys cannot begin with `prefix`."""
         start = f"{node}/" if node else ""
-        if self._array(node) is not None:
+        if (array := self._array(node)) is not None:
             yield start + _METADATA
-            yield from self._chunk_keys(node)
+            yield from (start + key for key in array.chunk_keys())
             return
         for name in self.children(node):
             key = start + name
@@ -668,11 +622,6 @@ class NodeTree:
                 yield key
             elif f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
                 yield from self._walk(key, prefix)
-
-    def _chunk_keys(self, node: str) -> Iterator[str]:
-        """Yield the keys of the chunks of the array at a node; none if no array is there."""
-        array = self._array(node)
-        return (f"{node}/{key}" for key in (() if array is None else array.chunk_keys()))
 
     def _document(self, node: str) -> metadata.Document | None:
         if not node:

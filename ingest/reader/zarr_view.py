@@ -94,16 +94,6 @@ class TensorView(Store):
         """
         return self._steps.left_out()
 
-    def with_read_only(self, read_only: bool = False) -> TensorView:  # noqa: FBT001, FBT002  (as zarr has it)
-        """Return the view itself, which is always read-only.
-
-        Raises:
-            NotImplementedError: `read_only` is false.
-        """
-        if not read_only:
-            super().with_read_only(read_only)  # raises what zarr expects
-        return self
-
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
@@ -133,18 +123,6 @@ class TensorView(Store):
         """Return whether an object with this key exists. Reads no chunk."""
         await self._ensure_open()
         return await asyncio.to_thread(self._tree.find, key) is not None
-
-    async def getsize(self, key: str) -> int:
-        """Return the size of an object in bytes. Reads no chunk.
-
-        Raises:
-            FileNotFoundError: it does not exist.
-        """
-        await self._ensure_open()
-        object_ = await asyncio.to_thread(self._tree.find, key)
-        if object_ is None:
-            raise FileNotFoundError(key)
-        return object_.nbytes
 
     async def set(self, key: str, value: Buffer) -> None:
         """Refuse to write.
@@ -206,7 +184,6 @@ def _reopen(address: StoreAddress, include_partial: bool, commits: tuple[Commit,
 
 
 def _bounds(byte_range: ByteRequest | None, nbytes: int) -> tuple[int, int]:
-    """Return the bounds of a range within an object: its first byte, and the byte after its last."""
     match byte_range:
         case RangeByteRequest(start=start, end=end):
             return min(start, nbytes), max(min(end, nbytes), min(start, nbytes))

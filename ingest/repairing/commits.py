@@ -22,7 +22,7 @@ from ingest.reader.catalog import Damage
 from ingest.reader.cube_reader import copies_of
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of, read_sketches
-from ingest.reader.verifying import WRONG_SKETCHES, Verified, verify_step
+from ingest.reader.verifying import CHECKED_TOTALS, WRONG_SKETCHES, Verified, verify_step
 from ingest.repairing.work import Lost, Remade, StepWork, Unmendable
 from workers.arrays.digest import new_digest
 from workers.arrays.marginals import MarginalScope
@@ -53,8 +53,6 @@ from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows, publish
 _PIECE_NBYTES = 16 * MIB
 DIGEST_CHUNK, STATISTICS_CHUNK = "index/digest/c/0/0", "statistics/c/0/0"
 RECOMPUTED_FROM, _FROM_INDEX = "the payloads, computed again", "the index"
-#: Totals of the record that follow from the index; the others are not checked.
-_CHECKED_TOTALS = ("tensors", "nan_count", "pos_inf_count", "neg_inf_count")
 
 
 def mend_nodes(work: StepWork, committed: Commit) -> None:
@@ -301,7 +299,7 @@ def mend_findings(work: StepWork, step: Step) -> Step:
 def mend_totals(work: StepWork, step: Step) -> Step:
     """Return the step with totals that are those of its rows."""
     counts, summary = count_rows(step.tables), step.commit.summary
-    if all(getattr(summary, name) == counts[name] for name in _CHECKED_TOTALS):
+    if all(getattr(summary, name) == counts[name] for name in CHECKED_TOTALS):
         return step
     work.mended(work.leaf_path, _FROM_INDEX)
     return Step(work.objects, _with_totals(step.commit, step.commit.nodes, **counts), step.tables)
@@ -407,7 +405,6 @@ def _totals_of(built: Tables) -> dict[str, Any]:
 
 
 def _problems_of(built: Tables, *, is_known: bool) -> tuple[str, ...]:
-    """Return what was wrong with files of a step, unless that is not known."""
     rows = zip(built.label("source"), built.label("problem"), strict=True)
     problems = [f"{source}: {problem}" for source, problem in rows if problem]
     return tuple(problems if is_known else [_NOT_KNOWN, *problems])[:MAX_PROBLEMS_IN_RECORD]
@@ -441,7 +438,6 @@ def _read_index(
     *,
     has_tensors: bool,
 ) -> tuple[Tables, dict[str, PooledArray]]:
-    """Return the checked index, and the arrays in the pool that it refers to, as they are in the store."""
     decoded = tables.decode(nodes, chunks, str(key))
     paths = sorted(path for path in set(decoded.label("array")) if has_tensors and pool.is_pooled(path))
     for path in paths:
@@ -494,7 +490,6 @@ def write_commit(work: StepWork, leaf: bytes, committed: Commit) -> None:
 
 
 def _from_dump(work: StepWork, named: str, names: Sequence[str]) -> Commit | None:
-    """Return the commit of the generation that the damaged one names, or of one that has objects."""
     wanted = [named] if named else names or None
     remade = work.dumps.remake(
         work.key, wanted, None, lambda name: stored_marginals(work.objects, work.key, name)
@@ -510,7 +505,6 @@ def _from_dump(work: StepWork, named: str, names: Sequence[str]) -> Commit | Non
 
 
 def _from_objects(work: StepWork, leaf: bytes, named: str, names: Sequence[str]) -> Commit | None:
-    """Return the commit of the one generation whose objects are whole, or that the damaged one names."""
     # Where another step of the rank comes from.
     steps = work.catalog.select(rank=work.key.rank, damages=[])
     origin = steps[0].commit.record.source if steps else None

@@ -175,9 +175,7 @@ class Frame:
     """A path on the machine that trained, as the dump has it."""
     line: int
     code: str
-    """The text of the line, stripped."""
     function: str = ""
-    """The name of the function; "" if the dump does not have it."""
 
     @property
     def is_framework(self) -> bool:
@@ -191,7 +189,6 @@ class SourceLine:
     """The line of a program that made an operator."""
 
     file: str
-    """A path on the machine that trained, as the dump has it."""
     line: int
     code: str
     stack: tuple[Frame, ...]
@@ -201,7 +198,6 @@ class SourceLine:
     of: str
     """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
     op: str
-    """The full name of the operator."""
     source: str
     """The file of the dump that has the line."""
 
@@ -312,7 +308,6 @@ def find_stack(texts: Sequence[str], stacks: Container[str]) -> tuple[str, str] 
 
 
 def _beginnings(text: str) -> Iterator[str]:
-    """Yield the beginnings of a text that end before a dot, the longest first."""
     parts = text.split(".")[:_MAX_PARTS]
     return (".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
@@ -333,9 +328,7 @@ class DumpConfiguration:
     content: Mapping[str, Any] = field(default_factory=dict)
     asked: AskedDump = field(default_factory=AskedDump)
     version: str = ""
-    """The version of MindSpore; "" if it is not known."""
     device: str = ""
-    """`CPU`, `GPU` or `Ascend`; "" if it is not known."""
 
 
 def configuration_of(store: Catalog, rank: int) -> DumpConfiguration:
@@ -370,7 +363,6 @@ def sample_of_dump(root: Path) -> int:
 
 
 def _first(files: NonTensorFiles, name: re.Pattern[str]) -> tuple[Mapping[str, Any], NonTensorFile | None]:
-    """Return the content of the first run file of a name that is a JSON object, and the file."""
     for file in files.of_run(name):
         data = files.read(file, limit=MIB)
         try:

@@ -63,12 +63,12 @@ there only with `DUMP_GE_GRAPH=1`.) Bytes other than ASCII are escaped in octal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingest.reader.context.files import NonTensorFile, NonTensorFiles
-from ingest.reader.context.ir import IrSource, flatten
+from ingest.reader.context.ir import IrSource, flatten, lines_of
 from workers.model import MIB
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ _MODEL_NAME, _MODEL_SLOT = "_datadump_origin_name", "_datadump_origin_output_ind
 #: How ONNX spells an attribute of an output.
 _OF_OUTPUT = re.compile(r"output_desc_attr_(\w+):([0-9]{1,6})")
 _MAX_NBYTES = 256 * MIB
-_MAX_LINE = 1_000_000
 
 
 class ModelOutput(NamedTuple):
@@ -135,18 +134,9 @@ def parse_ge_graph(pieces: Iterable[bytes | bytearray]) -> GeGraph:
     Memory: that of the operators; the attributes are passed over.
     """
     parser = _Parser()
-    for line in _lines(pieces):
-        parser.take(line.strip())
+    for line in lines_of(pieces):
+        parser.take(line.decode("utf-8", "replace").strip())
     return parser.graph
-
-
-def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[str]:
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + bytes(piece)).split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in whole if len(line) < _MAX_LINE)
-        rest = rest[:_MAX_LINE]
-    yield rest.decode("utf-8", "replace")
 
 
 @dataclass(slots=True)
@@ -159,7 +149,6 @@ class _Parser:
     deeper: int = 0
     """Open blocks below those that are kept."""
     key: str = ""
-    """That of the attribute, as GE spells it."""
     output: int = -1
     """The slot of the output that the attribute is about; -1 before the first."""
 
@@ -221,7 +210,6 @@ class _Parser:
 
 
 def _unescaped(text: str) -> str:
-    """Return a text of protobuf without its escapes."""
 
     def plain(match: re.Match[bytes]) -> bytes:
         is_octal = match[1][:1] in b"01234567"

@@ -105,7 +105,6 @@ class IrSource(NamedTuple):
     name: str
     """The full name of the operator, or the name of the parameter or input of the network."""
     slot: int
-    """The slot of the output; -1 for a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +129,11 @@ class IrOp:
     """One operator of a graph."""
 
     name: str
-    """Its full name, with its scope."""
     stack: tuple[Frame, ...]
     """From outermost to innermost; empty if the file does not have a stack for it."""
     of: str
     """Whose stack it is: of the `op` itself, of one `fused op` in it, or of its `forward op`."""
     signature: Signature | None
-    """None if its types are not understood."""
     inputs: tuple[IrSource | None, ...] = ()
     """By slot: what the operator reads; None for a constant, and for what is not understood."""
 
@@ -156,13 +153,13 @@ def parse_ir(pieces: Iterable[bytes | bytearray]) -> IrGraph:
         pieces: the content, cut at any bytes.
     """
     parser = IrParser()
-    for number, line in enumerate(_lines(pieces), 1):
+    for number, line in enumerate(lines_of(pieces), 1):
         parser.take(line.strip(), number)
     return parser.finished()
 
 
-def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Yield lines without their ends, cut to the limit."""
+def lines_of(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes]:
+    """Yield lines without their ends, cut to 64 KiB: only those with large constants are longer."""
     rest, is_cut = b"", False
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -186,7 +183,6 @@ class ArgumentReader:
     arguments: list[str] = field(default_factory=list)
     is_closed: bool = False
     _begun: str = ""
-    """The argument that has no end yet."""
     _depth: int = 0
     _quoted: bool = False
 
@@ -213,7 +209,7 @@ class IrParser:
     """Takes lines; the state is that of the operator whose lines are being read."""
 
     def __init__(self) -> None:
-        self._graph = IrGraph()
+        self.graph = IrGraph()
         self._sources: dict[str, IrSource | None] = {}
         """What reading a node of the subgraph means, by its number; None if that is not known."""
         self._unnamed = ""
@@ -288,7 +284,7 @@ class IrParser:
         elif self._name:
             parsed = _parse_frame(text)
             if parsed is None:
-                self.add_problem(f"line {number} is not a line of a stack: {text[:100]!r}")
+                self.graph.problems.append(f"line {number} is not a line of a stack: {text[:100]!r}")
                 return
             frame, is_new, self._reversed = parsed
             if not self._sections or (is_new and self._sections[-1][1]):
@@ -299,27 +295,23 @@ class IrParser:
         name = self._name
         if name and self._unnamed:
             self._sources[self._unnamed] = IrSource(name, 0)
-        if name in self._graph.ops:
-            self.add_problem(f"{name!r} is the name of two operators; the first one is used")
+        if name in self.graph.ops:
+            self.graph.problems.append(f"{name!r} is the name of two operators; the first one is used")
         elif name:
             filled = [(of, frames) for of, frames in self._sections if frames]
             own = (pair for pair in filled if not all(frame.is_framework for frame in pair[1]))
             of, frames = next(own, filled[0] if filled else ("op", []))
             stack = tuple(reversed(frames) if self._reversed else frames)
             stack = self._stacks.setdefault(stack, stack)  # most stacks occur many times
-            self._graph.ops[name] = IrOp(name, stack, of, self._signature, self._inputs)
+            self.graph.ops[name] = IrOp(name, stack, of, self._signature, self._inputs)
         self._begin()
 
     def finished(self) -> IrGraph:
         """Return the graph, after the last line."""
         self._finish_op()
-        if not self._graph.ops:
-            self.add_problem("no operator has a name")
-        return self._graph
-
-    def add_problem(self, problem: str) -> None:
-        """Add what is wrong with the file."""
-        self._graph.problems.append(problem)
+        if not self.graph.ops:
+            self.graph.problems.append("no operator has a name")
+        return self.graph
 
 
 def passed_on(op_type: str, inputs: Sequence[IrSource | None], slot: int | None) -> IrSource | None:
@@ -401,7 +393,7 @@ def parse_pb(pieces: Iterable[bytes | bytearray]) -> IrGraph:
     try:
         _PbGraph(b"".join(pieces), parser).read()
     except UnreadableTensor as exc:
-        parser.add_problem(str(exc))
+        parser.graph.problems.append(str(exc))
     return parser.finished()
 
 
@@ -515,7 +507,6 @@ class DumpedOp:
     first: int = -1
     """When its first file was written, in microseconds since the epoch; -1 if that is not known."""
     types: Mapping[tuple[str, int], TensorType] = field(default_factory=dict)
-    """The types of its tensors, by `input` or `output`, and slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,7 +594,6 @@ def _index(graph: Sequence[GraphOp]) -> tuple[dict[str, list[GraphOp]], dict[str
 
 
 def _stem(flat: str) -> tuple[str, int]:
-    """Return scope and type, and the number; -1 for no number."""
     match = _NUMBERED.fullmatch(flat)
     return (match[1], int(match[2])) if match else (flat, -1)
 
@@ -629,7 +619,6 @@ def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Operator
 
 
 def _match_by_type(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
-    """Match those operators whose types allow exactly one, which allows no other; the rest is ambiguous."""
     candidates = {op.name: [target for target in free if target.allows(op)] for op in ops}
     uses = Counter(target.name for targets in candidates.values() for target in targets)
     return {
@@ -641,7 +630,6 @@ def _match_by_type(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Operat
 
 
 def _possible_pairings(ops: list[DumpedOp], free: list[GraphOp]) -> list[dict[str, GraphOp]]:
-    """Return the pairings by number and by time that do not contradict the types, without duplicates."""
 
     def number(op: DumpedOp | GraphOp) -> int:
         return _stem(flatten(op.name))[1]

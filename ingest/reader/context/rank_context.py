@@ -69,7 +69,6 @@ class DumpedSource(NamedTuple):
     """`Parameter`, or "" for an operator."""
     op_name: str
     slot: int
-    """The slot of its output."""
 
 
 def context_of(store: Catalog, rank: int) -> Context:
@@ -217,7 +216,6 @@ class Context:
         parse: Callable[[bytes], tuple[dict[str, _Parsed], Problems]],
         limit: int = MAX_WHOLE_NBYTES,
     ) -> dict[str, _Parsed]:
-        """Return what is in a JSON file; nothing if it cannot be read."""
         data = self._files.read(file, limit=limit)
         content, problems = ({}, Problems()) if data is None else parse(data)
         self._files.add_problems(file, problems)
@@ -256,7 +254,6 @@ class Context:
         return lines[0] if len(places) == 1 else None
 
     def _line_of_name(self, tensor: Tensor, name: str, matched: str) -> SourceLine | None:
-        """Return the line of the operator with this full name; files of the tensor's graph come first."""
         for number in (tensor.graph, ""):
             for file, graph in self._graphs(number, tensor.source):
                 op = graph.ops.get(name)
@@ -295,7 +292,6 @@ class Context:
                 yield GraphOp(name, op.signature, runs=not order)
 
     def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
-        """Return the operators of one step and graph that were dumped; with graph "", those of all graphs."""
         tables = self._store.step(self.rank, step).tables
         rows = tensor_rows(tables)
         if graph:

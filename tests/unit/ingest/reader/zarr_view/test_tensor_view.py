@@ -103,8 +103,6 @@ def test_nothing_can_be_written(nan_log: Path) -> None:
         zarr.open_group(view, mode="r").attrs["x"] = 1
     with pytest.raises(ValueError, match="read-only"):
         asyncio.run(view.delete("zarr.json"))
-    with pytest.raises(NotImplementedError):
-        view.with_read_only(read_only=False)
 
 
 @pytest.mark.parametrize("harm", ["lost", "flipped"])
