@@ -37,7 +37,7 @@ MODULES = {
     "workers/dump/formats/dump_data.py": "workers/dump/formats/test_dump_data.py",
     "ingest/steps/decide.py": "ingest/steps",
     "ingest/consolidating/cube_writer.py": "ingest/consolidating",
-    "ingest/store_gc/planner.py": "ingest/store_gc",
+    "ingest/store_gc/plan.py": "ingest/store_gc",
     "ingest/questions/compare/judge.py": "ingest/questions/compare/test_judge.py",
     "ingest/questions/origin/roots.py": "ingest/questions/origin",
     "ingest/questions/divergence/agreement.py": "ingest/questions/divergence",

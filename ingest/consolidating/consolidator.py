@@ -141,14 +141,12 @@ class CommitListing:
         return committed
 
     def _current_ranks(self) -> set[int]:
-        """Return the ranks of which the store has anything; forget the others."""
         ranks = set(commit.list_ranks(self.objects))
         for rank in self._steps.keys() - ranks:
             del self._steps[rank]
         return ranks
 
     def _list(self, ranks: Collection[int], keep: Callable[[], None]) -> set[int]:
-        """List these ranks, many at once; return the steps that any of them has."""
         all_steps: set[int] = set()
         if not ranks:
             return all_steps
@@ -194,7 +192,6 @@ def clear_announcements(
 
 
 def _settled(words: Sequence[str], committed: Commit | None, *, is_damaged: bool) -> Iterator[str]:
-    """Yield the announcements of one step that are dealt with."""
     for word in words:
         if word.startswith(DONE):
             yield f"{BEGUN}{word.removeprefix(DONE)}"
@@ -223,7 +220,6 @@ class CommitsListed(Event):
     """A round of the consolidator has listed the commits."""
 
     committed: Mapping[int, int]
-    """The highest committed step of each rank."""
     behind: tuple[int, ...]
     """Steps that a rank has committed and the cubes do not have of that rank."""
     newest: int
@@ -235,7 +231,6 @@ class StepsConsolidated(Event):
     """A round of the consolidator has ended."""
 
     appended: tuple[int, ...] = ()
-    """Steps that are new in the cubes."""
     rewritten: tuple[int, ...] = ()
     """Steps that were in the cubes, and of which a rank came late, was dumped again, or is gone."""
     waiting: tuple[int, ...] = ()
@@ -267,9 +262,7 @@ class Consolidator:
     """Evaluates rules over several steps or ranks; None if there are none."""
     _lease: Lease | None = None
     _listing: CommitListing | None = None
-    """None before the first round."""
     _writer: CubeWriter | None = None
-    """None before the first cubes are written."""
     _waiting_since: Mapping[int, float] = field(default_factory=dict)
     _unreadable: Mapping[StepKey, Unreadable] = field(default_factory=dict)
     _evaluated: bool = False

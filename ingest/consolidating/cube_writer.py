@@ -69,7 +69,6 @@ class RoundPlan:
     append: Mapping[int, set[int]]
     """Steps that are new in the cubes: by step, its ranks."""
     waiting: tuple[int, ...]
-    """New steps that wait for more ranks."""
     waiting_since: Mapping[int, float]
     unreadable: Mapping[StepKey, Unreadable]
     """Generations that are still committed and cannot be read."""
@@ -165,7 +164,6 @@ class CubeWriter:
     ranks: list[int] = field(default_factory=list)
     axis: TensorAxis = field(default_factory=TensorAxis)
     names: list[str] = field(default_factory=list)
-    """A unique name for each tensor."""
     fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
     """(step, rank): the generation that is in the cubes; "" for none."""
     uncuttable: dict[int, str] = field(default_factory=dict)
@@ -173,9 +171,7 @@ class CubeWriter:
     writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes its axis of tensors from that of a writer that was killed before it published."""
     _step_places: dict[int, int] = field(default_factory=dict)
-    """By step: its place on the axis."""
     _rank_places: dict[int, int] = field(default_factory=dict)
-    """By rank: its place on the axis."""
     _taken_names: set[str] = field(default_factory=set)
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
     """By array and block of steps, (step, rank) or (step, rank, tensor): what is still to be written."""
@@ -425,7 +421,6 @@ class CubeWriter:
         self._write_metadata()
 
     def _uncut(self, blocks: Iterable[int]) -> tuple[int, ...]:
-        """Return the full blocks that the cubes by tensor lack, these included."""
         return tuple(sorted({*self.state.uncut, *blocks}))
 
     def _empty_tables(self) -> dict[str, bytes]:
@@ -445,7 +440,6 @@ class CubeWriter:
         self.objects.put(_METADATA, metadata.encode(self.state.document()))
 
     def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
-        """Return a block of steps that may be changed in place, with room for all ranks and tensors."""
         lengths = {
             "step": layout.chunk[0],
             "rank": len(self.ranks),
@@ -490,7 +484,6 @@ def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]
 
 
 def _remove(objects: ObjectStore) -> None:
-    """Delete the cubes: their metadata first, so that nobody sees a part of them."""
     objects.delete(_METADATA)
     kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
     names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]
@@ -552,7 +545,6 @@ def copy_commits(
 
 
 def _decoded(layout: ArrayLayout, data: bytes | None, name: str) -> npt.NDArray[Any]:
-    """Return an object as an array that can be changed; an empty one if it is damaged."""
     try:
         return layout.decode(data, name).copy()
     except DamagedStore:
@@ -605,7 +597,6 @@ def cut_blocks(writer: CubeWriter, run: RunJobs, keep: KeepLease, limit: int = 0
 
 
 def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
-    """Say which of the objects that a task did not find is missing; "" if all are rightly absent."""
     job = result.job
     layout = reader.layouts.per_step[job.name]
     try:
@@ -661,7 +652,6 @@ def _write_batch(
     ranks_of: Mapping[int, set[int]],
     appended: Collection[int],
 ) -> dict[StepKey, Unreadable]:
-    """Write the objects of these steps, given by their places, and publish them; return what is damaged."""
     damaged: dict[StepKey, Unreadable] = {}
     jobs: list[ConsolidateJob] = []
     for place, step in places.items():

@@ -28,7 +28,6 @@ class SourceDeleted(Event):
     seconds: float
     """Since the step was chosen to be read back."""
     dry_run: bool = False
-    """Whether they only would have been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,6 @@ class SourceJudge:
     table: StepTable
     committed: Committed
     root: Path
-    """The dump."""
     host: str
     policy: RetentionPolicy
 

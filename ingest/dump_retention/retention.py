@@ -31,7 +31,7 @@ from ingest.dump_retention.policy import (
     SourceDeleted,
     SourceJudge,
 )
-from ingest.layouts.base import LayoutPlace, Listing, Pattern
+from ingest.layouts.base import LayoutPlace, Listing
 from ingest.steps.events import KeepReason, SourceKept
 from ingest.steps.state import DeletionStage, StepState
 from workers.dump import paths
@@ -48,25 +48,13 @@ _STEP_FIELDS = frozenset(["step", "iteration", "previous_step"])
 def step_directories(places: Iterable[LayoutPlace]) -> Iterator[str]:
     """Yield the directories that are a step's by name, if its places lie below them: `step8/rank0`."""
     for located in places:
-        names = located.place.path.split("/")
-        pattern = next((pattern for pattern in located.layout.patterns if _fits(pattern, names)), None)
+        path = located.place.path
+        pattern = next((own for own in located.layout.patterns if own.match_path(path) is not None), None)
         if pattern is not None:
-            first = next(
-                (level for level, name in enumerate(names, 1) if _names_step(pattern, level - 1, name)),
-                len(names),
-            )
-            yield from ("/".join(names[:end]) for end in range(first, len(names)))
-
-
-def _fits(pattern: Pattern, names: list[str]) -> bool:
-    return len(names) == len(pattern.levels) and all(
-        pattern.match(level, name) is not None for level, name in enumerate(names)
-    )
-
-
-def _names_step(pattern: Pattern, level: int, name: str) -> bool:
-    fields = pattern.match(level, name)
-    return fields is not None and not _STEP_FIELDS.isdisjoint(fields)
+            names = path.split("/")
+            named = (pattern.match(level, name) or {} for level, name in enumerate(names))
+            levels = (level for level, fields in enumerate(named, 1) if not _STEP_FIELDS.isdisjoint(fields))
+            yield from ("/".join(names[:end]) for end in range(next(levels, len(names)), len(names)))
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -94,7 +82,6 @@ class Removed:
     denied: str = ""
     """Why the system refused; nothing further was tried after that."""
     stopped: bool = False
-    """Whether it had to stop before the last file."""
     links: set[tuple[int, int]] = field(default_factory=set)
     """Device and inode of files that have other names, of which one was unlinked."""
 
@@ -148,7 +135,6 @@ def remove(
 def _record_others(
     root_fd: int, directories: Iterable[str], listed: Collection[str], removed: Removed
 ) -> bool:
-    """Record the files of the step that were not listed as changed; return whether there are any."""
     for directory in directories:
         try:
             with _opened(root_fd, directory) as fd, os.scandir(fd) as entries:
@@ -231,7 +217,6 @@ def _remove_directories(root_fd: int, directories: Iterable[str]) -> None:
 
 @contextmanager
 def _opened(root_fd: int, directory: str) -> Iterator[int]:
-    """Open a directory below the root, without following any link on the way."""
     fd = os.dup(root_fd)
     try:
         for name in directory.split("/") if directory else ():
@@ -298,13 +283,10 @@ class _Deletion:
     listing: Listing
     """What is read back, and deleted; the step may be listed again meanwhile."""
     fingerprint: str
-    """Of its commit."""
     started: float
     jobs: dict[int, ReadBackJob]
     verdicts: dict[ReadBackVerdict, list[Proven]] = field(default_factory=lambda: defaultdict(list))
-    """What was found of its files, by verdict."""
     read_back: set[int] = field(default_factory=set)
-    """Numbers of the jobs that are done."""
     removing: Future[Removed] | None = None
 
     @property
@@ -345,16 +327,12 @@ class SourceRetention:
     store: StoreAddress
     read_backs: JobQueue
     retry_forever: bool = False
-    """Whether to try for ever, rather than a few times."""
     dry_run: bool = False
-    """Whether to do everything but delete."""
     clock: Callable[[], float] = time.monotonic
     _has_seen: bool = False
     _waiting: deque[StepState] = field(default_factory=deque)
-    """Steps to decide about, oldest first."""
     _under_way: list[_Deletion] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
-    """What is still to be reported."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-delete")
@@ -422,7 +400,6 @@ class SourceRetention:
         return events
 
     def _queue(self, present: Mapping[StepState, Listing]) -> None:
-        """Queue the steps that the store holds and that are not on their way, but for the newest."""
         for state in self._waiting:
             state.deletion.stage = None
         self._waiting.clear()
@@ -457,7 +434,6 @@ class SourceRetention:
                     self._record_failure(state, state.listing, exc)
 
     def _read_back(self, state: StepState, listing: Listing, name: str) -> None:
-        """Have the files of a step compared with its commit, if they may be deleted then."""
         if denied := not_writable(self.judge.root, [path for path, _ in listing.directories]):
             self._leave_alone(
                 state, listing, KeepReason.DENIED, cannot_delete(self.judge.root, denied).message
@@ -472,7 +448,6 @@ class SourceRetention:
         self.read_backs.waiting += jobs.values()
 
     def _collect(self, job: ReadBackJob, result: ReadBack | DumpIngestError) -> None:
-        """Collect what came of a task; nothing, if its step was given up meanwhile."""
         step = next((step for step in self._under_way if step.jobs.get(job.number) is job), None)
         if step is None:
             return
@@ -486,7 +461,6 @@ class SourceRetention:
                 step.verdicts[ReadBackVerdict(verdict)].append(Proven(file, changed_ns))
 
     def _advance(self, step: _Deletion) -> None:
-        """Remove the files of a step that was read back as a whole, and record the outcome."""
         if step.removing is None and step.read_back == step.jobs.keys():
             self._remove(step)
         if step.removing is not None and step.removing.done():
@@ -494,7 +468,6 @@ class SourceRetention:
             self._record_removed(step, step.removing.result())
 
     def _remove(self, step: _Deletion) -> None:
-        """Unlink what was found to be in the store, if the commit is still the one that was read back."""
         listing = step.listing
         try:
             commit = self.judge.committed.read([listing.key]).get(listing.key)
@@ -566,7 +539,6 @@ class SourceRetention:
         self._keep(state, listing, reason, detail)
 
     def _pause(self, state: StepState, listing: Listing, *, final: bool) -> float | None:
-        """Return after how many seconds a step is tried again; None if it is given up."""
         deletion = state.deletion
         if not self.retry_forever and (final or deletion.failures + 1 >= _ATTEMPTS):
             deletion.settled_files = listing.files

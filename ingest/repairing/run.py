@@ -10,7 +10,7 @@ payloads in the same places give the same bytes.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -66,7 +66,7 @@ from workers.rules.schema import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit, metadata, tables
 from workers.store.consolidated.cubes import GROUP
-from workers.store.model import ArraySpec, Grid
+from workers.store.model import Grid
 from workers.store.objects import Gathered, ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.packed import pool
@@ -90,42 +90,6 @@ class PlaceInArray:
     start: int
     stop: int
     rows: tuple[int, ...]
-
-
-def elements_of_shard(
-    spec: ArraySpec,
-    shard: int,
-    places: Iterable[PlaceInArray],
-    payload_of: Callable[[PlaceInArray], Payload | None],
-) -> Iterator[bytes | bytearray]:
-    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place.
-
-    Args:
-        spec: the array.
-        shard: its number.
-        places: everything that lies in it.
-        payload_of: returns the payload at a place; None for one that is lost, which becomes zeros.
-
-    Raises:
-        DumpIngestError, OSError: a payload cannot be read.
-        DamagedStore: the places overlap.
-    """
-    first, last = shard * spec.shard, (shard + 1) * spec.shard
-    position = first
-    for place in sorted(places, key=lambda place: place.start):
-        start, stop = max(place.start, first), min(place.stop, last)
-        if start < position:
-            raise DamagedStore(f"{spec.path}/c/{shard}: two rows claim element {start}")
-        yield from _zeros((start - position) * spec.itemsize)
-        payload = payload_of(place)
-        if payload is None:
-            yield from _zeros((stop - start) * spec.itemsize)
-        else:
-            first_byte, last_byte = ((at - place.start) * spec.itemsize for at in (start, stop))
-            piece_nbytes = max(_PIECE_NBYTES // spec.itemsize, 1) * spec.itemsize
-            for begin in range(first_byte, last_byte, piece_nbytes):
-                yield payload.read(begin, min(begin + piece_nbytes, last_byte))
-        position = stop
 
 
 def _zeros(nbytes: int) -> Iterator[bytes]:
@@ -165,9 +129,7 @@ class _Payloads:
     work: StepWork
     step: Step
     rows: Collection[int]
-    """Of the damaged payloads."""
     paths: Collection[str]
-    """Of the damaged objects."""
     sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
     """What each damaged payload is taken from; None for one that is found nowhere."""
 
@@ -261,9 +223,29 @@ class _Payloads:
                             yield in_dump(step, int(row), dump.root)
 
     def elements(self, array: str, number: int) -> Iterator[bytes | bytearray]:
-        """Yield the elements of a shard in pieces; zeros in the place of what is lost."""
+        """Yield the elements of a shard in pieces of at most 16 MiB; zeros in the place of what is lost.
+
+        Raises:
+            DumpIngestError, OSError: a payload cannot be read.
+            DamagedStore: the places overlap.
+        """
         spec = self.step.packed_spec(array)
-        return elements_of_shard(spec, number, self.shards[array, number], self.source)
+        first, last = number * spec.shard, (number + 1) * spec.shard
+        position = first
+        for place in sorted(self.shards[array, number], key=lambda place: place.start):
+            start, stop = max(place.start, first), min(place.stop, last)
+            if start < position:
+                raise DamagedStore(f"{spec.path}/c/{number}: two rows claim element {start}")
+            yield from _zeros((start - position) * spec.itemsize)
+            payload = self.source(place)
+            if payload is None:
+                yield from _zeros((stop - start) * spec.itemsize)
+            else:
+                first_byte, last_byte = ((at - place.start) * spec.itemsize for at in (start, stop))
+                piece_nbytes = max(_PIECE_NBYTES // spec.itemsize, 1) * spec.itemsize
+                for begin in range(first_byte, last_byte, piece_nbytes):
+                    yield payload.read(begin, min(begin + piece_nbytes, last_byte))
+            position = stop
 
     def encode(self, array: str, number: int) -> bytes:
         """Return the bytes of a shard; zeros in the place of what is lost.
@@ -377,7 +359,6 @@ class _Payloads:
         return replaced
 
     def _copy_shards(self, prefix: str) -> dict[str, int]:
-        """Write what is left of the shards into another generation; return their sizes."""
         stored: dict[str, int] = {}
         for path in self.step.commit.record.stored:
             array, _, number = path.partition("/c/")
@@ -410,7 +391,6 @@ def _without(
 def _nodes(
     step: Step, documents: Mapping[str, metadata.Document], stored: Collection[str]
 ) -> dict[str, metadata.Document]:
-    """Return the metadata of the generation; none of arrays of which nothing is left."""
     kept = {path.partition("/c/")[0] for path in stored}
     sizes, array = step.tables.number("size"), step.tables.label("array")
     nodes = {

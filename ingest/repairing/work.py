@@ -71,7 +71,6 @@ class StepRepair:
     key: StepKey | None
     """None for the root, the groups of ranks and the consolidated view."""
     damages: tuple[str, ...]
-    """What was found to be damaged."""
     mended: list[Mended] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     generation: str = ""
@@ -105,7 +104,6 @@ class RepairReport(Plain):
     applied: bool
     """Whether anything was written; a dry run only says what would be."""
     checked: int = 0
-    """How many steps were read."""
     repairs: list[StepRepair] = field(default_factory=list)
     """One for each damaged step, and one for what lies beside the steps if that is damaged."""
 
@@ -123,7 +121,6 @@ class Payload:
     """The payload of a row as it is to be stored."""
 
     origin: str
-    """Where it is, for people."""
     read: Callable[[int, int], bytes | bytearray]
     """Returns the bytes from one position to another, both multiples of the size of a stored element; raises
     DumpIngestError or OSError."""
@@ -247,7 +244,6 @@ class Remade(NamedTuple):
 
 
 def _reasons_in(record: CommitRecord | None) -> list[str]:
-    """Return why the payloads of tensors may have been left out; "" if they were not."""
     without = record.without_tensors if record else None
     return ["", without.reason] if without is not None and without.by == "policy" else [""]
 
@@ -313,7 +309,6 @@ class Dumps:
         return None
 
     def _listing(self, dump: Dump, key: StepKey) -> Listing | None:
-        """Return what a dump has of a step; the dump is listed once."""
         if dump.root not in self._listings:
             listed = dump.scan({}).listings
             self._listings[dump.root] = {listing.key: listing for listing in listed if listing.files}
@@ -356,9 +351,7 @@ class StepWork:
     key: StepKey
     dumps: Dumps
     repair: StepRepair
-    """What was done so far."""
     apply: bool = False
-    """Whether to write; otherwise it only says what it would write."""
     accept_loss: bool = False
     """Whether the step is committed again without the payloads that are found nowhere."""
     remade: list[Remade | None] = field(default_factory=list)

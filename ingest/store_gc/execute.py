@@ -41,9 +41,9 @@ from ingest.store_gc.plan import (
     generations_in,
     is_of_tensors,
     is_temporary,
+    make_plan,
     take_inventory,
 )
-from ingest.store_gc.planner import make_plan
 from workers.errors import DamagedStore, DumpIngestError, StoreDenied, StoreError, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
@@ -73,7 +73,6 @@ class GcDone(Event):
 
     action: GcAction
     objects: int = 0
-    """How many objects were removed."""
     nbytes: int = 0
     left: str = ""
     """Why it was left alone; "" if it is gone, also if it was gone before."""
@@ -124,7 +123,7 @@ class Execution:
     """When the execution began: by the clock of the store, and by the monotonic clock."""
     _with_tombstones: set[int] = field(default_factory=set)
     """Ranks that already have a group for tombstones."""
-    _users: dict[int, dict[str, str]] = field(default_factory=dict)
+    _users: dict[int | None, dict[str, str]] = field(default_factory=dict)
     """By step whose pool is cleared: who refers to it, as of just before the first array."""
 
     def run(self, stop: threading.Event | None = None) -> GcReport:
@@ -134,7 +133,11 @@ class Execution:
             UsageError: the plan is for another store, or the clocks of host and store differ.
             StoreError: the store refused. What was removed stays removed.
         """
-        self._refuse_other_store()
+        if self.plan.store != self.objects.address.url:
+            raise UsageError(
+                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
+                hint="Name the store of the plan, or make a plan for this store.",
+            )
         report = GcReport()
         if not self.plan.actions:
             return report
@@ -158,13 +161,6 @@ class Execution:
         report.broken = self._broken(done.action for done in report.done if done.objects)
         return report
 
-    def _refuse_other_store(self) -> None:
-        if self.plan.store != self.objects.address.url:
-            raise UsageError(
-                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
-                hint="Name the store of the plan, or make a plan for this store.",
-            )
-
     def _by_step(self, *, is_of_pool: bool) -> list[list[GcAction]]:
         """Return the actions grouped by step: those on one step are carried out one after the other."""
         by_step: dict[object, list[GcAction]] = {}
@@ -175,27 +171,28 @@ class Execution:
         return list(by_step.values())
 
     def _carry_out(self, action: GcAction) -> GcDone:
-        remove = {
+        of_step = {
             "step": self._remove_step,
             "tensors": self._remove_tensors,
             "remains": self._remove_remains,
+        }
+        beside = {
             "pool": self._remove_pooled,
             "temporary": self._remove_temporary,
             "upload": self._abort_upload,
             "announcement": self._end_change,
-        }[action.what]
+        }
         try:
-            gone = remove(action)
+            gone = of_step[action.what](action, action.key) if action.key else beside[action.what](action)
         except _LeftAlone as exc:
             return GcDone(action, left=str(exc))
         except DamagedStore as exc:
             return GcDone(action, left=exc.message)
         return GcDone(action, gone.objects, gone.nbytes)
 
-    def _remove_step(self, action: GcAction) -> Extent:
-        key = _key(action)
+    def _remove_step(self, action: GcAction, key: StepKey) -> Extent:
         listed = self.objects.listed(key.path)
-        committed = self._committed(action, listed)
+        committed = self._committed(action, key, listed)
         if committed is None:
             return Extent()  # somebody else was quicker
         # So that nobody takes it out of its dump again.
@@ -208,7 +205,7 @@ class Execution:
         announce(self.objects, key, REMOVED)
         try:
             # The last look, as close to the deletion as possible.
-            if self._committed(action, listed) is None:
+            if self._committed(action, key, listed) is None:
                 return Extent()
         except _LeftAlone:
             self.objects.delete(path_of(key, REMOVED))
@@ -218,10 +215,9 @@ class Execution:
         doomed += [name for name in listed if "/" not in name and is_temporary(name)]
         return self._delete(key, listed, doomed) + Extent.of([listed[LEAF]])
 
-    def _remove_tensors(self, action: GcAction) -> Extent:
-        key = _key(action)
+    def _remove_tensors(self, action: GcAction, key: StepKey) -> Extent:
         listed = self.objects.listed(key.path)
-        committed = self._committed(action, listed)
+        committed = self._committed(action, key, listed)
         if committed is None:
             return Extent()
         doomed = [name for name in generations_in(listed).get(action.generation, []) if is_of_tensors(name)]
@@ -233,8 +229,7 @@ class Execution:
             self._refuse_young(listed[name] for name in doomed)
         return self._delete(key, listed, doomed)
 
-    def _remove_remains(self, action: GcAction) -> Extent:
-        key = _key(action)
+    def _remove_remains(self, action: GcAction, key: StepKey) -> Extent:
         committed = commit.read(self.objects, key) if action.generation else None
         if committed is not None and committed.fingerprint == action.generation:
             raise _LeftAlone("it was committed meanwhile")
@@ -245,8 +240,6 @@ class Execution:
 
     def _remove_pooled(self, action: GcAction) -> Extent:
         step = pool.step_of(action.path)
-        if step is None:
-            raise UsageError(f"{action.path!r} is not an array in a pool", hint="Make the plan again.")
         if step not in self._users:
             self._users[step] = self._read_users(step)
         if reason := self._users[step].get(action.path) or self._users[step].get(""):
@@ -260,8 +253,7 @@ class Execution:
         self.objects.prune(action.path.rpartition("/")[0])
         return Extent.of(listed.values())
 
-    def _read_users(self, step: int) -> dict[str, str]:
-        """Return why arrays in the pool of a step must stay, by path; "" stands for all of them."""
+    def _read_users(self, step: int | None) -> dict[str, str]:
         keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
         commits, damaged = commit.read_many(self.objects, keys)
         users = {
@@ -303,14 +295,14 @@ class Execution:
             self.objects.put(end_of(action.path), b"")
         return Extent()
 
-    def _committed(self, action: GcAction, listed: Mapping[str, StoredObject]) -> Commit | None:
+    def _committed(self, action: GcAction, key: StepKey, listed: Mapping[str, StoredObject]) -> Commit | None:
         """Return the commit of a step as it is now; None if it is gone.
 
         Raises:
             _LeftAlone: the step must not be touched.
             DamagedStore: its commit is damaged.
         """
-        committed = commit.read(self.objects, _key(action))
+        committed = commit.read(self.objects, key)
         if committed is None:
             return None
         if LEAF not in listed:
@@ -338,16 +330,14 @@ class Execution:
         return Extent.of(listed[name] for name in names)
 
     def _broken(self, removed: Iterable[GcAction]) -> list[StepKey]:
-        """Return the steps that were committed from what was removed; see the windows in the design."""
         actions = list(removed)
-        remains = {_key(action): action.generation for action in actions if action.what == "remains"}
+        remains = {act.key: act.generation for act in actions if act.key and act.what == "remains"}
         commits, _ = commit.read_many(self.objects, list(remains))
         broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
         broken |= self._without_pool({action.path for action in actions if action.what == "pool"})
         return sorted(broken, key=lambda key: key.order)
 
     def _without_pool(self, gone: set[str]) -> set[StepKey]:
-        """Return the steps that refer to arrays of the pool that are gone."""
         ranks = commit.list_ranks(self.objects) if gone else []
         steps = {pool.step_of(path) for path in gone}
         users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
@@ -388,12 +378,6 @@ class Execution:
                 "now by the clock of the store: what it takes for old may be new",
                 hint="Make the plan again, on a host whose clock is right. Nothing was removed.",
             )
-
-
-def _key(action: GcAction) -> StepKey:
-    if action.key is None:
-        raise UsageError(f"action {action.what!r} does not name a rank", hint="Make the plan again.")
-    return action.key
 
 
 def _iso(seconds: float) -> str:
@@ -478,14 +462,14 @@ class RecompressReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, a row for each step."""
-        rows = [asdict(step) | asdict(step.key) for step in self.done]
-        for row in rows:
-            del row["key"]
         return {
             "steps": self.steps,
             "saved_nbytes": self.saved_nbytes,
             "stopped": self.stopped,
-            "done": rows,
+            "done": [
+                {name: value for name, value in asdict(step).items() if name != "key"} | asdict(step.key)
+                for step in self.done
+            ],
         }
 
 
@@ -573,9 +557,7 @@ class GcRuns(msgspec.Struct, frozen=True):
     succeeded_at: float = 0.0
     """0 for never."""
     failed_at: float = 0.0
-    """0 for never."""
     reason: str = ""
-    """Why it failed last."""
 
     @property
     def is_failing(self) -> bool:

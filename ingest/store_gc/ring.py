@@ -73,7 +73,6 @@ class StoreRing:
     _settled: dict[int, set[int]] = field(default_factory=dict)
     """By incident of which all steps around it are known: those steps."""
     _committed: deque[StepKey] = field(default_factory=deque)
-    """Steps to read."""
     _has_begun: bool = False
     """Whether all that the store had at first was read."""
     _events: list[Event] = field(default_factory=list)
@@ -185,7 +184,6 @@ class StoreRing:
         return sorted({key.order[0] for key in self._held}.union(pending))
 
     def _early(self, pending: Collection[int]) -> set[int]:
-        """Return the steps that are not judged yet: what they have may have begun in a pending one before."""
         numbers = self._numbers(pending)
         places = {number: place for place, number in enumerate(numbers)}
         return {one for step in pending for one in numbers[places[step] + 1 : places[step] + self.steps + 1]}
@@ -215,7 +213,6 @@ class StoreRing:
         self.around.update(*self._settled.values())
 
     def _found(self) -> list[tuple[StepKey, str]]:
-        """Return the steps with what the step before did not have, and what that is; in order."""
         before, found = {rank: anomalies for rank, (_, anomalies) in self._before.items()}, []
         for key in sorted(self._held, key=lambda key: key.order):
             if key.order[0] < self._before.get(key.rank, (-1,))[0]:
@@ -260,7 +257,6 @@ class StoreRing:
                 yield TensorsDropped(done.action.key, done.objects, done.nbytes)
 
     def _forget(self, ranks: Collection[int]) -> None:
-        """Forget steps of which all is decided, but for the newest ones."""
         for number in self._numbers()[: -3 * self.steps - 3]:
             keys = [key for key in self._held if key.order[0] == number]
             is_decided = number in self.around or not any(

@@ -15,8 +15,7 @@ from ingest.steps.committed import FilesNotTaken
 from ingest.steps.decide import CompletenessPolicy, StepPolicy, explain_table
 from ingest.steps.watcher import QuietClock
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.plan import GcPolicy, take_inventory
-from ingest.store_gc.planner import make_plan
+from ingest.store_gc.plan import GcPolicy, make_plan, take_inventory
 from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_generation
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults

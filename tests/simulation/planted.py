@@ -17,8 +17,7 @@ from ingest.dispatch.submitter import Submitter, TaskRetried
 from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.plan import Extent
-from ingest.store_gc.planner import _Planner
+from ingest.store_gc.plan import Extent, _Planner
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit

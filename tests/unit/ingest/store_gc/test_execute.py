@@ -10,8 +10,7 @@ from msgspec import structs
 import ingest
 from ingest.reader.verifying import verify
 from ingest.store_gc.execute import Execution
-from ingest.store_gc.plan import GcPolicy, take_inventory
-from ingest.store_gc.planner import make_plan
+from ingest.store_gc.plan import GcPolicy, make_plan, take_inventory
 from tests import checker
 from tests.gc_stores import (
     DAY_S,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from ingest.store_gc.plan import DAY_S, GcPlan, GcPolicy, Inventory, duration, parse_duration
-from ingest.store_gc.planner import make_plan
+from ingest.store_gc.plan import DAY_S, GcPlan, GcPolicy, Inventory, duration, make_plan, parse_duration
 from tests.gc_inventories import NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
 

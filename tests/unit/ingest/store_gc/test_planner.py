@@ -5,8 +5,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from ingest.store_gc.plan import Extent, GcAction, GcPlan, GcPolicy, Generation, Inventory, StepInventory
-from ingest.store_gc.planner import make_plan
+from ingest.store_gc.plan import (
+    Extent,
+    GcAction,
+    GcPlan,
+    GcPolicy,
+    Generation,
+    Inventory,
+    StepInventory,
+    make_plan,
+)
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
 from workers.errors import UsageError
 from workers.model import StepKey
