@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import SupportsInt, TypeAlias
+from typing import TypeAlias
 
 from workers.errors import UsageError
 
@@ -50,17 +50,13 @@ def whole_number(member: object) -> int:
     Raises:
         UsageError: it is not a whole number.
     """
-    number = _as_int(member) if isinstance(member, SupportsInt) else None
-    if number is None or member != number:
-        raise _not_a_number(member)
-    return number
-
-
-def _as_int(member: SupportsInt) -> int | None:
     try:
-        return int(member)
+        number = int(member)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):  # an array of several; NaN and infinity
-        return None
+        raise _not_a_number(member) from None
+    if member != number:
+        raise _not_a_number(member)
+    return int(number)
 
 
 def _not_a_number(member: object) -> UsageError:

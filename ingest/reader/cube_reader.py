@@ -135,14 +135,12 @@ class CubeReader:
     @cached_property
     def steps(self) -> npt.NDArray[np.int64]:
         """The step at each place, (step,)."""
-        steps: npt.NDArray[np.int64] = self._read(self.layouts.steps, (self.state.steps,))
-        return steps
+        return self._read(self.layouts.steps, (self.state.steps,))
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int64]:
         """The rank at each place, (rank,)."""
-        ranks: npt.NDArray[np.int64] = self._read(self.layouts.ranks, (self.state.ranks,))
-        return ranks
+        return self._read(self.layouts.ranks, (self.state.ranks,))
 
     @cached_property
     def axis(self) -> TensorAxis:
@@ -312,8 +310,7 @@ class CubeReader:
 
     def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
         """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""
-        values: npt.NDArray[Any] = self._read(layout, self._shape_of_steps(layout), first=block)
-        return values
+        return self._read(layout, self._shape_of_steps(layout), first=block)
 
     def _shape_of_steps(self, layout: ArrayLayout) -> tuple[int, ...]:
         lengths = {"rank": self.state.ranks, "tensor": self.state.tensors, "statistic": len(STATISTICS)}
@@ -334,7 +331,9 @@ class CubeReader:
                 left_out.append(LeftOut(StepKey(int(self.ranks[number]), int(self.steps[place])), reason))
         return sorted(left_out, key=lambda left: left.key.order)
 
-    def _read(self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None) -> Any:
+    def _read(
+        self, layout: ArrayLayout, shape: tuple[int, ...], first: int | None = None
+    ) -> npt.NDArray[Any]:
         """Return an array; with `first`, only the chunks at that position along its first axis."""
         part = ArrayPart.of(layout, shape, first)
         return part.decode(self._objects_of([part]))

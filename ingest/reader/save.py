@@ -197,7 +197,7 @@ def _chosen(
             places, keys = tensors_of(opened.tables)
             wanted.update(key for row, key in zip(places.tolist(), keys, strict=True) if row in own)
             opened.forget_tables()
-    return {number: (steps, wanted) for number, (steps, wanted) in chosen.items() if wanted != set()}
+    return {number: own for number, own in chosen.items() if own[1] != set()}
 
 
 @dataclass(frozen=True, slots=True)

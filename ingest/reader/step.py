@@ -297,7 +297,7 @@ class Step(StoredStep):
         certain = mask & where.mask(columns, len(mask))
         possible = certain
         if any(map(is_sketch_column, where.names)):
-            possible = mask & where.may(columns, len(mask))
+            possible = mask & where.evaluate(columns, mask.shape, possible=True)
         return np.flatnonzero(certain).tolist(), np.flatnonzero(possible & ~certain).tolist()
 
     def _is_tensor(self) -> npt.NDArray[np.bool_]:

@@ -39,7 +39,6 @@ from workers.store.model import RowKind
 
 if TYPE_CHECKING:
     from ingest.reader.step import Step
-    from ingest.reader.tensor import Tensor
 
 
 #: What a graph feeds into the input of a row; None if that is not known.
@@ -100,22 +99,15 @@ def flow_of(step: Step) -> StepFlow:
         DamagedStore: the index of the step is missing or damaged.
     """
     if step not in _FLOWS:
-        _FLOWS[step] = StepFlow(step, graph_source_of(step))
+        _FLOWS[step] = StepFlow(step, _graph_source_of(step))
     return _FLOWS[step]
 
 
-def graph_source_of(step: Step) -> GraphSource | None:
-    """Return the reader of the graph of a step; None in a process to which the step was sent."""
-    if step.catalog is None:
+def _graph_source_of(step: Step) -> GraphSource | None:
+    if step.catalog is None:  # in a process to which the step was sent
         return None
     context = context_of(step.catalog, step.key.rank)
     return lambda row: context.graph_source(step.tensor_of(row))
-
-
-def original_names_of(tensor: Tensor) -> tuple[str, ...]:
-    """Return the operators of the model that were fused into that of a tensor; empty if not known."""
-    catalog = tensor.catalog
-    return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
 
 
 _FLOWS: WeakKeyDictionary[Step, StepFlow] = WeakKeyDictionary()

@@ -280,7 +280,13 @@ class Tensor(ArrayLike):
         if device is not None and self._step.is_in_device_layout(self.row):
             flat = np.frombuffer(payload, np.uint8)
             return device_format.to_host(flat, device, self.shape, element).view(element.values)
-        return self._shaped(dtypes.unpack(payload, element, math.prod(self.shape)), self.shape)
+        flat = dtypes.unpack(payload, element, math.prod(self.shape))
+        try:
+            return flat.reshape(self.shape, order="F" if self._number("fortran_order") else "C")
+        except ValueError as exc:
+            raise DamagedStore(
+                f"{self._step.key}: {self.name}: {flat.size} elements do not fill the shape {self.shape}"
+            ) from exc
 
     def pieces(self, nbytes: int = _PIECE_NBYTES) -> Iterator[npt.NDArray[Any]]:
         """Yield all elements, 1-D, in the order of the dump, in pieces of about `nbytes`.
@@ -484,14 +490,6 @@ class Tensor(ArrayLike):
             raise DamagedStore(f"{self._step.key}: {self.name}: the digest does not match")
         return payload
 
-    def _shaped(self, flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        try:
-            return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")
-        except ValueError as exc:
-            raise DamagedStore(
-                f"{self._step.key}: {self.name}: {flat.size} elements do not fill the shape {shape}"
-            ) from exc
-
     def stored(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return elements `start` to `stop` in the order of the store, 1-D. Needs `stored_axes`."""
         dtype = self._element().to_numpy()
@@ -565,9 +563,10 @@ class Neighbour:
     @property
     def fused_from(self) -> tuple[str, ...]:
         """The operators of the model that were fused into its operator; empty if not known."""
-        from ingest.reader.step_flow import original_names_of  # deferred: as in `_flow_of`
+        from ingest.reader.context import context_of  # deferred: as in `_flow_of`
 
-        return original_names_of(self.tensor)
+        tensor, catalog = self.tensor, self.tensor.catalog
+        return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a flat dictionary of plain values."""

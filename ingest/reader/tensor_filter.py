@@ -86,10 +86,6 @@ class TensorFilter:
         """Return for each row whether it is chosen, (row,)."""
         return self.evaluate(columns, (rows,))
 
-    def may(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it may be chosen: what is known between bounds does not exclude it."""
-        return self.evaluate(columns, (rows,), possible=True)
-
     def evaluate(
         self, columns: Mapping[str, Any], shape: tuple[int, ...], *, possible: bool = False
     ) -> npt.NDArray[np.bool_]:

@@ -314,10 +314,6 @@ class UnshardedTensor(ArrayLike):
         """The axes in their order."""
         return tuple(range(len(self.shape)))
 
-    def stored(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return `elements`."""
-        return self.elements(start, stop)
-
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:  # noqa: ARG002  (ranges have no digest)
         """Return the whole tensor. Chunks have checksums; the digests of pieces are not compared.
 
@@ -343,6 +339,8 @@ class UnshardedTensor(ArrayLike):
         """
         elements: Sequence[Elements] = [_Elements(piece) for piece in self.pieces]
         return np.asarray(self.placement.assembly.read(elements, start, stop))
+
+    stored = elements
 
 
 def pieces_of(step: Step, row: int) -> tuple[list[Tensor], list[Coordinates]]:

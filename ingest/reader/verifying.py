@@ -11,10 +11,11 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey, ceil_div
 from workers.store import commit, metadata, tables
+from workers.store.commit import Commit
 from workers.store.consolidated.blocks import TENSOR_KINDS
 from workers.store.consolidated.cubes import GROUP, CubeLayouts
 from workers.store.model import RowKind
@@ -207,7 +209,6 @@ def verify_step(
     table = step.tables
     yield from _verify_objects(step)
     yield from _verify_metadata(step)
-    yield from _verify_pool(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     try:
@@ -229,37 +230,35 @@ def verify_step(
 
 
 def _verify_objects(step: Step) -> Iterator[Damage]:
-    prefix = step.commit.prefix
-    sizes = step.objects.sizes(prefix)
-    for path, nbytes in step.commit.record.stored.items():
-        if (size := sizes.get(path)) != nbytes:
+    """Compare the sizes of the stored objects, and of those in the pool, with what the commit says."""
+    objects, record, prefix = step.objects, step.commit.record, step.commit.prefix
+    sizes = objects.sizes(prefix)
+    found = {f"{prefix}/{path}": (nbytes, sizes.get(path)) for path, nbytes in record.stored.items()}
+    for path, array in record.pool.items():
+        found[f"{path}/{pool.SHARD}"] = array.nbytes, objects.sizes(path).get(pool.SHARD)
+    for path, (nbytes, size) in found.items():
+        if size != nbytes:
             problem = "is missing" if size is None else f"has {size} bytes instead of {nbytes}"
-            yield Damage(step.key, "", f"{prefix}/{path} {problem}", path=f"{prefix}/{path}")
+            yield Damage(step.key, "", f"{path} {problem}", path=path)
 
 
-def _verify_pool(step: Step) -> Iterator[Damage]:
-    pooled = step.commit.record.pool
-    nodes = step.objects.get_many([f"{path}/{pool.NODE}" for path in pooled])
-    for path, array in pooled.items():
-        shard, node = f"{path}/{pool.SHARD}", f"{path}/{pool.NODE}"
-        size = step.objects.sizes(path).get(pool.SHARD)
-        if size != array.nbytes:
-            problem = "is missing" if size is None else f"has {size} bytes instead of {array.nbytes}"
-            yield Damage(step.key, "", f"{shard} {problem}", path=shard)
-        if nodes.get(node) != metadata.encode(array.node):
-            problem = "is not what the commit says" if node in nodes else "is missing"
-            yield Damage(step.key, "", f"{node} {problem}", path=node)
+def documents_of(committed: Commit) -> dict[str, bytes]:
+    """Return the metadata of all nodes that a commit has, also of those in the pool, by key in the store."""
+    nodes = {
+        f"{committed.prefix}/{path}/{LEAF}".replace("//", "/"): own for path, own in committed.nodes.items()
+    }
+    nodes |= {f"{path}/{pool.NODE}": array.node for path, array in committed.record.pool.items()}
+    return {key: metadata.encode(node) for key, node in nodes.items()}
 
 
 def _verify_metadata(step: Step) -> Iterator[Damage]:
     """Compare the metadata of each Zarr node, which other readers use, with that in the commit."""
-    names = {path: f"{step.commit.prefix}/{path}/zarr.json".replace("//", "/") for path in step.commit.nodes}
-    objects = step.objects.get_many(list(names.values()))
-    for path, node in step.commit.nodes.items():
-        data = objects.get(names[path])
-        if data != metadata.encode(node):
-            problem = "is missing" if data is None else "is not what the commit says"
-            yield Damage(step.key, "", f"{names[path]} {problem}", path=names[path])
+    documents = documents_of(step.commit)
+    stored = step.objects.get_many(list(documents))
+    for key, data in documents.items():
+        if stored.get(key) != data:
+            problem = "is not what the commit says" if key in stored else "is missing"
+            yield Damage(step.key, "", f"{key} {problem}", path=key)
 
 
 def _verify_totals(step: Step) -> Iterator[Damage]:
@@ -276,41 +275,37 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
             yield Damage(step.key, "", reason)
 
 
-@dataclass(slots=True)
-class _RowSketches:
-    """What the sketches of a step have of one row; None for nothing."""
-
-    histogram: npt.NDArray[np.int64] | None = None
-    blocks: npt.NDArray[np.int64] | None = None
-    marginals: dict[SketchKind, dict[int, Marginal]] = field(default_factory=dict)
+#: What the sketches of a step have of one row, by kind: entries of a table, or marginals by axis.
+_RowSketches: TypeAlias = dict[SketchKind, Any]
 
 
 def _verify_sketches(step: Step) -> tuple[defaultdict[int, _RowSketches], list[Damage]]:
-    """Return by row what the sketches have of it, and which of their objects are damaged.
-
-    The sums of histograms are compared with the counts among the statistics, without the tensors.
-    """
-    by_row: defaultdict[int, _RowSketches] = defaultdict(_RowSketches)
+    """Return by row what the sketches have of it, and which of their objects are damaged."""
+    by_row: defaultdict[int, _RowSketches] = defaultdict(dict)
     damages = []
     for kind in (HISTOGRAMS, BLOCK_DIGESTS, *ARRAYS_OF_MARGINALS):
         try:
-            if kind is HISTOGRAMS:
-                entries = read_entries(step)
-                histograms_of_tables(step.tables, entries, str(step.key))
-                for row, own in HISTOGRAM_TABLE.own(entries).items():
-                    by_row[row].histogram = own
-            elif kind is BLOCK_DIGESTS:
-                entries = read_entries(step, BLOCK_TABLE)
-                for row, own in BLOCK_TABLE.own(entries).items():
-                    by_row[row].blocks = own
-            else:
-                stored = read_marginals(step, ARRAYS_OF_MARGINALS[kind])
-                for row in rows_of(stored.entries):
-                    by_row[row].marginals[kind] = stored.of_row(row)
+            for row, own in _sketches_of(step, kind):
+                by_row[row][kind] = own
         except DamagedStore as exc:
             paths = (f"{step.commit.prefix}/{array}/c/0/0" for array in kind.arrays)
             damages += [Damage(step.key, "", exc.message, path=path) for path in paths]
     return by_row, damages
+
+
+def _sketches_of(step: Step, kind: SketchKind) -> Iterable[tuple[int, Any]]:
+    """Return what a step has of one kind, by row.
+
+    The sums of histograms are compared with the counts among the statistics, without the tensors.
+    """
+    if kind in ARRAYS_OF_MARGINALS:
+        stored = read_marginals(step, ARRAYS_OF_MARGINALS[kind])
+        return [(row, stored.of_row(row)) for row in rows_of(stored.entries)]
+    table = HISTOGRAM_TABLE if kind is HISTOGRAMS else BLOCK_TABLE
+    entries = read_entries(step, table)
+    if kind is HISTOGRAMS:
+        histograms_of_tables(step.tables, entries, str(step.key))
+    return table.own(entries).items()
 
 
 def _payload_damage(
@@ -324,10 +319,10 @@ def _payload_damage(
     recomputed = RecomputedStatistics(
         step,
         row,
-        with_histogram=sketches.histogram is not None,
-        with_marginals=bool(sketches.marginals),
+        with_histogram=HISTOGRAMS in sketches,
+        with_marginals=not sketches.keys().isdisjoint(ARRAYS_OF_MARGINALS),
     )
-    blocks = RunningBlockDigests() if sketches.blocks is not None else None
+    blocks = RunningBlockDigests() if BLOCK_DIGESTS in sketches else None
     try:
         for piece in pieces:
             payload_digest.update(piece)
@@ -349,18 +344,15 @@ def _payload_damage(
 def _wrong_sketches(
     stored: _RowSketches, recomputed: RecomputedStatistics, blocks: RunningBlockDigests | None
 ) -> Iterator[SketchKind]:
-    if stored.histogram is not None and not _is_same(stored.histogram, recomputed.histogram_rows()):
-        yield HISTOGRAMS
-    if blocks is not None and stored.blocks is not None and not _is_same(stored.blocks, blocks.result()):
-        yield BLOCK_DIGESTS
-    made = recomputed.marginals().by_axis() if stored.marginals else {}
-    for kind, of_axes in stored.marginals.items():
-        if not _same_marginals(of_axes, made):
+    marginals = recomputed.marginals().by_axis()
+    for kind, own in stored.items():
+        if kind in ARRAYS_OF_MARGINALS:
+            is_same = _same_marginals(own, marginals)
+        else:
+            made = recomputed.histogram_rows() if blocks is None or kind is HISTOGRAMS else blocks.result()
+            is_same = np.array_equal(own.ravel(), made.ravel())
+        if not is_same:
             yield kind
-
-
-def _is_same(stored: npt.NDArray[np.int64], made: npt.NDArray[np.int64]) -> bool:
-    return np.array_equal(stored.ravel(), made.ravel())
 
 
 def _same_marginals(stored: dict[int, Marginal], made: dict[int, Marginal]) -> bool:

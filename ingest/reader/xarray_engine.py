@@ -6,7 +6,6 @@ xarray loads it through the entry point `xarray.backends`.
 from __future__ import annotations
 
 import fnmatch
-import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -142,22 +141,10 @@ class DumpIngestBackend(BackendEntrypoint):
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
         if rank is None or step is None:
             return _open_cubes(store, options, dropped, decoders)
-        opened = _complete(store, _integer("rank", rank), _integer("step", step), is_enough=include_partial)
+        opened = _complete(store, rank, step, is_enough=include_partial)
         rows = _named(opened, variable_names(opened.tables), name)
         variables = {shown: _variable(opened, row) for shown, row in rows.items() if shown not in dropped}
         return xr.Dataset(variables, attrs=attributes_of_step(opened))
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return False: a URL does not show what it holds, so users name the engine."""
-        del filename_or_obj
-        return False
-
-
-def _integer(name: str, value: object) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # the call is the check
-    except TypeError as exc:
-        raise UsageError(f"`{name}` is a whole number, not {value!r:.80}") from exc
 
 
 def _open_cubes(

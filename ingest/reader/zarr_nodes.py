@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -178,11 +178,6 @@ class ViewArray:
     elements: ViewElements
     chunk: tuple[int, ...]
     """The lengths of a chunk, with the axes in the order of the store."""
-
-    @classmethod
-    def of(cls, elements: ViewElements) -> ViewArray:
-        """Return the array of a tensor, with chunks of about `CHUNK_NBYTES`."""
-        return cls(elements, chunk_shape(elements, CHUNK_NBYTES))
 
     def document(self, attributes: Mapping[str, Any]) -> metadata.Document:
         """Return the Zarr metadata of the array, with these attributes."""
@@ -399,7 +394,10 @@ class StepNodes:
         """Return the array at a path; None if no array is there."""
         group, _, name = path.rpartition("/")
         row = self.operators[group].arrays.get(name) if group in self.operators else None
-        return None if row is None else ViewArray.of(ViewElements(self.step, row))
+        if row is None:
+            return None
+        elements = ViewElements(self.step, row)
+        return ViewArray(elements, chunk_shape(elements, CHUNK_NBYTES))
 
     def document(self, path: str) -> metadata.Document | None:
         """Return the metadata of a node; None if it does not exist."""
@@ -426,8 +424,14 @@ class StepNodes:
         return self.graphs.get(path) or self.operators[path].arrays
 
 
-class ShownSteps:
-    """The steps that a view shows: complete ones or, if wanted, partial ones, too. Thread-safe.
+#: The size of an object of the view, and what returns its bytes from a first one up to an end.
+ViewObject: TypeAlias = tuple[int, Callable[[int, int], bytes]]
+
+
+class NodeTree:
+    """The tree of ranks, steps, operators and arrays, as the keys of a Zarr store. Thread-safe.
+
+    Shown are complete steps or, if wanted, partial ones, too.
 
     Each is shown in the generation in which it was first looked at.
 
@@ -436,7 +440,6 @@ class ShownSteps:
     """
 
     def __init__(self, store: Catalog, *, include_partial: bool) -> None:
-        """Show the steps that `store` has now."""
         self.store = store.reopened()
         self.include_partial = include_partial
         self._steps: dict[StepKey, Step] = {}
@@ -478,14 +481,6 @@ class ShownSteps:
             elif not _is_empty_run(step.commit):
                 reasons[step.key] = LeftOut(step.key, partial_reason(step.commit.summary))
         return sorted(reasons.values(), key=lambda left: (left.key.rank, left.key.order))
-
-    def is_known(self, key: StepKey) -> bool:
-        """Return whether the commit of a step is in memory."""
-        return key in self._steps
-
-    def is_open(self, key: StepKey) -> bool:
-        """Return whether the index of a step is in memory."""
-        return key in self._nodes
 
     def step(self, key: StepKey) -> Step | None:
         """Return the generation of a step that is shown; None if the step is not committed.
@@ -531,27 +526,6 @@ class ShownSteps:
         is_allowed = self.include_partial or committed.summary.status == "complete"
         return is_allowed and not _is_empty_run(committed)
 
-
-def _is_empty_run(committed: Commit) -> bool:
-    """Return whether this is the commit of run files without tensors: graphs and execution orders alone."""
-    summary = committed.summary
-    return committed.key.step is None and not summary.tensors and not summary.statistics_only
-
-
-class ViewObject(NamedTuple):
-    """An object of the view: metadata of a node, or a chunk, which is read when its bytes are requested."""
-
-    nbytes: int
-    read: Callable[[int, int], bytes]
-    """Returns the bytes from a first one up to an end."""
-
-
-class NodeTree:
-    """The tree of ranks, steps, operators and arrays, as the keys of a Zarr store."""
-
-    def __init__(self, steps: ShownSteps) -> None:
-        self._steps = steps
-
     def find(self, key: str) -> ViewObject | None:
         """Return the object with this key; None if it does not exist. Reads no chunk.
 
@@ -563,14 +537,14 @@ class NodeTree:
         if name == _METADATA:
             document = self._document(node)
             data = b"" if document is None else metadata.encode(document)
-            return None if document is None else ViewObject(len(data), lambda start, stop: data[start:stop])
+            return None if document is None else (len(data), lambda start, stop: data[start:stop])
         # An operator may be called `c`, too, but no array has digits or `c` in its path after `/c`.
         node, _, chunk = key.rpartition("/c")
         array = self._array(node) if node else None
         index = array.chunk_index(f"c{chunk}") if array else None
         if array is None or index is None:
             return None
-        return ViewObject(array.chunk_nbytes, partial(array.read, index))
+        return array.chunk_nbytes, partial(array.read, index)
 
     def is_in_memory(self, key: str) -> bool:
         """Return whether `find` answers for a key, and its bytes are returned, without the store."""
@@ -580,7 +554,7 @@ class NodeTree:
         step, path = _split(node)
         if step is None:
             return not node
-        return self._steps.is_open(step) if path else self._steps.is_known(step)
+        return step in (self._nodes if path else self._steps)
 
     def children(self, node: str) -> Iterator[str]:
         """Yield the names directly below a node, or below a place within the chunks of an array.
@@ -595,12 +569,12 @@ class NodeTree:
         yield _METADATA
         step, path = _split(node)
         if not node:
-            yield from (f"rank_{rank}" for rank in self._steps.ranks)
+            yield from (f"rank_{rank}" for rank in self.ranks)
         elif step is None:
             rank = rank_named(node)
-            of_rank = () if rank is None else self._steps.of_rank(rank)
+            of_rank = () if rank is None else self.of_rank(rank)
             yield from (opened.key.path.partition("/")[2] for opened in of_rank)
-        elif (nodes := self._steps.nodes(step)) is not None:
+        elif (nodes := self.nodes(step)) is not None:
             yield from nodes.children(path)
 
     def keys(self, prefix: str) -> Iterator[str]:
@@ -625,21 +599,27 @@ class NodeTree:
 
     def _document(self, node: str) -> metadata.Document | None:
         if not node:
-            return metadata.group({"dump_store": self._steps.store.url})
+            return metadata.group({"dump_store": self.store.url})
         rank = rank_named(node)
         if rank is not None:
-            return metadata.group({"rank": rank}) if rank in self._steps.ranks else None
+            return metadata.group({"rank": rank}) if rank in self.ranks else None
         key, path = _split(node)
         if key is not None and not path:  # the commit is enough, so that a list of steps reads no index
-            step = self._steps.step(key)
+            step = self.step(key)
             return None if step is None else metadata.group(attributes_of_step(step))
-        nodes = None if key is None else self._steps.nodes(key)
+        nodes = None if key is None else self.nodes(key)
         return None if nodes is None else nodes.document(path)
 
     def _array(self, node: str) -> ViewArray | None:
         key, path = _split(node)
-        nodes = self._steps.nodes(key) if key is not None and path else None
+        nodes = self.nodes(key) if key is not None and path else None
         return None if nodes is None else nodes.array(path)
+
+
+def _is_empty_run(committed: Commit) -> bool:
+    """Return whether this is the commit of run files without tensors: graphs and execution orders alone."""
+    summary = committed.summary
+    return committed.key.step is None and not summary.tensors and not summary.statistics_only
 
 
 def _split(path: str) -> tuple[StepKey | None, str]:

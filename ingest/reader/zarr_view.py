@@ -17,7 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.zarr_nodes import NodeTree, ShownSteps
+from ingest.reader.zarr_nodes import NodeTree
 from workers.store import zarr_dtypes
 from workers.store.commit import Commit
 from workers.store.model import StoreAddress
@@ -46,7 +46,7 @@ class TensorView(Store):
     that were not looked at yet are shown as they are committed then. Partial steps are refused and not
     listed, unless `include_partial` is set; `left_out` names them.
 
-    Memory: what `ShownSteps` takes, and the chunks that are being read.
+    Memory: what `NodeTree` takes, and the chunks that are being read.
 
     Reading raises `DamagedStore` if bytes are missing or damaged; zeros are never returned in their place.
     """
@@ -57,16 +57,14 @@ class TensorView(Store):
     supports_consolidated_metadata = False
 
     def __init__(self, store: Catalog, *, include_partial: bool = False) -> None:
-        """Show `store` as it is now."""
         super().__init__(read_only=True)
-        self._steps = ShownSteps(store, include_partial=include_partial)
-        self._tree = NodeTree(self._steps)
+        self._tree = NodeTree(store, include_partial=include_partial)
 
     def __repr__(self) -> str:
-        return f"<TensorView {self._steps.store.url}>"
+        return f"<TensorView {self._tree.store.url}>"
 
     def __str__(self) -> str:
-        return f"dump-ingest:{self._steps.store.url}"
+        return f"dump-ingest:{self._tree.store.url}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorView) and self._identity == other._identity
@@ -75,15 +73,15 @@ class TensorView(Store):
         return hash(self._identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (*self._identity, tuple(self._steps.commits))
+        return _reopen, (*self._identity, tuple(self._tree.commits))
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        generations = [(str(commit.key), commit.fingerprint) for commit in self._steps.commits]
+        generations = [(str(commit.key), commit.fingerprint) for commit in self._tree.commits]
         return *map(str, self._identity), sorted(generations)
 
     @property
     def _identity(self) -> tuple[StoreAddress, bool]:
-        return self._steps.store.objects.address, self._steps.include_partial
+        return self._tree.store.objects.address, self._tree.include_partial
 
     @property
     def left_out(self) -> _LeftOutList:
@@ -92,7 +90,7 @@ class TensorView(Store):
         Raises:
             StoreError: the store cannot be reached.
         """
-        return self._steps.left_out()
+        return self._tree.left_out()
 
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -163,7 +161,10 @@ class TensorView(Store):
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         object_ = self._tree.find(key)
-        return None if object_ is None else object_.read(*_bounds(byte_range, object_.nbytes))
+        if object_ is None:
+            return None
+        nbytes, read = object_
+        return read(*_bounds(byte_range, nbytes))
 
 
 #: Views that were unpickled in this process and are in use: the tasks of one array share one of them.
@@ -178,7 +179,7 @@ def _reopen(address: StoreAddress, include_partial: bool, commits: tuple[Commit,
         if view is None:
             view = TensorView(Catalog(open_objects(address)), include_partial=include_partial)
             for committed in commits:
-                view._steps.pin(committed)  # noqa: SLF001  (this function is a part of the class)
+                view._tree.pin(committed)  # noqa: SLF001  (this function is a part of the class)
             _VIEWS[key] = view
         return view
 

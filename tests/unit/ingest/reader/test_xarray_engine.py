@@ -77,7 +77,7 @@ def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: 
         ({"rank": 1}, "`rank` is given and `step` is not"),
         ({"step": 1}, "`step` is given and `rank` is not"),
         ({"rank": 9, "step": 1}, "rank 9 step 1 is not in the store"),
-        ({"rank": "a", "step": 1}, "`rank` is a whole number"),
+        ({"rank": "a", "step": 1}, "'a' is not a rank or a step"),
         ({}, "no consolidated view"),
         ({"storage_options": {"secret": "x"}}, "looks like a credential"),
     ],
@@ -85,7 +85,7 @@ def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: 
 def test_a_wrong_request_says_what_to_give(nan_log: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         opened(nan_log, **options)
-    assert raised.value.hint or "whole number" in message
+    assert raised.value.hint
 
 
 def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store: Path) -> None:
