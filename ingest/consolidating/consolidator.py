@@ -17,6 +17,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,10 +28,9 @@ import numpy.typing as npt
 
 from ingest.consolidating.cube_writer import (
     CubeWriter,
-    Unreadable,
+    RoundPlan,
     copy_commits,
     cut_blocks,
-    plan_round,
     write_steps,
 )
 from ingest.consolidating.lease import VIEW_LEASE, Lease
@@ -264,7 +264,8 @@ class Consolidator:
     _listing: CommitListing | None = None
     _writer: CubeWriter | None = None
     _waiting_since: Mapping[int, float] = field(default_factory=dict)
-    _unreadable: Mapping[StepKey, Unreadable] = field(default_factory=dict)
+    _unreadable: Mapping[StepKey, tuple[str, str]] = field(default_factory=dict)
+    """Committed generations of which the tables are damaged, and why."""
     _evaluated: bool = False
     """Whether rules were evaluated for every step in the cubes."""
 
@@ -321,21 +322,8 @@ class Consolidator:
         for committed in commits.values():  # the watcher may have ended before it was asked
             if (event := AnomalousCommitRead.of(committed.record)) is not None:
                 self._emit(event)
-        fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
-        plan = plan_round(
-            fingerprints,
-            self._writer,
-            asked=asked,
-            gone=listed.gone,
-            damaged=damaged,
-            unreadable=self._unreadable,
-            ranks=listed.by_rank.keys(),
-            waiting_since=self._waiting_since,
-            now=self.clock(),
-            patience_s=self.patience_s,
-        )
-        self._waiting_since, self._unreadable = plan.waiting_since, plan.unreadable
-        if plan:
+        plan = self._plan(commits, listed, asked, damaged)
+        if plan.rewrite or plan.append:
             if self._writer is None:
                 fresh = {key: commits[key] for key in plan.fresh}
                 self._writer = CubeWriter.create(self.objects, fresh, len(listed.by_rank))
@@ -350,7 +338,7 @@ class Consolidator:
             cut_blocks(self._writer, self.run, self._keep_lease, _CUT_AT_ONCE if limit else 0)
             uncuttable = tuple(f"{reason}. {REBUILD_HINT}" for reason in self._writer.uncuttable.values())
         clear_announcements(self.objects, announced, commits, damaged)
-        reasons = damaged | {key: generation.reason for key, generation in self._unreadable.items()}
+        reasons = damaged | {key: reason for key, (_, reason) in self._unreadable.items()}
         findings: list[StepFindings] = []
         try:
             self._evaluate(findings, limit)
@@ -364,6 +352,50 @@ class Consolidator:
             )
             self._emit(done)
         return done
+
+    def _plan(
+        self,
+        commits: Mapping[StepKey, Commit],
+        listed: CommittedSteps,
+        asked: AbstractSet[StepKey],
+        damaged: Collection[StepKey],
+    ) -> RoundPlan:
+        """Decide what a round writes when its commits have been read.
+
+        Args:
+            commits: those of `asked` that exist.
+            listed: the committed steps.
+            asked: steps whose commits were read, or found missing or damaged.
+            damaged: steps whose commits are damaged.
+        """
+        held, names = self._writer, {key: committed.fingerprint for key, committed in commits.items()}
+        name_held: Callable[[StepKey], str] = held.fingerprint if held else lambda _: ""
+        # Damaged generations that commits still point to.
+        self._unreadable = {key: own for key, own in self._unreadable.items() if names.get(key) == own[0]}
+        fresh = {key for key, name in names.items() if name != name_held(key)} - self._unreadable.keys()
+        # Steps of the cubes that were listed, and had no commit when it was read, are gone, too.
+        absent = asked - names.keys() - {*damaged}
+        gone = {*listed.gone, *(key for key in absent if name_held(key))}
+        rewrite: dict[int, set[int]] = {}
+        new: dict[int, set[int]] = {}
+        for step, own in sorted(_ranks_by_step(fresh, gone).items()):
+            if held and held.has(step):
+                keys = {StepKey(rank, step) for rank in held.ranks} - gone
+                rewrite[step] = own | {key.rank for key in keys if name_held(key)}
+            else:
+                new[step] = own
+        append = self._ready(new, listed.by_rank.keys())
+        return RoundPlan(fresh, rewrite, append, tuple(sorted(new.keys() - append.keys())))
+
+    def _ready(self, new: Mapping[int, set[int]], ranks: AbstractSet[int]) -> dict[int, set[int]]:
+        """Return the new steps that all ranks have, or that have waited long enough for the others."""
+        now = self.clock()
+        since = {**dict.fromkeys(new, now), **self._waiting_since}
+        ready = {
+            step: has for step, has in new.items() if has == ranks or now - since[step] >= self.patience_s
+        }
+        self._waiting_since = {step: at for step, at in since.items() if step not in ready}
+        return ready
 
     def _list(self, announced: Collection[int] | None) -> CommittedSteps:
         """List the commits, and report it. Cubes that were begun for fewer ranks are deleted.
@@ -432,6 +464,16 @@ class Consolidator:
         beat()
         if self._lease is not None and (not in_time or self._lease.is_due):
             self._lease.keep()
+
+
+def _ranks_by_step(fresh: AbstractSet[StepKey], gone: AbstractSet[StepKey]) -> dict[int, set[int]]:
+    ranks: dict[int, set[int]] = {}
+    for key in fresh | gone:
+        if key.step is not None:
+            of_step = ranks.setdefault(key.step, set())
+            if key not in gone:
+                of_step.add(key.rank)
+    return ranks
 
 
 def _wait(stop: threading.Event, seconds: float) -> None:

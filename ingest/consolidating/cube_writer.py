@@ -1,7 +1,4 @@
-"""Writes the cubes: objects of steps by tasks, what steps share, and the metadata that shows both.
-
-What one round writes is decided over values, without I/O and without a clock.
-"""
+"""Writes the cubes: objects of steps by tasks, what steps share, and the metadata that shows both."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +47,7 @@ from workers.tasks.consolidate import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A committed generation whose tables are damaged."""
-
-    fingerprint: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(NamedTuple):
     """What one round writes. Steps are in ascending order."""
 
     fresh: AbstractSet[StepKey]
@@ -69,76 +57,7 @@ class RoundPlan:
     append: Mapping[int, set[int]]
     """Steps that are new in the cubes: by step, its ranks."""
     waiting: tuple[int, ...]
-    waiting_since: Mapping[int, float]
-    unreadable: Mapping[StepKey, Unreadable]
-    """Generations that are still committed and cannot be read."""
-
-    def __bool__(self) -> bool:
-        return bool(self.rewrite or self.append)
-
-
-def plan_round(
-    commits: Mapping[StepKey, str],
-    held: CubeWriter | None,
-    *,
-    asked: AbstractSet[StepKey],
-    gone: AbstractSet[StepKey],
-    damaged: Collection[StepKey],
-    unreadable: Mapping[StepKey, Unreadable],
-    ranks: AbstractSet[int],
-    waiting_since: Mapping[int, float],
-    now: float,
-    patience_s: float,
-) -> RoundPlan:
-    """Decide what a round writes when its commits have been read.
-
-    Args:
-        commits: the generations that the commits of `asked` point to.
-        held: the cubes; None without any.
-        asked: steps whose commits were read, or found missing or damaged.
-        gone: steps that are in the cubes and were not listed.
-        damaged: steps whose commits are damaged.
-        unreadable: generations that could not be read in earlier rounds.
-        ranks: the ranks that have committed steps.
-        waiting_since: when each step was first seen that waited for ranks; by the clock of `now`.
-        now: the time by any clock.
-        patience_s: how long a step waits for the ranks that have not committed it.
-    """
-    name_held: Callable[[StepKey], str] = held.fingerprint if held else lambda _: ""
-    # Damaged generations that commits still point to.
-    still = {key: damage for key, damage in unreadable.items() if commits.get(key) == damage.fingerprint}
-    fresh = {key for key, name in commits.items() if name != name_held(key) and key not in still}
-    # Steps of the cubes that were listed, and had no commit when it was read, are gone, too.
-    absent = asked - commits.keys() - {*damaged}
-    gone = {*gone, *(key for key in absent if name_held(key))}
-    rewrite: dict[int, set[int]] = {}
-    new: dict[int, set[int]] = {}
-    for step, own in sorted(_ranks_by_step(fresh, gone).items()):
-        if held and held.has(step):
-            keys = {StepKey(rank, step) for rank in held.ranks} - gone
-            rewrite[step] = own | {key.rank for key in keys if name_held(key)}
-        else:
-            new[step] = own
-    since = {**dict.fromkeys(new, now), **waiting_since}
-    append = {step: has for step, has in new.items() if has == ranks or now - since[step] >= patience_s}
-    return RoundPlan(
-        fresh,
-        rewrite,
-        append,
-        tuple(sorted(new.keys() - append.keys())),
-        {step: at for step, at in since.items() if step not in append},
-        still,
-    )
-
-
-def _ranks_by_step(fresh: AbstractSet[StepKey], gone: AbstractSet[StepKey]) -> dict[int, set[int]]:
-    ranks: dict[int, set[int]] = {}
-    for key in fresh | gone:
-        if key.step is not None:
-            of_step = ranks.setdefault(key.step, set())
-            if key not in gone:
-                of_step.add(key.rank)
-    return ranks
+    """New steps that wait for more ranks."""
 
 
 _METADATA = f"{GROUP}/zarr.json"
@@ -160,8 +79,10 @@ class CubeWriter:
 
     objects: ObjectStore
     state: CubeState
-    steps: list[int] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
+    steps: dict[int, int] = field(default_factory=dict)
+    """By step: its place on the axis, ascending."""
+    ranks: dict[int, int] = field(default_factory=dict)
+    """By rank: the same."""
     axis: TensorAxis = field(default_factory=TensorAxis)
     names: list[str] = field(default_factory=list)
     fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
@@ -170,16 +91,8 @@ class CubeWriter:
     """By block of steps: the damage because of which it is not in the cubes by tensor."""
     writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes its axis of tensors from that of a writer that was killed before it published."""
-    _step_places: dict[int, int] = field(default_factory=dict)
-    _rank_places: dict[int, int] = field(default_factory=dict)
-    _taken_names: set[str] = field(default_factory=set)
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
     """By array and block of steps, (step, rank) or (step, rank, tensor): what is still to be written."""
-    _unwritten: set[str] = field(default_factory=set)
-    """Which of the axes of steps, ranks, statistics and sketches are longer than their stored part."""
-
-    def __post_init__(self) -> None:
-        self._index_places()
 
     @classmethod
     def load(cls, objects: ObjectStore, known: CubeWriter | None, *, rebuild: bool) -> CubeWriter | None:
@@ -201,7 +114,6 @@ class CubeWriter:
         if known is not None and (state.epoch, state.revision) == (known.state.epoch, known.state.revision):
             return known
         cubes = ConsolidatedCubes(objects, state)
-        names = cubes.tensors
         fingerprints = np.array(cubes.table("fingerprint"))
         # What is half written must be written again.
         half = list(state.rewriting)
@@ -209,12 +121,11 @@ class CubeWriter:
         return cls(
             objects,
             state,
-            cubes.steps.tolist(),
-            cubes.ranks.tolist(),
+            {step: place for place, step in enumerate(cubes.steps.tolist())},
+            {rank: place for place, rank in enumerate(cubes.ranks.tolist())},
             cubes.axis,
-            names,
+            cubes.tensors,
             fingerprints,
-            _taken_names=set(names),
         )
 
     @classmethod
@@ -223,7 +134,15 @@ class CubeWriter:
         summaries = [committed.summary for committed in commits.values()]
         totals = [summary.tensors + summary.statistics_only for summary in summaries]
         grid = CubeGrid.for_size(ranks, max(totals, default=0))
-        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid), _unwritten={"statistic", "sketch"})
+        writer = cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid))
+        layouts = writer.layouts
+        labels = {layouts.statistics: STATISTICS}
+        labels |= {layout: SKETCH_LABELS[name] for name, layout in layouts.sketch_labels.items()}
+        written: dict[str, bytes] = {}
+        for layout, names in labels.items():
+            written |= _chunks(layout, np.array(names, object), range(len(names)))
+        objects.put_many(written)
+        return writer
 
     @property
     def layouts(self) -> CubeLayouts:
@@ -249,18 +168,18 @@ class CubeWriter:
 
     def has(self, step: int) -> bool:
         """Return whether a step is in the cubes."""
-        return step in self._step_places
+        return step in self.steps
 
     def place(self, step: int) -> int:
         """Return the place of a step on its axis."""
-        return self._step_places[step]
+        return self.steps[step]
 
     def steps_by_rank(self) -> dict[int, npt.NDArray[np.int64]]:
         """Return the steps that the cubes have of each rank: (n,), int64, ascending."""
-        steps = np.array(self.steps, np.int64)
+        steps = np.array([*self.steps], np.int64)
         order = np.argsort(steps)
         is_held = (self.fingerprints != "")[order].T
-        return {rank: steps[order][is_held[place]] for place, rank in enumerate(self.ranks)}
+        return {rank: steps[order][is_held[place]] for rank, place in self.ranks.items()}
 
     def generations(self) -> dict[int, dict[int, str]]:
         """Return the generations of each step that is whole in the cubes, by step and rank."""
@@ -273,25 +192,22 @@ class CubeWriter:
 
     def fingerprint(self, key: StepKey) -> str:
         """Return the generation of a step that is in the cubes; "" for none."""
-        if key.step not in self._step_places or key.rank not in self._rank_places:
+        if key.step not in self.steps or key.rank not in self.ranks:
             return ""
-        return str(self.fingerprints[self._step_places[key.step], self._rank_places[key.rank]])
+        return str(self.fingerprints[self.steps[key.step], self.ranks[key.rank]])
 
     def add_ranks(self, ranks: Iterable[int]) -> None:
         """Append the ranks that are new to their axis."""
-        new = [rank for rank in ranks if rank not in self._rank_places]
-        if new:
-            self.ranks += new
-            self._unwritten.add("rank")
-            self._grow()
+        for rank in ranks:
+            self.ranks.setdefault(rank, len(self.ranks))
+        self._grow()
 
     def add_steps(self, steps: Sequence[int]) -> list[int]:
         """Append new steps to their axis, and return their places."""
-        start = len(self.steps)
-        self.steps += steps
-        self._unwritten.add("step")
+        places = list(range(len(self.steps), len(self.steps) + len(steps)))
+        self.steps.update(zip(steps, places, strict=True))
         self._grow()
-        return list(range(start, len(self.steps)))
+        return places
 
     def add_tensors(self, keys: Iterable[TensorKey]) -> None:
         """Append the tensors that are new to their axis, and write that axis to the store."""
@@ -300,7 +216,7 @@ class CubeWriter:
         if len(self.axis) == before:
             return
         axis = self.axis.keys
-        self.names += unique_names(axis[before:], self._taken_names)
+        self.names += unique_names(axis[before:], set(self.names))
         written: dict[str, bytes] = {}
         (length,) = {layout.chunk[0] for layout in self.layouts.keys.values()}
         for number in range(before // length, ceil_div(len(axis), length)):
@@ -319,9 +235,8 @@ class CubeWriter:
         A chunk of which no rank is left has a task, too: what was written for it before must go.
         """
         wide = self.state.grid.ranks
-        places = self._rank_places
         for chunk in range(ceil_div(len(self.ranks), wide)):
-            members = ((rank, places[rank]) for rank in sorted(ranks) if places[rank] // wide == chunk)
+            places = ((rank, divmod(self.ranks[rank], wide)) for rank in sorted(ranks))
             yield ConsolidateJob(
                 store=self.objects.address,
                 writer=self.writer_id,
@@ -330,7 +245,7 @@ class CubeWriter:
                 step=step,
                 place=place,
                 rank_chunk=chunk,
-                members=tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
+                members=tuple((rank, within) for rank, (own, within) in places if own == chunk),
             )
 
     def clear(self, place: int) -> None:
@@ -383,17 +298,9 @@ class CubeWriter:
                 for index in layout.keys(values.shape):
                     key = f"{GROUP}/{layout.key((block, *index[1:]))}"
                     written[key] = layout.encode(values[_part(index, layout.chunk)])
-        if "step" in self._unwritten:
-            written |= _chunks(self.layouts.steps, np.array(self.steps, np.int64), places)
-        if "rank" in self._unwritten:
-            ranks = np.array(self.ranks, np.int64)
-            written |= _chunks(self.layouts.ranks, ranks, range(len(ranks)))
-        if "statistic" in self._unwritten:
-            names = np.array(STATISTICS, object)
-            written |= _chunks(self.layouts.statistics, names, range(len(names)))
-        if "sketch" in self._unwritten:
-            for name, layout in self.layouts.sketch_labels.items():
-                written |= _chunks(layout, np.array(SKETCH_LABELS[name], object), [0])
+        written |= _chunks(self.layouts.steps, np.array([*self.steps], np.int64), places)
+        if len(self.ranks) > self.state.ranks:
+            written |= _chunks(self.layouts.ranks, np.array([*self.ranks], np.int64), self.ranks.values())
         self.objects.put_many(written)
         # Only the blocks that the next step will be in.
         steps = {layout.path: layout.chunk[0] for layout in self.layouts.shared}
@@ -402,7 +309,6 @@ class CubeWriter:
             for (path, block), values in self._blocks.items()
             if block == max(places) // steps[path]
         }
-        self._unwritten.clear()
         left = tuple(place for place in self.state.rewriting if place not in places)
         self.state = structs.replace(
             self.state,
@@ -463,11 +369,6 @@ class CubeWriter:
         before = self.fingerprints
         grown[: before.shape[0], : before.shape[1]] = before
         self.fingerprints = grown
-        self._index_places()
-
-    def _index_places(self) -> None:
-        for places, axis in ((self._step_places, self.steps), (self._rank_places, self.ranks)):
-            places.update((axis[place], place) for place in range(len(places), len(axis)))
 
 
 def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:
@@ -520,12 +421,11 @@ def copy_commits(
         StoreError: the store refused.
     """
     layout = writer.layouts.commits
-    places = {rank: place for place, rank in enumerate(writer.ranks)}
     texts: dict[_Index, dict[int, str]] = {}
     """The copies by the object that they are in, and by their place along its ranks."""
     for key in keys:
-        if key.step is not None and writer.has(key.step) and key.rank in places:
-            chunk, within = divmod(places[key.rank], writer.state.grid.ranks)
+        if key.step is not None and writer.has(key.step) and key.rank in writer.ranks:
+            chunk, within = divmod(writer.ranks[key.rank], writer.state.grid.ranks)
             text = commits[key].data.decode() if key in commits else ""
             texts.setdefault((writer.place(key.step), chunk), {})[within] = text
     new_places = {writer.place(step) for step in appended}
@@ -609,8 +509,8 @@ def _missing(reader: ConsolidatedCubes, result: CutBlock) -> str:
 
 def write_steps(
     writer: CubeWriter, run: RunJobs, keep: KeepLease, plan: RoundPlan, commits: Mapping[StepKey, Commit]
-) -> dict[StepKey, Unreadable]:
-    """Write what a plan says; return the generations whose tables turned out to be damaged.
+) -> dict[StepKey, tuple[str, str]]:
+    """Write what a plan says; return the generations whose tables turned out to be damaged, and why.
 
     Memory: the results of the tasks of one block, and as much as `CubeWriter`.
 
@@ -626,7 +526,7 @@ def write_steps(
         StoreError: the store refused.
     """
     writer.add_ranks(sorted({key.rank for key in plan.fresh}))
-    damaged: dict[StepKey, Unreadable] = {}
+    damaged: dict[StepKey, tuple[str, str]] = {}
     write = partial(_write_batch, writer, run, keep, commits=commits)
     # Block by block: a rank that comes late may change every step.
     for steps in writer.in_blocks(plan.rewrite):
@@ -651,8 +551,8 @@ def _write_batch(
     commits: Mapping[StepKey, Commit],
     ranks_of: Mapping[int, set[int]],
     appended: Collection[int],
-) -> dict[StepKey, Unreadable]:
-    damaged: dict[StepKey, Unreadable] = {}
+) -> dict[StepKey, tuple[str, str]]:
+    damaged: dict[StepKey, tuple[str, str]] = {}
     jobs: list[ConsolidateJob] = []
     for place, step in places.items():
         writer.clear(place)
@@ -671,7 +571,7 @@ def _write_batch(
             writer.record(result)
             for rank, reason in result.damaged.items():  # not to be tried in every round
                 if (key := StepKey(rank, result.job.step)) in commits:
-                    damaged[key] = Unreadable(commits[key].fingerprint, reason)
+                    damaged[key] = commits[key].fingerprint, reason
         unknown.sort(key=lambda result: (result.job.place, result.job.rank_chunk))
         writer.add_tensors(key for result in unknown for key in result.keys)
         jobs = [replace(result.job, width=len(writer.axis)) for result in unknown]
