@@ -55,15 +55,6 @@ DIGEST_CHUNK, STATISTICS_CHUNK = "index/digest/c/0/0", "statistics/c/0/0"
 RECOMPUTED_FROM, _FROM_INDEX = "the payloads, computed again", "the index"
 
 
-def mend_nodes(work: StepWork, committed: Commit) -> None:
-    """Write the metadata of nodes again that are not as the commit has them."""
-    documents = {
-        f"{committed.prefix}/{path}/{LEAF}".replace("//", "/"): node for path, node in committed.nodes.items()
-    }
-    documents |= {f"{path}/{LEAF}": pooled.node for path, pooled in committed.record.pool.items()}
-    work.put_changed({name: metadata.encode(node) for name, node in documents.items()}, "the commit")
-
-
 def tables_of(work: StepWork, committed: Commit) -> Step | None:
     """Return the step with its index, of which damaged tables are written again.
 

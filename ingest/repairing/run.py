@@ -31,6 +31,7 @@ from ingest.reader.step import Step
 from ingest.reader.verifying import (
     StoreDamage,
     Verified,
+    documents_of,
     verify,
     verify_copies,
     verify_step,
@@ -40,7 +41,6 @@ from ingest.repairing.commits import (
     commit_from_objects,
     commit_of,
     mend_findings,
-    mend_nodes,
     mend_sketches,
     mend_totals,
     tables_of,
@@ -444,7 +444,7 @@ def _mend(work: StepWork) -> None:
     if leaf is None:
         return
     committed = commit_of(work, leaf)
-    mend_nodes(work, committed)
+    work.put_changed(documents_of(committed), "the commit")
     step = tables_of(work, committed)
     if step is None:
         return  # a new generation was committed from the dump

@@ -133,11 +133,7 @@ class Execution:
             UsageError: the plan is for another store, or the clocks of host and store differ.
             StoreError: the store refused. What was removed stays removed.
         """
-        if self.plan.store != self.objects.address.url:
-            raise UsageError(
-                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
-                hint="Name the store of the plan, or make a plan for this store.",
-            )
+        self._refuse_other_store()
         report = GcReport()
         if not self.plan.actions:
             return report
@@ -160,6 +156,13 @@ class Execution:
         report.stopped = stop.is_set()
         report.broken = self._broken(done.action for done in report.done if done.objects)
         return report
+
+    def _refuse_other_store(self) -> None:
+        if self.plan.store != self.objects.address.url:
+            raise UsageError(
+                f"the plan was made for {self.plan.store}, not for {self.objects.address.url}",
+                hint="Name the store of the plan, or make a plan for this store.",
+            )
 
     def _by_step(self, *, is_of_pool: bool) -> list[list[GcAction]]:
         """Return the actions grouped by step: those on one step are carried out one after the other."""

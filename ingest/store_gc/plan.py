@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import DecodeError, Meta, Struct, to_builtins
@@ -272,12 +272,8 @@ class Generation:
     """What lies below one generation of a step."""
 
     tensors: Extent = field(default_factory=Extent)
-    rest: Extent = field(default_factory=Extent)
-
-    @property
-    def whole(self) -> Extent:
-        """Payloads and all other objects together."""
-        return self.tensors + self.rest
+    whole: Extent = field(default_factory=Extent)
+    """Payloads of tensors, and all other objects."""
 
 
 @dataclass(slots=True)
@@ -420,11 +416,7 @@ def _enter_pooled(inventory: Inventory, name: str, listed: Mapping[str, StoredOb
 
 def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject]) -> Iterator[StepInventory]:
     rank = rank_named(name) or 0
-    below: dict[str, dict[str, StoredObject]] = {}
-    # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
-    for key in commit.list_keys(objects, [rank]) if objects.is_local and listed else ():
-        if (directory := key.path.rpartition("/")[2]) not in listed:
-            below[directory] = {}
+    below = _directories(objects, rank, listed)
     for path, stored in listed.items():
         step, _, path_in_step = path.partition("/")
         if path_in_step and (step == "run" or step_named(step) is not None):
@@ -434,16 +426,28 @@ def _steps_in(objects: ObjectStore, name: str, listed: Mapping[str, StoredObject
         yield StepInventory(StepKey(rank, step_named(step)), _measure(own), record)
 
 
+def _directories(
+    objects: ObjectStore, rank: int, listed: Mapping[str, StoredObject]
+) -> dict[str, dict[str, StoredObject]]:
+    """Return the directories of steps, in a local store, each without objects.
+
+    One that a killed writer, or a killed gc, left empty is in no listing of objects.
+    """
+    keys = commit.list_keys(objects, [rank]) if objects.is_local and listed else []
+    return {step: {} for key in keys if (step := key.path.rpartition("/")[2]) not in listed}
+
+
 def _measure(listed: Mapping[str, StoredObject]) -> dict[str, Generation]:
-    return {
-        name: Generation(
-            Extent.of(listed[key] for key in keys if is_of_tensors(key) and not is_temporary(key)),
-            # Temporary objects are counted elsewhere, but show that somebody was at work.
-            Extent(newest_at=max((listed[key].modified_at for key in keys if is_temporary(key)), default=0.0))
-            + Extent.of(listed[key] for key in keys if not is_of_tensors(key) and not is_temporary(key)),
+    measured: dict[str, Generation] = {}
+    for name, keys in generations_in(listed).items():
+        own = [key for key in keys if not is_temporary(key)]
+        # Temporary objects are counted elsewhere, but show that somebody was at work.
+        newest_at = max((listed[key].modified_at for key in keys if is_temporary(key)), default=0.0)
+        tensors = Extent.of(listed[key] for key in own if is_of_tensors(key))
+        measured[name] = Generation(
+            tensors, Extent.of(map(listed.__getitem__, own)) + Extent(newest_at=newest_at)
         )
-        for name, keys in generations_in(listed).items()
-    }
+    return measured
 
 
 def _read_commits(objects: ObjectStore, steps: list[StepInventory]) -> None:
@@ -502,18 +506,26 @@ class _Planner:
         self.by_number: defaultdict[int, list[StepInventory]] = defaultdict(list)
         for step in inventory.steps:
             self.by_number[step.number].append(step)
-        self.anomalous = {step.number for step in self.steps if step.is_anomalous}
-        self.anomalous |= inventory.anomalous_steps & set(self.numbers)
         self.newest = newest_steps((step.key for step in self.steps), policy.keep_last or 0)
-        self.busy = {
-            step.key
-            for step in self.steps
-            if not all(self._is_old(held.whole) for held in step.uncommitted.values())
-        }
         self.removed: dict[StepKey, GcAction] = {}
         """The steps that go."""
         self.thinned: dict[StepKey, GcAction] = {}
         """The steps that lose their tensors."""
+
+    @cached_property
+    def anomalous(self) -> set[int]:
+        """The steps with an anomaly on any rank, or over several."""
+        of_ranks = {step.number for step in self.steps if step.is_anomalous}
+        return of_ranks | (self.inventory.anomalous_steps & set(self.numbers))
+
+    @cached_property
+    def busy(self) -> set[StepKey]:
+        """The steps that somebody may be writing."""
+        return {
+            step.key
+            for step in self.steps
+            if not all(self._is_old(held.whole) for held in step.uncommitted.values())
+        }
 
     def plan(self) -> GcPlan:
         beside = [] if self.policy.is_choice else self._by_policy()
@@ -570,11 +582,7 @@ class _Planner:
         stored = [step for step in self.inventory.steps if step.key.step is not None]
         self._refuse_absent("no rank {}", ranks, {step.key.rank for step in stored})
         self._refuse_absent("no step {}", steps, {step.number for step in stored})
-        named = [
-            step
-            for step in stored
-            if (ranks is None or step.key.rank in ranks) and (steps is None or step.number in steps)
-        ]
+        named = [step for step in stored if _is_among(step.key.rank, ranks) and _is_among(step.number, steps)]
         self._refuse_absent("rank {} has none of these steps", ranks, {step.key.rank for step in named})
         self._refuse_absent("none of these ranks has step {}", steps, {step.number for step in named})
         return named
@@ -741,6 +749,10 @@ class _Planner:
         ):
             if keys:
                 self.notes.append(f"{_name_some(keys)}: left alone, because {reason}")
+
+
+def _is_among(number: int, chosen: Collection[int] | None) -> bool:
+    return chosen is None or number in chosen
 
 
 def _name_some(keys: Collection[StepKey]) -> str:

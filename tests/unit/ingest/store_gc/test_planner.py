@@ -203,7 +203,7 @@ def member(rank: int, *refers_to: str, damage: str = "") -> StepInventory:
     """Return what a rank has of step 1, committed ten days ago."""
     name, facts = ("", (0.0, False, False)) if damage else ("f" * 32, (NOW - 10 * DAY_S, False, True))
     record = Extent(1, 1, NOW - 10 * DAY_S)
-    held = {"f" * 32: Generation(OLD, OLD)}
+    held = {"f" * 32: Generation(OLD, OLD + OLD)}
     return StepInventory(StepKey(rank, 1), held, record, name, *facts, frozenset(refers_to), damage)
 
 
