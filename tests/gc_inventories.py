@@ -11,7 +11,7 @@ DAY_S = 86400.0
 _NAMES = st.sampled_from([f"{n:032x}" for n in range(4)])
 _TIMES = st.floats(0, 10).map(lambda days: NOW - days * DAY_S)
 _EXTENTS = st.builds(Extent, st.integers(1, 9), st.integers(1, 1000), _TIMES)
-_GENERATIONS = st.builds(Generation, _EXTENTS, _EXTENTS)
+_GENERATIONS = st.builds(lambda own, rest: Generation(own, own + rest), _EXTENTS, _EXTENTS)
 _KEYS = st.builds(StepKey, st.integers(0, 3), st.none() | st.integers(0, 12))
 
 
@@ -52,7 +52,7 @@ POLICIES = st.builds(
 
 def one_rank(*numbers: int, anomalous: tuple[int, ...] = ()) -> Inventory:
     """Return the inventory of a store of one rank whose steps were committed ten days ago."""
-    generation = Generation(Extent(5, 100, 0.0), Extent(5, 10, 0.0))
+    generation = Generation(Extent(5, 100, 0.0), Extent(10, 110, 0.0))
     steps = tuple(
         StepInventory(
             StepKey(0, number),

@@ -164,7 +164,6 @@ class _Scan:
     """By axis: how many elements of each position are not finite."""
 
     def add(self, piece: npt.NDArray[Any]) -> None:
-        """Take the next elements."""
         begin = self.elements
         self.elements += len(piece)
         if is_complex(piece.dtype):

@@ -129,7 +129,6 @@ class _File:
     """Its name until it is complete; empty if nothing was written yet."""
 
     def exists(self) -> bool:
-        """Return whether there is a file already where it will be."""
         return self.target.check(self.parts, self.path.name)
 
     def write(self, step: StoredStep, row: int, pieces: Iterator[bytes]) -> None:

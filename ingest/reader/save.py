@@ -213,7 +213,6 @@ class _Whole:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes in the file."""
         return 0 if self.whole is None else math.prod(self.whole.shape) * self.dtype.itemsize
 
     def failed(self, exc: UsageError | DamagedStore) -> _Whole:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import dask.array
 
     from ingest.reader.anatomy import Anatomy
-    from ingest.reader.catalog import Catalog
     from ingest.reader.step import Step
     from ingest.reader.step_flow import StepFlow
     from ingest.reader.unsharded import UnshardedTensor
@@ -55,11 +54,6 @@ class Tensor(ArrayLike):
     def __repr__(self) -> str:
         place = f"rank={self.rank} step={self.step}"
         return f"<{type(self).__name__} {place} {self.name} {self.dtype}{list(self.shape)}>"
-
-    @property
-    def catalog(self) -> Catalog | None:
-        """Where other steps of its store come from; None in a process to which its step was sent."""
-        return self._step.catalog
 
     @property
     def rank(self) -> int:
@@ -565,7 +559,7 @@ class Neighbour:
         """The operators of the model that were fused into its operator; empty if not known."""
         from ingest.reader.context import context_of  # deferred: as in `_flow_of`
 
-        tensor, catalog = self.tensor, self.tensor.catalog
+        tensor, catalog = self.tensor, self.tensor._step.catalog  # noqa: SLF001  (of the class above)
         return () if catalog is None else context_of(catalog, tensor.rank).original_names(tensor)
 
     def to_dict(self) -> dict[str, Any]:
