@@ -54,9 +54,7 @@ class Job:
     step_bytes: float
     every_s: float
     tensors: int = 5000
-    """Tensors per rank and step."""
     keep_days: float = 7
-    """How long steps stay in the store; determines its size and price."""
     ranks_per_host: int = 8
 
 
@@ -70,7 +68,6 @@ class Size:
     upload: float
     puts_per_s: float
     lists_per_s: float
-    """Listings of the consolidator."""
     tasks_per_s: float
     schedulers: int
     consolidator_busy: float

@@ -66,12 +66,10 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
 
 
 def _source(file: File) -> str:
-    """Return the path of a page in the repository."""
     return next((source for source, uri in PAGES.items() if uri == file.src_uri), f"docs/{file.src_uri}")
 
 
 def _in_repository(source: str, target: str) -> str:
-    """Return the path in the repository to which a link leads."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
 
 

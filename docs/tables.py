@@ -113,7 +113,6 @@ def built_in_rules() -> Iterator[tuple[str, ...]]:
 
 
 def _parameters(rule: BaseRule) -> str:
-    """Return the kind of a rule with the values of the fields that only this kind has."""
     values = rule.model_dump(mode="json")
     given = [f"{name} {_value(values[name])}" for name in rule.own_fields() if values[name] is not None]
     return f"`{rule.kind}`" + (f": {', '.join(given)}" if given else "")

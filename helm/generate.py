@@ -24,7 +24,7 @@ from helm.known import known
 from helm.limits import LIMITS
 from helm.promql import of_one_release
 from helm.rules_schema import definitions
-from ingest import settings
+from ingest.settings import Settings
 
 HELM = Path(__file__).parent
 CHART = HELM / "dump-ingest"
@@ -45,7 +45,6 @@ class Value:
     description: str
     """Its `# -- ` comment; "" if it is only a map of other values."""
     shown_default: str
-    """Its `@default` comment; "" without one."""
     children: tuple[Value, ...] = ()
 
     @property
@@ -83,7 +82,6 @@ def _children(
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, str]:
-    """Return the description and the shown default in the comment above a line; "" if missing."""
     above: list[str] = []
     while line > 0 and lines[line - 1].lstrip().startswith("#"):
         line -= 1
@@ -143,7 +141,7 @@ def _schema_of(entry: Value) -> dict[str, Any]:
 
 
 def _settings_schema() -> dict[str, Any]:
-    generated = settings.schema()
+    generated = Settings.model_json_schema()
     properties = {name: _setting(setting) for name, setting in generated["properties"].items()}
     properties["rank_map"] |= {
         "type": ["object", "string"],

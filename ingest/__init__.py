@@ -59,7 +59,6 @@ def _homes() -> dict[str, tuple[str, str]]:
 
 
 def _load(name: str) -> Any:
-    """Return a public name, and import its home on first use."""
     if name == "__all__":
         return sorted(_homes())
     if name not in _homes():

@@ -126,7 +126,6 @@ class DiskSeen(Event):
     space: DiskSpace
     policy: Policy
     under_pressure: bool
-    """Whether less is free than there should be, so that the policy applies."""
     full_in_s: float | None
     """When it will be full; None if that is not foreseeable."""
 

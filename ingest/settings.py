@@ -5,15 +5,12 @@ No setting holds a credential: those come from the environment chain of the stor
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -42,116 +39,217 @@ _NEVER_SHOWN = frozenset(["store", "store_options", "scheduler", "webhook", "das
 _JSON = frozenset(["store_options", "dask"])
 
 
+def _setting(description: str, **given: Any) -> Any:
+    return Field(description=description, **given)
+
+
 class Settings(BaseModel):
     """All settings. `dump-ingest config schema` prints the description of each field."""
 
-    # Descriptions come from `schema`: pydantic would parse this file at each start, in 50 ms.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    store: str | None = None
-    """The store: a directory or any fsspec URL, such as s3://bucket/run.zarr."""
-    store_options: dict[str, Any] = Field(default_factory=dict)
-    """Options for fsspec. Credentials belong in the environment (AWS_ACCESS_KEY_ID, ...), not here."""
-    store_timeout_s: float = Field(default=60.0, gt=0)
-    """How long a request to the store may go on without progress, in seconds; then it is given up."""
-    scheduler: str | None = None
-    """Address of a Dask scheduler (tcp://host:8786), or its scheduler file. None: start own workers."""
-    scheduler_timeout_s: float = Field(default=30.0, gt=0)
-    """How long to wait for the scheduler and for its first worker, in seconds."""
+    store: str | None = _setting(
+        "The store: a directory or any fsspec URL, such as s3://bucket/run.zarr.", default=None
+    )
+    store_options: dict[str, Any] = _setting(
+        "Options for fsspec. Credentials belong in the environment (AWS_ACCESS_KEY_ID, ...), not here.",
+        default_factory=dict,
+    )
+    store_timeout_s: float = _setting(
+        "How long a request to the store may go on without progress, in seconds; then it is given up.",
+        default=60.0,
+        gt=0,
+    )
+    scheduler: str | None = _setting(
+        "Address of a Dask scheduler (tcp://host:8786), or its scheduler file. None: start own workers.",
+        default=None,
+    )
+    scheduler_timeout_s: float = _setting(
+        "How long to wait for the scheduler and for its first worker, in seconds.", default=30.0, gt=0
+    )
     # In the environment as on the command line, not as JSON: each host has its own.
-    worker_resources: dict[str, float] = Field(default_factory=dict)
-    """Dask resources that workers must offer (host-n17=1): restricts tasks to the host that has the files."""
-    host: str | None = None
-    """The name of this host in the store. None: its host name, which containers change at each start."""
-    workers: int | None = Field(default=None, ge=1)
-    """How many worker processes to start without a scheduler. None: one per processor, at most eight."""
-    nice: int = Field(default=0, ge=0, le=19)
-    """Priority of the command and its own workers: 19 gives way to everything else."""
-    cpus: str = ""
-    """Processors of the command and its own workers, such as 0-3,8. Empty: all."""
-    cpu_share: float = Field(default=1.0, gt=0, le=1)
-    """The share of these processors that the command and its own workers use at most."""
-    poll_s: float = Field(default=1.0, gt=0)
-    """How often the dump is listed, in seconds. File events make it sooner: nothing relies on them."""
-    quiet_s: float = Field(default=10.0, ge=0)
-    """The last step of a rank is complete when nothing in it has changed for this many seconds."""
-    settle_s: float = Field(default=1.0, ge=0)
-    """The same for a step that is followed by a later one."""
-    order: Literal["oldest", "newest"] = "oldest"
-    """Which steps of a backlog are ingested first."""
-    under_pressure: Literal["keep", "newest", "statistics"] = "keep"
-    """While the dump's disk is nearly full: go on, ingest new steps first, or leave out tensors for now."""
-    pressure_free: str = "10%"
-    """The free space below which the dump's disk is nearly full: a share (10%), or bytes (200GB)."""
+    worker_resources: dict[str, float] = _setting(
+        "Dask resources that workers must offer (host-n17=1): restricts tasks to the host that has "
+        "the files.",
+        default_factory=dict,
+    )
+    host: str | None = _setting(
+        "The name of this host in the store. None: its host name, which containers change at each start.",
+        default=None,
+    )
+    workers: int | None = _setting(
+        "How many worker processes to start without a scheduler. None: one per processor, at most eight.",
+        default=None,
+        ge=1,
+    )
+    nice: int = _setting(
+        "Priority of the command and its own workers: 19 gives way to everything else.",
+        default=0,
+        ge=0,
+        le=19,
+    )
+    cpus: str = _setting(
+        "Processors of the command and its own workers, such as 0-3,8. Empty: all.", default=""
+    )
+    cpu_share: float = _setting(
+        "The share of these processors that the command and its own workers use at most.",
+        default=1.0,
+        gt=0,
+        le=1,
+    )
+    poll_s: float = _setting(
+        "How often the dump is listed, in seconds. File events make it sooner: nothing relies on them.",
+        default=1.0,
+        gt=0,
+    )
+    quiet_s: float = _setting(
+        "The last step of a rank is complete when nothing in it has changed for this many seconds.",
+        default=10.0,
+        ge=0,
+    )
+    settle_s: float = _setting("The same for a step that is followed by a later one.", default=1.0, ge=0)
+    order: Literal["oldest", "newest"] = _setting(
+        "Which steps of a backlog are ingested first.", default="oldest"
+    )
+    under_pressure: Literal["keep", "newest", "statistics"] = _setting(
+        "While the dump's disk is nearly full: go on, ingest new steps first, or leave out tensors for now.",
+        default="keep",
+    )
+    pressure_free: str = _setting(
+        "The free space below which the dump's disk is nearly full: a share (10%), or bytes (200GB).",
+        default="10%",
+    )
     # In the environment as on the command line, not as JSON: each host has its own map.
-    rank_map: dict[int, int] = Field(default_factory=dict)
-    """The rank of each device id (0=8,1=9), for dumps whose paths name only devices."""
-    layout: str = ""
-    """Patterns, with `;` between them, for a dump whose tree no layout covers:
-    rank{rank}/step{step}/{module}.{io}.{slot}.pt"""
-    mesh: str = ""
-    """How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told."""
-    keep_device_layout: bool = False
-    """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
-    sketches: bool = True
-    """Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone."""
-    marginals: Literal["none", "large", "all"] = "large"
-    """The tensors whose marginals are stored, too, if `sketches` is set. `dump-ingest sketch` adds all."""
-    pool: bool = True
-    """Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`."""
-    black_box: int | None = Field(default=None, ge=1)
-    """How many of the newest steps of each rank `watch` keeps tensors of, and around incidents. None: all."""
-    replace: bool = False
-    """Whether steps that came from another dump directory may be replaced."""
-    recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
-    """While `watch` is idle: bytes per second of committed dump files to read and compare again. 0: none."""
-    recheck: bool = False
-    """Whether `ingest` reads all committed dump files again, and compares them with their digests."""
+    rank_map: dict[int, int] = _setting(
+        "The rank of each device id (0=8,1=9), for dumps whose paths name only devices.", default_factory=dict
+    )
+    layout: str = _setting(
+        "Patterns, with `;` between them, for a dump whose tree no layout "
+        "covers:\nrank{rank}/step{step}/{module}.{io}.{slot}.pt",
+        default="",
+    )
+    mesh: str = _setting(
+        "How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told.",
+        default="",
+    )
+    keep_device_layout: bool = _setting(
+        "Whether tensors stay in the accelerator's memory layout. Part of every fingerprint.", default=False
+    )
+    sketches: bool = _setting(
+        "Whether histograms of tensors and digests of blocks are stored: answers after the tensors are gone.",
+        default=True,
+    )
+    marginals: Literal["none", "large", "all"] = _setting(
+        "The tensors whose marginals are stored, too, if `sketches` is set. `dump-ingest sketch` adds all.",
+        default="large",
+    )
+    pool: bool = _setting(
+        "Whether tensors that several ranks share are stored once. Needs a running `consolidate --follow`.",
+        default=True,
+    )
+    black_box: int | None = _setting(
+        "How many of the newest steps of each rank `watch` keeps tensors of, and around incidents. "
+        "None: all.",
+        default=None,
+        ge=1,
+    )
+    replace: bool = _setting(
+        "Whether steps that came from another dump directory may be replaced.", default=False
+    )
+    recheck_rate: ByteSize = _setting(
+        "While `watch` is idle: bytes per second of committed dump files to read and compare again. 0: none.",
+        default=ByteSize(16 * _MIB),
+        ge=0,
+    )
+    recheck: bool = _setting(
+        "Whether `ingest` reads all committed dump files again, and compares them with their digests.",
+        default=False,
+    )
     # In the environment as on the command line, not as JSON: each host has its own.
-    continues: list[str] = Field(default_factory=list)
-    """Other directories in which this dump was: their steps in the store are its own. Separated by `:`."""
-    after_commit: Literal["keep", "delete"] = "keep"
-    """What to do with committed dump files. They are read back before deletion: docs/retention.md."""
-    keep_last: int = Field(default=1, ge=1)
-    """With `after_commit` delete: how many of the newest steps of each rank stay in the dump."""
-    keep_anomalous: bool = False
-    """With `after_commit` delete: whether steps with NaN, Inf, overflows or findings stay in the dump."""
-    consolidate: bool = True
-    """Whether `ingest` updates the consolidated view at its end, unless it uses a scheduler."""
-    inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)
-    """Limit of the source bytes of all tasks in progress."""
-    chunk_size: ByteSize = Field(default=ByteSize(_MIB), ge=4096)
-    """Size of the inner chunks of the store, which is what a small read costs. Part of every fingerprint."""
-    shard_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
-    """Size of a shard before compression: one object, held in memory by a task. Part of every fingerprint."""
-    job_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
-    """About how much one task reads. Part of every fingerprint."""
-    rules: str | None = None
-    """YAML file that adds to the built-in anomaly rules, changes them, or switches them off."""
-    webhook: str | None = None
-    """URL to which findings are posted. Its token comes from DUMP_INGEST_WEBHOOK_TOKEN, never from here."""
-    webhook_severity: Literal["info", "warning", "critical"] = "warning"
-    """The mildest severity of findings that are posted."""
-    page_url: str | None = None
-    """By what URL people reach `dump-ingest serve`: messages of the webhook and `origin` lead to it."""
-    drain_s: float = Field(default=30.0, ge=0)
-    """After SIGTERM: how many seconds work in progress may take to finish."""
-    finish: bool = False
-    """Whether `watch` and `consolidate --follow` take everything that is there before they end."""
-    expected_ranks: int | None = Field(default=None, ge=0)
-    """How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number."""
-    metrics: str | None = "127.0.0.1:9108"
-    """Where `watch` serves /metrics: host:port. Empty: nowhere."""
-    consolidator_metrics: str | None = "127.0.0.1:9109"
-    """Where `consolidate --follow` serves /metrics: host:port. Empty: nowhere."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The lowest level of messages that are logged."""
-    log_format: Literal["auto", "console", "json"] = "auto"
-    """The format of log messages; auto: console on a terminal, JSON otherwise."""
-    task_timeout_s: float = Field(default=600.0, gt=0)
-    """How long a task may run on one worker, plus a second per MiB it reads; then the worker is replaced."""
-    dask: dict[str, Any] = Field(default_factory=dict)
-    """Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}."""
+    continues: list[str] = _setting(
+        "Other directories in which this dump was: their steps in the store are its own. Separated by `:`.",
+        default_factory=list,
+    )
+    after_commit: Literal["keep", "delete"] = _setting(
+        "What to do with committed dump files. They are read back before deletion: docs/retention.md.",
+        default="keep",
+    )
+    keep_last: int = _setting(
+        "With `after_commit` delete: how many of the newest steps of each rank stay in the dump.",
+        default=1,
+        ge=1,
+    )
+    keep_anomalous: bool = _setting(
+        "With `after_commit` delete: whether steps with NaN, Inf, overflows or findings stay in the dump.",
+        default=False,
+    )
+    consolidate: bool = _setting(
+        "Whether `ingest` updates the consolidated view at its end, unless it uses a scheduler.", default=True
+    )
+    inflight_size: ByteSize = _setting(
+        "Limit of the source bytes of all tasks in progress.", default=ByteSize(1024 * _MIB), gt=0
+    )
+    chunk_size: ByteSize = _setting(
+        "Size of the inner chunks of the store, which is what a small read costs. Part of every fingerprint.",
+        default=ByteSize(_MIB),
+        ge=4096,
+    )
+    shard_size: ByteSize = _setting(
+        "Size of a shard before compression: one object, held in memory by a task. Part of every "
+        "fingerprint.",
+        default=ByteSize(128 * _MIB),
+        ge=4096,
+    )
+    job_size: ByteSize = _setting(
+        "About how much one task reads. Part of every fingerprint.", default=ByteSize(128 * _MIB), ge=4096
+    )
+    rules: str | None = _setting(
+        "YAML file that adds to the built-in anomaly rules, changes them, or switches them off.", default=None
+    )
+    webhook: str | None = _setting(
+        "URL to which findings are posted. Its token comes from DUMP_INGEST_WEBHOOK_TOKEN, never from here.",
+        default=None,
+    )
+    webhook_severity: Literal["info", "warning", "critical"] = _setting(
+        "The mildest severity of findings that are posted.", default="warning"
+    )
+    page_url: str | None = _setting(
+        "By what URL people reach `dump-ingest serve`: messages of the webhook and `origin` lead to it.",
+        default=None,
+    )
+    drain_s: float = _setting(
+        "After SIGTERM: how many seconds work in progress may take to finish.", default=30.0, ge=0
+    )
+    finish: bool = _setting(
+        "Whether `watch` and `consolidate --follow` take everything that is there before they end.",
+        default=False,
+    )
+    expected_ranks: int | None = _setting(
+        "How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number.",
+        default=None,
+        ge=0,
+    )
+    metrics: str | None = _setting(
+        "Where `watch` serves /metrics: host:port. Empty: nowhere.", default="127.0.0.1:9108"
+    )
+    consolidator_metrics: str | None = _setting(
+        "Where `consolidate --follow` serves /metrics: host:port. Empty: nowhere.", default="127.0.0.1:9109"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "The lowest level of messages that are logged.", default="info"
+    )
+    log_format: Literal["auto", "console", "json"] = _setting(
+        "The format of log messages; auto: console on a terminal, JSON otherwise.", default="auto"
+    )
+    task_timeout_s: float = _setting(
+        "How long a task may run on one worker, plus a second per MiB it reads; then the worker is replaced.",
+        default=600.0,
+        gt=0,
+    )
+    dask: dict[str, Any] = _setting(
+        'Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}.',
+        default_factory=dict,
+    )
 
     @property
     def cpu_limits(self) -> CpuLimits:
@@ -315,18 +413,6 @@ def load(config: Path | None = None, **flags: Any) -> LoadedSettings:
     except ValidationError as exc:
         raise UsageError(_explain(exc, origins), hint="See `dump-ingest config schema`.") from exc
     return LoadedSettings(settings, origins, _unknown_variables())
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of a file of settings, with the docstring of each field as its description."""
-    content = Settings.model_json_schema()
-    module: Any = ast.parse(inspect.getsource(Settings))
-    for field, text in pairwise(module.body[0].body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
-                described = content["properties"][name] | {"description": inspect.cleandoc(docstring)}
-                content["properties"][name] = dict(sorted(described.items()))  # as pydantic does
-    return content
 
 
 def _read_environment() -> dict[str, Any]:

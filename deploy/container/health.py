@@ -77,7 +77,6 @@ def _program(words: Sequence[str]) -> list[str]:
 
 
 def _words(pid: int) -> list[str]:
-    """Return the command line of a process; empty if it has ended."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -97,7 +96,6 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _metrics(options: Sequence[str], setting: str) -> str:
-    """Return the metrics that a command serves; "" if it serves none."""
     address = _option(options, "--metrics") or _setting(setting, options)
     return _get(f"http://{_local(address)}/metrics") if address else ""
 
@@ -127,7 +125,6 @@ def _option(options: Sequence[str], name: str) -> str:
 
 
 def _local(address: str) -> str:
-    """Return host and port to connect to, for an address to listen on."""
     host, _, port = address.rpartition(":")
     return f"{'127.0.0.1' if host in {'', '0.0.0.0', '[::]'} else host}:{port}"  # noqa: S104
 

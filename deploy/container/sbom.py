@@ -53,7 +53,6 @@ def _dependencies(distribution: Distribution, installed: set[str]) -> dict[str, 
 
 
 def _required(distribution: Distribution) -> Iterator[str]:
-    """Yield the names of what a distribution requires, without its extras."""
     for requirement in distribution.requires or ():
         matched = re.match(r"[A-Za-z0-9._-]+", requirement)
         if matched and "extra ==" not in requirement:

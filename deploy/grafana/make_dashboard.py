@@ -60,7 +60,6 @@ def scoped(expression: str) -> str:
 
 
 def _panels(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the heading of each row and its panels, placed from left to right and from top to bottom."""
     top = 0
     for row in rows:
         yield {

@@ -257,7 +257,6 @@ _ELSEWHERE = {
 
 
 def _explained(error: Any) -> UsageError:
-    """Explain what is wrong with the command line, in the form of all other error messages."""
     message, _, advice = error.format_message().replace(": Input should", ": it must").partition(". ")
     message = message.partition(", unable to parse")[0].rstrip(".")
     mistakes: list[Any] = getattr(error.__cause__, "errors", list)()

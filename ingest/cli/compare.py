@@ -223,11 +223,6 @@ def compare_command(
 def _by_token(
     sides: tuple[str, str], by: str, given: dict[str, object], *, top: int | None, as_json: bool
 ) -> None:
-    """Compare a trainer with an engine token by token, and end as questions do.
-
-    Raises:
-        UsageError: it is asked for something else, or with options that it does not take.
-    """
     from ingest.cli.question import end_as, print_answer  # deferred: they import numpy
     from ingest.questions.rollout.by_token import compare_tokens
 

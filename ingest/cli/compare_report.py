@@ -60,14 +60,12 @@ def print_comparison(comparison: Comparison, *, top: int | None) -> None:
 
 
 def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
-    """Return whether a tensor is not equal; one without a counterpart only if that is a difference."""
     if tensor.verdict in UNMATCHED:
         return comparison.unmatched_matter
     return tensor.verdict not in {Verdict.IGNORED, Verdict.EQUAL}
 
 
 def _print_counts(comparison: Comparison) -> None:
-    """Print how many tensors of each step have which verdict; of many steps, only those that differ."""
     counts, steps = comparison.counts, list(comparison.steps)
     verdicts = [verdict for verdict in Verdict if counts[verdict]]
     if len(steps) > _MAX_STEPS:
@@ -155,7 +153,6 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
 
 
 def _of_both_sides(comparison: Comparison) -> str:
-    """Return what holds for the tensors that both sides have, if nothing else makes the sides different."""
     counts = {verdict: count for verdict, count in comparison.counts.items() if verdict not in UNMATCHED}
     if comparison.is_within or not counts or not GOOD.issuperset(counts):
         return ""
@@ -190,7 +187,6 @@ def _say_first(first: FirstDifference) -> None:
 
 
 def _layout(tensor: ComparedTensor) -> str:
-    """Return the placement of a tensor, and the reason for it unless it is certain."""
     held = tensor.held
     if held is None:
         return ""

@@ -86,7 +86,6 @@ class Following:
     """Whether to build the view from scratch before anything else; reset when that is done."""
     json: bool
     _reminders: Reminders = field(default_factory=Reminders, init=False)
-    """When it was printed why it stands by."""
 
     def run(self, stop: threading.Event) -> None:
         """Consolidate until `stop` is set; stand by while the view is held by others or the store is away.
@@ -126,7 +125,6 @@ class Following:
     def _hold_if_free(
         self, stop: threading.Event, metrics: ConsolidatorMetrics, observers: Sequence[Observer]
     ) -> bool:
-        """Hold the view as `_hold` does; return False if others hold it or the store is away, and say so."""
         beat()
         try:
             self._hold(stop, metrics, observers)

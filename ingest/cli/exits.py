@@ -43,8 +43,6 @@ class OutputError(OSError):
 
 
 class _StandardOutput(io.TextIOWrapper):
-    """Standard output, whose errors are told from those of files and stores."""
-
     def write(self, text: str, /) -> int:
         try:
             return super().write(text)
@@ -235,7 +233,6 @@ def end_now(code: int) -> NoReturn:
 
 
 def _end_after(seconds: float, code: int) -> None:
-    """End the process after this time, unless it has ended."""
     if math.isinf(seconds):
         return
     timer = threading.Timer(seconds, end_now, [code])

@@ -164,7 +164,6 @@ def _export_files(
     overwrite: bool,
     json: bool,
 ) -> int:
-    """Write the files of these rows, and say what was not written and why; return the exit code for that."""
     # deferred: numpy, numba and zarr take 0.4 s to import
     from ingest.reader.catalog import Damage
     from ingest.reader.export import export
@@ -195,7 +194,6 @@ def _export_files(
 
 
 def _say_files(files: Sequence[Exported], removed: Mapping[StepKey, str], target: str) -> int:
-    """Say how many files were written, and why others were not; return the exit code for that."""
     written = [file for file in files if not file.problem]
     say(f"{counted(len(written), 'file')}, {human_bytes(sum(file.nbytes for file in written))} in {target}")
     damaged = [file for file in files if file.problem and file.problem != removed[file.key]]
@@ -214,7 +212,6 @@ _MAX_SAID = 3
 
 
 def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
-    """Say which whole tensors were written, and which not, by step and reason; return the exit code."""
     if not exported:
         say("no tensor fulfils the conditions", label="warning")
     written = [whole for whole in exported if not whole.problem]
@@ -226,7 +223,6 @@ def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
 
 
 def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> int:
-    """Say which whole tensors were not written, by step and reason; return the exit code for that."""
     by_reason: dict[tuple[int, str], list[str]] = {}
     for whole in failed:
         by_reason.setdefault((whole.step, whole.problem), []).append(whole.name)
@@ -240,11 +236,6 @@ def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> int:
 
 
 def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[str], str]:
-    """Return the placement of all tensors, or a function that returns that of one.
-
-    Raises:
-        UsageError: both are given, or the map cannot be read.
-    """
     if layout_map is None:
         return placement
     if placement:

@@ -228,7 +228,6 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
 
 
 def _end(backlog: Backlog, *, is_interrupt: bool) -> None:
-    """Say what is left behind, and end with the exit code for it."""
     import structlog  # deferred: as above
 
     log = structlog.get_logger("dump_ingest")

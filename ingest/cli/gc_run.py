@@ -156,7 +156,6 @@ def _cells(actions: Sequence[GcAction]) -> tuple[str, ...]:
 
 
 def _ranges(numbers: Collection[int | None]) -> str:
-    """Return ranks or steps as ranges, after `run` for None; `-` if there are none."""
     known = {number for number in numbers if number is not None}
     return ", ".join([*["run"] * (None in numbers), *([shortly(known)] if known else [])]) or "-"
 

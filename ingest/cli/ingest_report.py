@@ -106,7 +106,6 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
 
 
 def _is_partial(report: Report) -> bool:
-    """Return whether files were left out, of a step or of all steps."""
     return any(problem.left_out for problem in report.problems) or any(
         summary.status != "complete" for summary in report.commits
     )
@@ -134,7 +133,6 @@ def _say_damaged(report: Report, store: str) -> None:
 
 
 def _print_commits(commits: Sequence[CommitSummary]) -> None:
-    """Print a row for each step and one for all; of many steps, only those that are worth a look."""
     shown = commits if len(commits) <= _MAX_ROWS else list(filter(_is_special, commits))[:_MAX_ROWS]
     rows = [
         _row(str(summary.key.rank), step_text(summary.key.step), summary.status, [summary])

@@ -75,11 +75,8 @@ _WATCHERS: _Columns = {
 
 @dataclass(frozen=True, slots=True)
 class _Token(Shown):
-    """A word that changes with what is committed."""
-
     token: str
     clock: str
-    """When the store was read."""
     damaged: Sequence[Damage]
     left_out = ()
 
@@ -155,7 +152,6 @@ def _missing(store: DumpStore, _: object, rank: Ranks = None) -> Rows:
 
 
 def _watched(store: DumpStore, addresses: str) -> Rows:
-    """Return a row for each watcher, and one for each step that is not settled."""
     # deferred: the page takes 0.5 s
     from ingest.cli.printing import explained
     from ingest.page.watchers import watchers
@@ -177,7 +173,6 @@ def _token(store: DumpStore, _: object) -> _Token:
 
 
 def _mesh_text(row: Mapping[str, Any]) -> str:
-    """Write what `step_row` has in `coordinates`."""
     return format_coordinates({axis: Coordinate(*place) for axis, place in row["coordinates"].items()})
 
 

@@ -271,8 +271,6 @@ def take_plain_values(parameter: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _PlainOr:
-    """Takes a value as it is, or else as typer does."""
-
     parameter: Any
     process: Callable[[Any, Any], Any]
 
@@ -304,7 +302,6 @@ def _refuse_empty(parameter: Any, context: Any, value: Any) -> None:
 
 
 def _taken(parameter: Any, value: Any) -> tuple[bool, Any]:
-    """Return whether a value is plain, and what it stands for."""
     # Versions of typer without descriptors convert values by themselves.
     descriptor = getattr(parameter, "type_descriptor", None)
     if descriptor is None:

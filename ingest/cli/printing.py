@@ -143,7 +143,6 @@ def say(message: str, *, label: str = "", style: Style = "yellow") -> None:
 
 
 def _styled(text: str, style: Style, stream: TextIO) -> str:
-    """Return text with what makes a terminal print it so; as it is for anything else, or without colours."""
     is_dumb = os.environ.get("TERM", "") in ("dumb", "unknown")
     if not stream.isatty() or is_dumb or os.environ.get("NO_COLOR"):
         return text
@@ -320,7 +319,6 @@ def fitted(
 
 
 def _constant(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> dict[str, str]:
-    """Return the columns of a table of several rows that have the same text in all of them, and that text."""
     if len(rows) < 2:
         return {}
     values: dict[str, set[str]] = {

@@ -127,7 +127,6 @@ def _limit_of(question: Question, *, draws: bool) -> tuple[Any, int | None]:
 
 
 def _link(answer: Shown, store: Any, config: Path | None) -> str:
-    """Return where the page shows the `place` of an answer; "" if it has none, or nobody knows of a page."""
     place: tuple[int, int] | None = getattr(answer, "place", None)
     if place is None or store is None:
         return ""
@@ -135,11 +134,6 @@ def _link(answer: Shown, store: Any, config: Path | None) -> str:
 
 
 def _refuse_beside(mode: Mode, question: Question, given: Mapping[str, Any]) -> None:
-    """Refuse what a mode cannot do.
-
-    Raises:
-        UsageError: something is given that it does not take.
-    """
     alike = CONDITIONS if question.takes_conditions else ()
     others = (name for name, value in given.items() if value and name not in {*mode.takes, mode.name})
     flags = {each.name: each.option.flag for each in question.parameters}
@@ -204,7 +198,6 @@ def _print_json(answer: Shown, limit: int, link: str) -> None:
 
 
 def _say_headline(listing: RowList, limit: int, every: str, *, as_json: bool) -> None:
-    """Say how many rows there are; beside JSON if some were cut off."""
     is_cut = 0 < limit < len(listing.table().rows)
     if listing.headline and (is_cut or not as_json):
         say(listing.headline + f", the first {limit} shown ({every}: all)" * is_cut)

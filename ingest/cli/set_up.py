@@ -183,9 +183,9 @@ def _validate_settings(config: ConfigOption = None) -> None:
 @config_app.command("schema")
 def _schema_of_settings() -> None:
     """Print the JSON schema of the settings file, with a description of every setting."""
-    from ingest.settings import schema  # deferred: pydantic takes 0.1 s to import
+    from ingest.settings import Settings  # deferred: pydantic takes 0.1 s to import
 
-    typer.echo(dumps(schema(), indent=2))
+    typer.echo(dumps(Settings.model_json_schema(), indent=2))
 
 
 rules_app = typer.Typer(

@@ -186,7 +186,6 @@ def _show(
 
 
 def _check_npy(path: Path) -> None:
-    """Refuse a file that cannot be written, or whose name promises another format."""
     if path.suffix not in ("", ".npy"):
         raise UsageError(
             f"--save {path}: the file will be of numpy's format, whose names end in .npy",
@@ -319,7 +318,6 @@ def _context_facts(context: ingest.Context, tensor: ingest.Tensor, *, whole_stac
 
 
 def _line_text(line: ingest.SourceLine) -> str:
-    """Return a source line; remarks say if it is not exactly that of the operator."""
     remarks = [f"of the {line.of}"] if line.of != "op" else []
     remarks += [f"operator {line.op}, matched {line.matched}"] if line.matched != "exact" else []
     return f"{line.file}:{line.line}  {line.code}" + (f"  ({'; '.join(remarks)})" if remarks else "")
@@ -346,7 +344,6 @@ def _index_facts(tensor: ingest.Tensor, sample: int) -> Iterator[_Fact]:
 
 
 def _says_nothing(field: str, value: Any, row: Mapping[str, Any]) -> bool:
-    """Return whether a field is unknown, what it is nearly always, or what another one tells."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return True
     if field == "declared_dtype":

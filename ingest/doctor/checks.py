@@ -60,11 +60,9 @@ class Check:
     """The answer to one question."""
 
     check: str
-    """The name of the check."""
     ok: bool
     detail: str
     hint: str = ""
-    """What to do, if it failed or soon may."""
 
 
 #: How far the clocks of this host and of the store may be apart, in seconds.
@@ -193,11 +191,6 @@ def check_scheduler(settings: Settings) -> Check:
 
 
 def _silent_workers(settings: Settings, client: Client) -> dict[str, float]:
-    """Return the workers that the scheduler does not hear of, and for how long, in seconds.
-
-    Raises:
-        ClusterError: the scheduler does not have this version of dump-ingest. Then it runs no tasks, either.
-    """
     try:
         silent_s = client.run_on_scheduler(silences)
     except (ImportError, AttributeError) as exc:
@@ -318,7 +311,6 @@ def _one(metrics: _Metrics, name: str) -> float:
 
 
 def _age_s(metrics: _Metrics) -> float:
-    """Return how long ago the process was started, by its own clock."""
     started = metrics.get("process_start_time_seconds", {}).values()
     return _one(metrics, "time_seconds") - min(started, default=0.0)
 
@@ -353,8 +345,6 @@ _NOT_CHECKED = Check(
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """A dump, and what one scan found in it."""
-
     dump: Dump
     scan: DumpScan
 
@@ -423,11 +413,6 @@ def _settings(loaded: LoadedSettings) -> Check:
 
 
 def _scan(settings: Settings, directory: Path) -> _Scanned:
-    """Find the dump and scan it once, for all checks.
-
-    Raises:
-        DumpIngestError: the dump does not exist, or cannot be read.
-    """
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
     dump = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
@@ -448,7 +433,6 @@ def _scan(settings: Settings, directory: Path) -> _Scanned:
 
 
 def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
-    """Say what the dump has, and whether ranks are missing or directories have the wrong names."""
     scan = scanned.scan
     keys = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
@@ -473,7 +457,6 @@ def _layout(scanned: _Scanned) -> list[Check]:
 
 
 def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:
-    """Compare the ranks of a dump with the number that settings or rank tables give; nothing without one."""
     given = settings.expected_ranks
     expected = scan.expected_ranks if given is None else given
     if not expected:
@@ -492,7 +475,6 @@ def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) 
 
 
 def _names(scan: DumpScan) -> list[Check]:
-    """Report directories that resemble those of ranks or steps, and cannot be taken for them."""
     problems = [problem for problem in scan.problems if problem.kind is ProblemKind.NAME]
     if not problems:
         return []
@@ -519,18 +501,12 @@ def _disk(settings: Settings, directory: Path) -> list[Check]:
 
 
 def _require_readable(path: Path, dump: Path) -> None:
-    """Do nothing if a path can be read.
-
-    Raises:
-        AccessDenied: it cannot; the message says who owns it and who asks, the hint what to change.
-    """
     if barrier := first_barrier(path):
         me = Identity.of_this_process()
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
 def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
-    """Check the store; if it does not answer, say where to look."""
     try:
         return _store(settings, scanned)
     except ClockSkewed:
@@ -542,7 +518,6 @@ def _reachable_store(settings: Settings, scanned: _Scanned | None) -> list[Check
 
 
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
-    """Find out whether objects come back as they were written; then look at what the store has."""
     objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     if root is None:
@@ -583,7 +558,6 @@ def _write_and_read_back(objects: ObjectStore, settings: Settings) -> list[Check
 
 
 def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
-    """Find out whether the store has the ranks of the dump from this dump, and from no other."""
     host = settings.host or socket.gethostname()
     foreign_dumps = ForeignDumpCheck(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
     ranks = {listing.key.rank for listing in scanned.scan.listings}
@@ -619,7 +593,6 @@ def check_configuration(root: Path) -> list[Check]:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """Read MindSpore's description of itself next to the configuration; {} if there is none."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

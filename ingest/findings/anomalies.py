@@ -73,7 +73,6 @@ class Anomalies(BySeverity):
 def _by_rule(
     totals: Mapping[tuple[str, str], int], names: Collection[str], severe: Collection[str]
 ) -> tuple[Counter[str], dict[str, str]]:
-    """Return how much each of these rules found, and its worst severity, from totals by rule and severity."""
     of_rules, severities = Counter[str](), dict[str, str]()
     for name, severity in sorted(totals, key=lambda pair: SEVERITIES.index(pair[1])):
         if name in names and severity in severe:
@@ -132,8 +131,6 @@ def anomalies(
 
 @dataclass(slots=True)
 class _CollectedFindings:
-    """The findings of some steps, as they are read from the store."""
-
     damaged: list[str]
     findings: list[Finding] = field(default_factory=list)
     totals: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -154,7 +151,6 @@ class _CollectedFindings:
         return findings is not None
 
     def add_document(self, document: SeriesDocument, ranks: set[int] | None) -> None:
-        """Add the findings of one step over several steps or ranks."""
         where = f"step {document.step}"
         if ranks is None:
             self._add(document.findings, document.totals)
@@ -192,7 +188,6 @@ def describe_unknown_ranks(count: int) -> str:
 
 
 def _describe_not_evaluated(without_rules: Sequence[StepKey], without_series: Sequence[int]) -> list[str]:
-    """Return a few lines that say for which steps no rules were evaluated."""
     steps_of: dict[int, list[int]] = {}
     for key in without_rules:
         steps_of.setdefault(key.rank, []).append(key.step or 0)

@@ -43,9 +43,7 @@ class BacktestResult:
     places: Mapping[tuple[int | None, int], int]
     """How much, by rank and step. Rank None: findings about several ranks, or beyond the limit."""
     first: tuple[Finding, ...]
-    """The first few."""
     failed: tuple[str, ...]
-    """Where it could not be evaluated, and why."""
 
     @property
     def ranks(self) -> str:
@@ -173,8 +171,6 @@ def _chosen(rules: RuleSet, patterns: str | Iterable[str] | None) -> RuleSet:
 
 @dataclass(slots=True)
 class _RuleTally:
-    """What one rule would have found in the steps looked at so far."""
-
     rule: Rule
     findings: int = 0
     places: Counter[tuple[int | None, int]] = field(default_factory=Counter)
@@ -205,7 +201,6 @@ class _RuleTally:
 
 
 def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> Snapshot:
-    """Evaluate the rules that look at one step of one rank; return the steps that can be read."""
     if not rules.step_rules:
         return snapshot.without_damaged()
     asks = needs_sketches(rules)
@@ -219,7 +214,6 @@ def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _R
 
 
 def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:
-    """Evaluate the rules that look at several steps or ranks, over all ranks, and count the chosen ones."""
     if not rules.series_rules:
         return
     series, before = SeriesRules(rules), dict[int, str]()

@@ -39,12 +39,10 @@ class StepValues:
     """What is kept of one step, by (rank, tensor of the axis)."""
 
     number: int
-    """Of the step."""
     ranks: tuple[int, ...]
     row: npt.NDArray[np.int32]
     """-1 for a tensor that a rank does not have."""
     values: dict[str, Values]
-    """By name of a statistic."""
     digest: npt.NDArray[np.uint8]
     """(rank, tensor, 16)."""
     fulfils: Mapping[str, Mask | UsageError] = field(default_factory=dict)
@@ -73,18 +71,11 @@ class TrainedParameter:
     output_gradients: tuple[int, ...] = ()
     """The gradients of the outputs of its module, one for each call."""
     outputs: tuple[int, ...] = ()
-    """The outputs of its module."""
 
 
 def _parameters(
     of_type: Mapping[tuple[str, str], Sequence[int]], outputs: Mapping[str, tuple[int, ...]]
 ) -> dict[str, TrainedParameter]:
-    """Return the parameters by name.
-
-    Args:
-        of_type: the places of parameters and gradients, by `Parameter` or `Gradient` and name.
-        outputs: those of the outputs of modules, by path.
-    """
     parameters = {}
     for (kind, name), places in of_type.items():
         if kind == "Parameter":
@@ -146,7 +137,6 @@ class StepWindow:
     now: StepValues
     before: Sequence[StepValues]
     keys: Sequence[TensorKey]
-    """The axis."""
     is_cut: bool = False
     """Whether steps before are left out because they take too much memory."""
     _whole: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
@@ -226,18 +216,13 @@ class History:
     """
 
     chooses: Callable[[TensorKey], bool]
-    """Returns whether any rule is about a tensor."""
     steps_before: int
-    """How many steps before a step rules look at; at least one."""
     conditions: Collection[str] = ()
-    """Those of the rules."""
     needs_histograms: bool = False
     axis: TensorAxis = field(default_factory=TensorAxis)
-    """The chosen tensors."""
     _kept: dict[_Generation, StepValues | None] = field(default_factory=dict)
     """By step and generation; None for a step that could not be read, or takes too much memory."""
     _cut: set[_Generation] = field(default_factory=set)
-    """Those that take too much memory."""
     _chosen: dict[TensorKey, bool] = field(default_factory=dict)
 
     def window(self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str) -> StepWindow:
@@ -262,7 +247,6 @@ class History:
         return StepWindow(steps[-1], steps[:-1], self.axis.keys, is_cut=bool(self._cut))
 
     def _keep(self, catalog: Catalog, wanted: Sequence[_Generation]) -> None:
-        """Read what is not known of these steps, as far as there is memory for it, and forget all others."""
         kept = {key: self._kept[key] for key in wanted if key in self._kept}
         cut = self._cut.intersection(kept)
         unread = dict(key for key in wanted if key not in kept)
@@ -277,7 +261,6 @@ class History:
         self._kept, self._cut = {key: kept.get(key) for key in wanted}, cut
 
     def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> Iterator[tuple[int, StepValues]]:
-        """Read these steps, the newest first, without those that are gone or damaged."""
         try:
             statistics = StepStatistics(take_snapshot(catalog, step=list(unread), include_partial=True))
         except UsageError:

@@ -85,7 +85,6 @@ class Incident(Plain):
         return f"<Incident {self.id} {self.severity}: {printable(self.summary)}>"
 
     def __str__(self) -> str:
-        """Return a headline; below it the source line, the reason, the extent, the rules that fired."""
         return "\n".join(map(printable, _lines(self)))
 
     def _repr_html_(self) -> str:
@@ -122,7 +121,6 @@ class Incidents(BySeverity):
     """What is damaged in the store."""
 
     def __str__(self) -> str:
-        """Return the output of `dump-ingest anomalies`."""
         return "\n\n".join(map(str, self.incidents)) or f"{self.store}: no incidents"
 
     def _repr_html_(self) -> str:

@@ -53,15 +53,12 @@ class Sighting:
     count: int = 0
     """How often, including what its limit kept from being stored."""
     severity: str = SEVERITIES[0]
-    """The worst that it had."""
     first: Finding | None = None
     """For rules over several steps or ranks: the first finding."""
 
 
 @dataclass(slots=True)
 class _Failure:
-    """Where a rule could not be evaluated."""
-
     where: str
     """The first step, and its rank if it is about one alone."""
     reason: str
@@ -80,7 +77,6 @@ class Sightings:
     kinds: dict[str, str] = field(default_factory=dict)
     """By rule; "" if that is not known."""
     without_rules: list[str] = field(default_factory=list)
-    """What rules tell nothing about, and why."""
     damaged: list[str] = field(default_factory=list)
     _failures: dict[str, _Failure] = field(default_factory=dict)
     """By rule, or by what else was not evaluated."""
@@ -297,26 +293,20 @@ class FoundIncidents:
         return list(filter(is_seen, self.incidents))
 
     def _steps_of(self, incident: Incident) -> list[int]:
-        """Return the steps of the snapshot from the first to the last of an incident."""
         return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
 
 
 @dataclass
 class _IncidentSearch:
-    """The incidents of one snapshot, as they are found."""
-
     snapshot: Snapshot
     sightings: Sightings = field(init=False)
     bad: FoundEpisodes = field(init=False)
-    """The steps with NaN and Inf."""
 
     def __post_init__(self) -> None:
-        """Collect how often each rule fired, and search for NaN and Inf."""
         self.sightings = Sightings.of(self.snapshot)
         self.bad = episodes_of(self.snapshot)
 
     def incidents(self) -> Iterator[Incident]:
-        """Yield the incidents: NaN and Inf first, then what they do not explain."""
         explained: set[int] = set()
         for episode in self.bad.episodes:
             explained |= set(episode.steps)
@@ -526,7 +516,6 @@ class _IncidentSearch:
         )
 
     def _rules_in(self, steps: Iterable[int], is_chosen: Callable[[str], bool]) -> dict[str, int]:
-        """Return how often the rules of some kinds fired in these steps, the most frequent first."""
         chosen, counts = set(steps), Counter[str]()
         for rule, by_step in self.sightings.by_rule.items():
             if is_chosen(self.sightings.kinds[rule]):

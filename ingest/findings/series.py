@@ -53,8 +53,6 @@ def chooser(selector: Selector) -> Callable[[TensorKey | Tensor], bool]:
 
 @lru_cache(maxsize=512)
 def _place_chooser(selector: Selector) -> Callable[[str, str, str], bool]:
-    """Return what tells whether a tensor is where a rule looks, whatever its name."""
-
     @lru_cache(maxsize=4096)  # a run has few of these
     def has_place(op_type: str, io: str, graph: str) -> bool:
         return (
@@ -74,7 +72,6 @@ class ComparedReplicas:
     """None if there is nothing to compare, or comparing failed."""
     left_out: tuple[str, ...] = ()
     failed: str = ""
-    """Why comparing failed; "" if it did not."""
     fulfil: Mapping[str, frozenset[NamedTensor] | UsageError] = field(default_factory=dict)
     """By condition: the tensors and operators of the step that fulfil it on any rank, or why it cannot be
     evaluated."""
@@ -223,7 +220,6 @@ _OVER_RANKS: Mapping[str, Callable[[Rule, Divergence, int], Iterator[Finding]]] 
 def _finding(
     rule: Rule, step: int, ranks: tuple[int, ...], tensor: tuple[str, str], reason: str
 ) -> Iterator[Finding]:
-    """Yield a finding if the rule is about any of these ranks."""
     if any(map(rule.selector.has_rank, ranks)):
         rank = ranks[0] if len(ranks) == 1 else None
         yield Finding(rule.name, rule.severity, rank, step, -1, *tensor, math.nan, math.nan, reason)
@@ -294,7 +290,6 @@ class StepFindings:
     step: int
     result: Evaluated
     not_evaluated: tuple[str, ...] = ()
-    """Steps of single ranks that were left out, and why."""
 
 
 def _of_scope(rules: RuleSet, scope: Scope) -> list[Rule]:
@@ -309,7 +304,6 @@ class SeriesRules:
     """
 
     def __init__(self, rules: RuleSet) -> None:
-        """Evaluate `rules`; nothing is read yet."""
         self.rules = rules
         self._over_steps = _of_scope(rules, Scope.STEPS)
         self._over_ranks = _of_scope(rules, Scope.RANKS)
@@ -380,7 +374,6 @@ class SeriesRules:
         return StepFindings(step, evaluated(self.rules, found, totals, failed), left_out)
 
     def _findings(self, rule: Rule, window: StepWindow) -> tuple[list[Finding], int]:
-        """Return the findings of one rule over several steps: those that are stored, and their number."""
         findings: list[Finding] = []
         total = 0
         with np.errstate(all="ignore"):
@@ -392,7 +385,6 @@ class SeriesRules:
         return findings, total
 
     def _places(self, rule: Rule, window: StepWindow, hits: TensorHits) -> npt.NDArray[np.int64]:
-        """Return the rank and tensor of hits that the rule is about, in order of ranks and execution."""
         has_rank = np.array([rule.selector.has_rank(rank) for rank in window.now.ranks], bool)
         row = window.row(window.now)
         chosen = self._mask(rule) & has_rank[:, None] & (row >= 0)

@@ -47,7 +47,6 @@ class TensorHits:
     describe: Callable[[int, int], str]
     """Returns a sentence about a tensor, by its places: rank, tensor."""
     cause: str = ""
-    """What is the matter, if that is more than likely."""
     level: str = "open"
     """How certain the cause is: `shown`, `likely` or `open`."""
     since: int | None = None
@@ -65,7 +64,6 @@ class SeriesKind:
 
     evaluate: Evaluator
     steps_before: Callable[[Rule], int]
-    """How many steps before a step a rule looks at."""
     reads: Callable[[TensorKey], bool] = lambda _: False
     """Whether a rule needs a tensor that its selector does not choose."""
     needs_histograms: bool = False
@@ -152,7 +150,6 @@ def _outlier(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
 
 
 def _refuse_if_cut(window: StepWindow, needed: int) -> None:
-    """Raise `UsageError` if fewer steps before are known than a rule needs, for want of memory."""
     if window.is_cut and len(window.before) < needed:
         raise UsageError(
             f"it needs {needed} steps before, of which {len(window.before)} fit into "
@@ -206,8 +203,6 @@ _SCALED = "this input of the model is that of all steps before times one factor,
 
 
 class _Marked:
-    """Tensors of a window as they are found, by rank and place."""
-
     def __init__(self, window: StepWindow) -> None:
         self.window = window
         self.mask = np.zeros((len(window.now.ranks), window.width), bool)
@@ -225,12 +220,10 @@ def _is_trained(key: TensorKey) -> bool:
 
 
 def _are_steps_of_optimizer(window: StepWindow, pairs: Sequence[TrainedParameter]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether a parameter moves, or sums show that gradients do not add up."""
     return np.asarray(_moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2))
 
 
 def _moves(window: StepWindow, pairs: Iterable[TrainedParameter]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether any parameter is another one than in the step before."""
     found = [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]
     return np.asarray(np.any(found, axis=0))
 
@@ -267,7 +260,6 @@ def _passes(rule: Rule) -> int:
 
 
 def _unmoved(window: StepWindow, pair: TrainedParameter, steps: int, least: Values) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether a parameter stays the same in these steps though its gradients do not."""
     chosen = window.steps[-steps:]
     gradient = pair.gradients[-1]
     mask = np.ones(len(window.now.ranks), bool)
@@ -281,7 +273,6 @@ def _unmoved(window: StepWindow, pair: TrainedParameter, steps: int, least: Valu
 def _lost_gradient(
     window: StepWindow, pair: TrainedParameter, steps: Sequence[StepValues], absent: int
 ) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether only the last `absent` steps lack the gradient; the module runs."""
     had = np.array([(window.row(step)[:, list(pair.gradients)] >= 0).any(axis=1) for step in steps])
     ran = np.array([window.row(step)[:, pair.outputs[0]] >= 0 for step in steps[-absent:]])
     return np.asarray(had[:-absent].all(axis=0) & ~had[-absent:].any(axis=0) & ran.all(axis=0))
@@ -325,7 +316,6 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
 
 
 def _is_read_by_learner(window: StepWindow, path: str, output: int) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether a module reads an output of another one, and gets a gradient itself."""
     found = np.zeros(len(window.now.ranks), bool)
     for (_, reader), (inputs, _) in window.training.modules.items():
         above = window.training.output_gradients.get(reader, ())
@@ -366,7 +356,6 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
 
 
 def _outermost(window: StepWindow, parameter: str, lost: Mapping[str, Any]) -> str:
-    """Return the path of the largest module that holds a parameter, and of which all are lost."""
     parts = parameter.split(".")[:-1]
     trained = [name for name, pair in window.training.parameters.items() if pair.gradients]
     for length in range(1, len(parts)):
@@ -446,7 +435,6 @@ def _has_mode(key: TensorKey) -> bool:
 
 
 def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
-    """Yield dropout and batch normalisation that act otherwise than in all steps before, in training."""
     trained = [step for step in window.steps if _has_gradients(window, step).all()]
     if len(trained) <= _MODE_BEFORE or trained[-1] is not window.now:
         return
@@ -486,7 +474,6 @@ def _is_same(window: StepWindow, step: StepValues, one: int, other: int) -> npt.
 
 
 def _changed(states: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether the last state is another one than all before, if these are enough."""
     if len(states) <= _MODE_BEFORE:
         return np.zeros_like(states[0])
     before = np.array(states[:-1])
@@ -553,7 +540,6 @@ def _calls_of_model(window: StepWindow) -> list[list[int]]:
 
 
 def _are_in(batches: Sequence[_Bytes], before: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether all these batches are among those before."""
     known = [
         np.logical_or.reduce([(batch == other).all(axis=1) for other in before if other.shape == batch.shape])
         for batch in batches
@@ -563,7 +549,6 @@ def _are_in(batches: Sequence[_Bytes], before: Sequence[_Bytes]) -> npt.NDArray[
 
 
 def _are_of_another_rank(batches: Sequence[_Bytes]) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether all its batches are those of another one."""
     known = [
         np.array([(batch == own).all(axis=1).sum() > 1 for own in batch]) for batch in batches if batch.any()
     ]
@@ -606,7 +591,6 @@ def _has_gradients(window: StepWindow, step: StepValues) -> npt.NDArray[np.bool_
 
 
 def _same(window: StepWindow, place: int, step: StepValues, later: StepValues) -> npt.NDArray[np.bool_]:
-    """Return for each rank whether a tensor has the same bytes in two steps."""
     one, other = window.digest(step)[:, place], window.digest(later)[:, place]
     same: npt.NDArray[np.bool_] = (one == other).all(axis=1) & one.any(axis=1)
     return same

@@ -86,8 +86,6 @@ def _page_of(url: str) -> str:
 
 @dataclass(eq=False)
 class _Question:
-    """One store or run, and what it answered last."""
-
     url: str
     severity: str
     since: float

@@ -73,7 +73,6 @@ class SeriesDocument:
     fingerprints: Mapping[int, str] = field(default_factory=dict)
     """By rank, the generation that was evaluated."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """The kind of each rule that found something."""
 
     @property
     def evaluated_at_s(self) -> float:
@@ -91,7 +90,6 @@ class SeriesRead(Event):
     step: int
     findings: tuple[Finding, ...]
     found_at: float
-    """Unix time."""
 
 
 def known_series(objects: ObjectStore) -> dict[tuple[int, str], list[str]]:
@@ -153,7 +151,6 @@ def read_series(
 
 
 def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str]) -> Iterator[SeriesDocument]:
-    """Read documents by name, many with one request; name those that are damaged."""
     for start in range(0, len(names), _AT_ONCE):
         keys = {
             f"{SERIES}/{'.'.join(map(str, name))}/{LEAF}": name for name in names[start : start + _AT_ONCE]

@@ -124,7 +124,6 @@ def wait_with(
 
 
 def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
-    """Open a store; None if there is none yet."""
     try:
         return open_store()
     except StoreMissing:
@@ -133,8 +132,6 @@ def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
 
 @dataclass
 class _Looks:
-    """Repeated looks at a store."""
-
     until: Until
     step: int
     severity: str
@@ -145,7 +142,6 @@ class _Looks:
     _since: float = 0.0
 
     def at(self, store: Catalog | None) -> Waited:
-        """Look once, at a store as it is now; None if there is none yet."""
         if self.until is Until.IDLE:
             return self._idle(store)
         if store is None:

@@ -58,13 +58,6 @@ class FindingMetrics:
         clock: Callable[[], float],
         rules: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Register everything.
-
-        Args:
-            registry: where.
-            clock: returns Unix time.
-            rules: names and severities of rules whose series exist from the first scrape.
-        """
         self._clock = clock
         self._rules: set[tuple[str, str]] = set()
         self._places: set[tuple[str, str, str]] = set()
@@ -227,16 +220,6 @@ class ConsolidatorMetrics:
         expected_ranks: int | None = None,
         finishes: bool = False,
     ) -> None:
-        """Register everything on `registry`.
-
-        Args:
-            registry: where.
-            clock: returns Unix time.
-            rules: names and severities of the rules that are evaluated over several steps or ranks.
-            store: the URL of the store.
-            expected_ranks: how many ranks the run is to have; None or 0 for any number.
-            finishes: whether the consolidator takes every commit before it ends.
-        """
         self._clock = clock
         self._labels = RankLabels()
         self._waiting_since: dict[int, float] = {}
@@ -435,16 +418,6 @@ class WatcherMetrics:
         expected_ranks: int | None = None,
         finishes: bool = False,
     ) -> None:
-        """Register everything on `registry`.
-
-        Args:
-            registry: where.
-            clock: returns Unix time.
-            rules: names and severities of the rules that are evaluated.
-            store: the URL of the store.
-            expected_ranks: how many ranks the run is to have; 0 for any number, None to ask rank tables.
-            finishes: whether the watcher takes everything before it ends.
-        """
         groups = (
             ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
             CounterMetrics(registry, clock),
@@ -466,7 +439,6 @@ class CounterMetrics:
     """How often what happened, and how long commits took."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
-        """Register everything; every series exists from the first scrape."""
         self._clock = clock
         declare = Declare(registry, _PREFIX)
         self._counters = {
@@ -519,7 +491,6 @@ def _counted(event: Event) -> Iterator[tuple[str, int, str]]:
 
 
 def _counted_of_kept(event: Event) -> Iterator[tuple[str, int, str]]:
-    """Yield the same for what became of source files, and of tensors in black boxes."""
     match event:
         case SourceDeleted(dry_run=False):
             yield "source_deleted_files", event.files, ""
@@ -541,7 +512,6 @@ class RankMetrics:
     """Lag, backlog, newest steps and anomalies by rank; fifteen series for each label of a rank."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
-        """Register everything."""
         self._clock = clock
         self._labels = RankLabels(on_new=[self._create])
         self._oldest: dict[str, float] = {}
@@ -667,7 +637,6 @@ class BoxMetrics:
     """The black boxes in the processes of the job; seven series for each label of a rank that has one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register everything; ranks have series as long as their process lives."""
         self._labels = RankLabels()
         declare = Declare(registry, _PREFIX)
         self._gauges = {
@@ -692,7 +661,6 @@ class DiskMetrics:
     """Space and pressure of the disk of a dump, and what is still to be deleted there. Seven series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register what is known from the start."""
         self._declare = Declare(registry, _PREFIX)
         self._pressure = self._declare.gauge(
             "under_pressure", "1 while less of the disk of the dump is free than `pressure_free`.", "policy"

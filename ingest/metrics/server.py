@@ -266,11 +266,6 @@ class Scrapes:
     """The scrapes of one process. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with none.
-
-        Args:
-            clock: returns seconds.
-        """
         self._clock = clock
         self._taken = threading.Condition()
         self._begun: deque[float] = deque(maxlen=_REMEMBERED)
@@ -400,7 +395,6 @@ def _with_pages(
 
 
 def _with_trigger(application: WSGIApplication, trigger: Callable[[str], None]) -> WSGIApplication:
-    """Return an application that takes `POST /trigger` from whoever has the token: incidents are few."""
     token = os.environ.get(TRIGGER_TOKEN_VARIABLE, "")
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

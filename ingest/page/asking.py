@@ -53,7 +53,6 @@ class UrlParameter(NamedTuple):
     name: str
     kind: Kind
     words: str
-    """What it means."""
     is_required: bool = False
 
     def refuse_other(self, value: str) -> None:
@@ -174,7 +173,6 @@ class Endpoint:
 
     name: str
     words: str
-    """What it answers; the title of a screen."""
     parameters: tuple[UrlParameter, ...]
     answer: Callable[[Asked], Any]
     """Returns what is sent as JSON; what the template of a screen shows."""
@@ -185,7 +183,6 @@ class Endpoint:
     template: str = ""
     """Of a screen; "" for JSON."""
     shows_watchers: bool = False
-    """Whether it has `watched`, and follows it."""
 
 
 def tensor_of(moment: Moment, asked: Arguments) -> Tensor:

@@ -173,7 +173,6 @@ class ExponentCounts(NamedTuple):
     """How many elements have which sign and binary exponent."""
 
     lowest: int
-    """The exponent of the first count."""
     positive: list[int]
     negative: list[int]
     """As many as of `positive`."""
@@ -312,7 +311,6 @@ def _axes(steps: Mapping[int, float], ends: Mapping[float, float]) -> Iterator[M
 
 
 def _drawn_line(line: Series, colour: int, x: Sequence[float], y: Sequence[float]) -> Iterator[Markup]:
-    """Yield a line, its points if they are few, and its crosses, which leave room for those of others."""
     known = zip(x, y, line.statistics, strict=True)
     points = [(across, down) for across, down, value in known if math.isfinite(value)]
     path = "M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in points) if points else ""
@@ -584,7 +582,6 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
 
 
 def _rows(nodes: Sequence[SpreadNode], column: dict[int, int]) -> dict[int, int]:
-    """Return the place of each node among those of its rank and column; the others are not drawn."""
     taken: Counter[tuple[int | None, int]] = Counter()
     row: dict[int, int] = {}
     for node in nodes:
@@ -621,7 +618,6 @@ def _drawn_edges(
 
 
 def _nearest(graph: SpreadGraph) -> list[SpreadNode]:
-    """Return the nodes nearest to the origin, on the first ranks, and the collectives next to them."""
     near = _operators_near(graph)
     ends = ({edge.source, edge.target} for edge in graph.edges)
     beside: set[int] = set().union(*(both for both in ends if both & near))
@@ -684,7 +680,6 @@ def _lanes(nodes: Iterable[SpreadNode], row: dict[int, int]) -> tuple[dict[int |
 
 
 def _drawn(node: SpreadNode, place: _Spot) -> tuple[Markup, Markup]:
-    """Return a node, and its name."""
     x, y = place
     title, name = tag("title", node.label), short(node.op_type, _LABEL)
     if node.kind == PASSAGE:

@@ -151,7 +151,6 @@ def access_for(
 
 
 def _loopback_names(base_url: str | None) -> frozenset[str]:
-    """Return by what names people on this host reach the page."""
     return _LOOPBACK_NAMES | {urlsplit(base_url or "//localhost").hostname or ""}
 
 
@@ -202,10 +201,8 @@ class PageSettings:
     listen: Listen
     access: Access = field(default_factory=Access)
     base: str = ""
-    """"" or a path such as `/dumps`, below which a proxy shows the page."""
     cache_nbytes: int = DEFAULT_NBYTES
     watchers: Watchers | None = None
-    """The watchers that feed the runs; None to show what is in the store alone."""
     first_paint_s: float = 0.7
     """A view of a run that was never read appears after this time, and says that the run is being read."""
 
@@ -227,7 +224,6 @@ class Route(NamedTuple):
     answer: Callable[..., Awaitable[None]]
     """Takes the request, and the parts of the path that differ."""
     is_api: bool = False
-    """Whether errors are JSON."""
     is_public: bool = False
 
 
@@ -503,7 +499,6 @@ async def _asset(request: PageRequest, name: str) -> None:
 
 
 async def _health(request: PageRequest) -> None:
-    """Say that the server answers, and nothing about the store."""
     request.send_json({"ok": True})
 
 
@@ -527,7 +522,6 @@ async def _runs_now(request: PageRequest) -> None:
 
 
 async def _now(request: PageRequest, run_name: str) -> None:
-    """Say what is committed now, as one word, and whether the store answers."""
     run = await request.run(run_name)
     moment = await moment_of(run)
     watched = await request.watched(run) if request.get_query_argument("watchers", "") else None
@@ -602,7 +596,6 @@ class SharedAnswers:
     hits: int = 0
     made: int = 0
     nbytes: int = 0
-    """Of the kept answers and their questions."""
     _kept: OrderedDict[Hashable, bytes] = field(default_factory=OrderedDict)
     _under_way: dict[Hashable, asyncio.Future[bytes]] = field(default_factory=dict)
 

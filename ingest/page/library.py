@@ -46,10 +46,7 @@ _ENTRY_NBYTES = 512
 
 
 class _KnownValues(NamedTuple):
-    """A statistic in one step."""
-
     generation: str
-    """Names what the ranks had committed."""
     of_ranks: RankValues
 
 
@@ -92,11 +89,6 @@ class StatisticsCache:
 def _read(
     moment: Moment, steps: Collection[int], pattern: str, statistic: str, *, is_required: bool
 ) -> dict[int, _KnownValues]:
-    """Return a statistic of some steps.
-
-    Raises:
-        UsageError: no tensor of these steps matches, and one is required.
-    """
     snapshot = moment.snapshot().only(steps=steps)
     try:
         read = ask_of_undamaged(snapshot, lambda readable: rank_values_of(readable, pattern, statistic))
@@ -178,7 +170,6 @@ class Moment:
     token: str
     """Names what is committed: equal tokens, equal answers."""
     read_at: float
-    """When the store was listed, in seconds since the epoch."""
     steps: tuple[Step, ...]
     """All committed steps and run files: by step, then rank."""
     damages: tuple[Damage, ...]
@@ -187,7 +178,6 @@ class Moment:
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     fields: StatisticsCache = field(default_factory=StatisticsCache)
-    """Of the run: those of the moments before are used again."""
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
     _snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -371,13 +361,10 @@ class Overview:
 
     ranks: tuple[int, ...] = ()
     steps: int = 0
-    """How many steps the store lists."""
     examined_steps: int = 0
     """How many of them, the newest ones, were looked at."""
     last_step: int | None = None
-    """The last one that a rank has committed."""
     committed_at: str | None = None
-    """When the newest of these commits was made."""
     severity: str | None = None
     """The highest of the rules that fired in the steps that were looked at; of these are the next three."""
     rules: tuple[str, ...] = ()
@@ -388,7 +375,6 @@ class Overview:
     damaged: int = 0
     """How many of the commits, and of the findings beside them, are damaged."""
     problem: str | None = None
-    """Why the run cannot be read."""
 
     @classmethod
     def of(cls, store: DumpStore) -> Overview:
@@ -439,7 +425,6 @@ def _fired_in_series(document: SeriesDocument) -> Iterator[FiredRule]:
 
 
 def _newest_keys(listed: Sequence[StepKey]) -> list[StepKey]:
-    """Return the keys of the newest steps, as many as may be read."""
     counts = Counter(key.step for key in listed)
     newest = sorted(counts, key=lambda step: -(step or 0))
     taken = accumulate(counts[step] for step in newest)
@@ -484,7 +469,6 @@ class Run:
         refresh_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read nothing yet; `options` are what `open_store` takes besides the URL."""
         self.name, self.url, self.refresh_s, self._options = name, url, refresh_s, options or {}
         self.store: Refreshed[Moment] = Refreshed(
             self._read, refresh_s, clock, then=lambda moment: moment.prepare(None)
@@ -529,7 +513,6 @@ class Library:
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What `open_store` takes besides the URL."""
     refresh_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     unlisted: int = 0

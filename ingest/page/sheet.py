@@ -111,14 +111,12 @@ def parse_window(text: str, lengths: Sequence[int]) -> tuple[int, int, int, int]
 
 
 def _extent(match: re.Match[str], length: int) -> tuple[int, int]:
-    """Return the first of a range and how many it has, at least one."""
     begin = int(match[1] or 0)
     end = int(match[3]) if match[3] else (length if match[2] else begin + 1)
     return begin, max(end - begin, 1)
 
 
 def _block(tensor: Tensor, rows: range, columns: range) -> npt.NDArray[Any]:
-    """Return a part of the table, (row, column)."""
     sheet = Sheet.of(tensor.shape)
     if not tensor.has_ranges:
         block = tensor[..., columns.start : columns.stop] if len(tensor.shape) > 1 else tensor.read()
@@ -172,7 +170,6 @@ class Image(NamedTuple):
     """A picture of a matrix."""
 
     url: str
-    """A `data:` URL."""
     width: int
     height: int
     low: float

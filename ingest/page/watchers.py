@@ -51,7 +51,6 @@ class Refreshed(Generic[Value]):
     is_settled: bool = False
     """Whether the first value was read and `then` has ended, or it could not be read."""
     _trouble: str = ""
-    """Why it could not be read the last time; "" if it could."""
     _asked_at: float = 0.0
     _read_at: float = 0.0
     _reading: Future[Value] | None = None

@@ -68,7 +68,6 @@ def _for_programs(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 def _for_people(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Pass on what a terminal has: of a commit, no counts that are zero."""
     if event["event"] in _FOR_PROGRAMS:
         raise structlog.DropEvent
     if event["event"] == "step_committed":

@@ -113,7 +113,6 @@ class ServiceLog:
     """Logs the events of the service: one line per step, with its key, bytes, seconds and outcome."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Log through structlog as it is configured at the time of the event."""
         self._log = structlog.get_logger("dump_ingest")
         self._reminders = Reminders(clock)
         self._problems = Reminders(clock)
@@ -153,7 +152,6 @@ class ServiceLog:
                 self._log_clock(ahead_s)
 
     def _log_clock(self, ahead_s: float) -> None:
-        """Warn of clocks that are apart, when that begins and now and then while it lasts."""
         if abs(ahead_s) < _SKEW_S:
             self._skew.keep([])
         elif self._skew.is_due("skew"):
@@ -245,7 +243,6 @@ class ServiceLog:
         self._triggers.update(event.incidents)
 
     def _log_dump(self, event: DumpState | RingFound | BlackBoxes) -> None:
-        """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
         if not isinstance(event, DumpState):
             self._log_boxes(event)
             return
@@ -295,7 +292,6 @@ class PostLog:
     """Logs the fate of messages to the webhook: once when the receiver is lost, and every lost message."""
 
     def __init__(self) -> None:
-        """Log through structlog as it is configured at the time of the event."""
         self._log = structlog.get_logger("dump_ingest")
         self._last_reason = ""
 
@@ -326,7 +322,6 @@ class StatusLine:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take two functions: how many steps wait, and how many tasks are under way."""
         self._waiting, self._under_way, self._clock = waiting, under_way, clock
         self._committed = self._with_findings = 0
         self._last: tuple[StepKey, float] | None = None

@@ -77,7 +77,6 @@ class _Message:
     findings: int
     step: int
     incident: str = ""
-    """Its id, if it is about one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +89,6 @@ class Webhook:
     incidents: IncidentPosts | None = None
     """Which incidents to post; None to post findings."""
     page_url: str = ""
-    """By what URL people reach the page that `dump-ingest serve` shows; "" if there is none."""
     observers: list[Observer] = field(default_factory=list)
     """Called from the thread that posts."""
     first_pause_s: float = FIRST_PAUSE_S
@@ -102,7 +100,6 @@ class Webhook:
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
-        """Create the queue; `__enter__` starts the thread."""
         self._queue = queue.Queue(self.queued)
 
     def __enter__(self) -> Self:
@@ -177,7 +174,6 @@ class Webhook:
         ]
 
     def _waiting(self) -> list[_Message]:
-        """Take the messages that wait, up to the end of the queue, which stays in it."""
         messages: list[_Message] = []
         with suppress(queue.Empty):
             while (message := self._queue.get_nowait()) is not None:
@@ -314,9 +310,7 @@ class IncidentPosts:
     """Remembers what was told. Used by one thread. Memory: an entry for each incident that was told."""
 
     ask: Callable[[], Incidents]
-    """Returns the incidents of the store as it is now."""
     severity: str = "warning"
-    """The mildest that is told."""
     clock: Callable[[], float] = time.monotonic
     _told: dict[str, Incident] = field(default_factory=dict)
     _rest_until: float = 0.0

@@ -46,7 +46,6 @@ class _OperatorCall:
     place: int
     tensors: list[Tensor]
     is_bad: bool
-    """Whether any of its tensors holds NaN or Inf."""
     turns_bad: bool
     """Whether an output is bad and no input is."""
     value: float
@@ -110,7 +109,6 @@ def _first_bad(calls: Sequence[_OperatorCall]) -> list[tuple[_OperatorCall, int]
 
 
 def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:
-    """Return the calls of operators, in order; those of tensors whose names fit a glob if there is one."""
     rows = _rows(step, pattern)
     if not rows.size:
         return []
@@ -141,7 +139,6 @@ def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:
 
 
 def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:
-    """Return the rows of the tensors whose names fit a glob, (row,); of all tensors if it is empty."""
     rows: Sequence[int] = step.rows()
     if pattern:
         matches = fits(pattern)
@@ -150,7 +147,6 @@ def _rows(step: Step, pattern: str) -> npt.NDArray[np.int64]:
 
 
 def _statistic(step: Step, rows: npt.NDArray[np.int64], stat: str) -> npt.NDArray[np.float64]:
-    """Return a statistic of rows, (row,); NaN if it is not known."""
     total: npt.NDArray[np.float64] = np.sum(
         [step.tables.statistic(part)[rows] for part in parts_of(stat)], axis=0
     )

@@ -64,15 +64,10 @@ _NBYTES_AT_ONCE = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The two runs, and what of them is compared."""
-
     runs: tuple[tuple[str, Moment], tuple[str, Moment]]
-    """A and B."""
     steps: list[int]
-    """The steps that both have."""
     step: int
     ranks: list[int]
-    """The ranks that both have."""
     rank: int | None
     """The rank that is compared; None for all of them."""
     left_out: frozenset[str]
@@ -87,8 +82,6 @@ class _Pair:
 
 
 class _Drawn(NamedTuple):
-    """Lines of both runs over the steps, and what gives the same."""
-
     overlay: Overlay
     lines: list[AnswerLine]
 
@@ -168,7 +161,6 @@ def _chosen(asked: Asked, other: str) -> _Pair:
 
 
 def _takes_long(mine: Moment, ranks: Sequence[int], step: int, steps: int) -> dict[str, bool]:
-    """Return whether what is shown over the steps, and reading elements, take long for a step of ranks."""
     chosen = (opened for opened in mine.steps if opened.key.step == step and opened.key.rank in ranks)
     summaries = [opened.commit.summary for opened in chosen]
     tensors = max((each.tensors + each.statistics_only for each in summaries), default=0)
@@ -213,7 +205,6 @@ def _growth_picture(growth: ErrorGrowth) -> tuple[Markup, list[tuple[str, str]]]
 
 
 def _drawn_roles(pair: _Pair) -> Iterator[_Drawn]:
-    """Yield loss, gradients and weights over the steps, as far as both runs have them."""
     for role, how, aggregate, title in _ROLES if len(pair.steps) > 1 else ():  # a single step makes no line
         given = {"role": role, "stat": how, "aggregate": aggregate, "include_partial": True}
         of_runs = [_of_role(pair, run, moment, given) for run, moment in pair.runs]
@@ -224,7 +215,6 @@ def _drawn_roles(pair: _Pair) -> Iterator[_Drawn]:
 
 
 def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> Iterator[_Drawn]:
-    """Yield a tensor over the steps in both runs: the one that is wanted, else the first that differs."""
     first = answer.first.tensor if answer.first is not None else None
     if wanted or first is not None:
         names = [wanted, wanted] if wanted else _globs_of(first)
@@ -240,14 +230,12 @@ def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> It
 
 
 def _globs_of(tensor: ComparedTensor | None) -> list[str]:
-    """Return globs for the names of a tensor in both runs; the same if only one of them has it."""
     if tensor is None:
         return []
     return [glob.escape(name or tensor.name) for name in (tensor.name_a, tensor.name_b)]
 
 
 def _of_role(pair: _Pair, run: str, moment: Moment, given: dict[str, Any]) -> list[Series]:
-    """Return a line for each of the first ranks; none if no tensor of the run has the role."""
     try:
         field = heatmap(moment.store, rank=pair.lined(moment), **given)
     except (UsageError, DamagedStore):

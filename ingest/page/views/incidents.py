@@ -55,7 +55,6 @@ class Card(NamedTuple):
     picture: SpreadPicture | None
     timeline: Markup
     is_in_first_step: bool
-    """Whether its rank has committed the first step."""
     misplaced: tuple[LayoutFinding, ...]
     """Of a divergence that is looked at alone: the misplaced tensors in its first step."""
 
@@ -77,7 +76,6 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _lines(asked: Asked, place: dict[str, int], alone: Sequence[Incident]) -> Iterator[AnswerLine]:
-    """Yield the line for the incidents of a rank and step, or of all; for one by its id, its origin, too."""
     given: dict[str, Any] = place | ({"id": alone[0].id} if alone else {})
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
     python = "".join(f", {'incident' if name == 'id' else name}={value!r}" for name, value in given.items())
@@ -201,7 +199,6 @@ def _committed_at(step: Step) -> str:
 
 
 def _findings(moment: Moment) -> list[dict[str, Any]]:
-    """Return what rules found in the newest steps: a row for each step and rule, with all of its ranks."""
     newest = set(moment.numbers[-_NEWEST:])
     by_rule: dict[tuple[int, int, str], list[FiredRule]] = {}
     for opened in moment.steps:
@@ -224,7 +221,6 @@ def _findings(moment: Moment) -> list[dict[str, Any]]:
 
 
 def _live(watched: Watched) -> dict[str, Any] | None:
-    """Return the state that only watchers know: lag, backlog, disk, and what each step waits for."""
     watchers = [watcher for watcher in watched.watchers if not watcher.problem]
     if not watchers:
         return None

@@ -125,7 +125,6 @@ def _sketches(asked: Asked, tensor: Tensor) -> tuple[dict[str, Any], list[Answer
 
 
 def _over(asked: Asked, tensor: Tensor, stat: str) -> tuple[Overlay | None, list[AnswerLine]]:
-    """Return a statistic over the steps, and the line that asks the same; None if nobody asks for it."""
     moment, pattern = asked.moment, glob.escape(tensor.name)
     ranks = sorted([tensor.rank, *[rank for rank in moment.ranks if rank != tensor.rank][: _LINES - 1]])
     if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
@@ -148,7 +147,6 @@ def _outliers(asked: Asked, tensor: Tensor, given: dict[str, Any]) -> Any:
 
 
 def _answered(asked: Asked, question: str, given: dict[str, Any]) -> Any:
-    """Return the answer of a question over sketches for one tensor; None if it has no such sketch."""
     try:
         return page_question(question).ask(asked, **given)
     except (UsageError, DamagedStore):
@@ -163,7 +161,6 @@ def _histogram(tensor: Tensor) -> Histogram | None:
 
 
 def _content(tensor: Tensor) -> tuple[_Content | None, str]:
-    """Return the part of the page about values; None, and the reason, if there are none to read."""
     if not tensor.is_dumped:
         return None, "Only statistics of this tensor were dumped."
     if tensor.removed:
