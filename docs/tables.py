@@ -66,8 +66,7 @@ def match(layout: Layout, system: System) -> dict[str, str]:
     raise LookupError(message)
 
 
-def element_types() -> Iterator[tuple[str, ...]]:
-    """Yield the data types of DumpData, and how they are stored."""
+def _element_types() -> Iterator[tuple[str, ...]]:
     for code, name in dump_data.ELEMENT_TYPES.items():
         element = from_name(name)
         if element.is_opaque:
@@ -82,8 +81,7 @@ def element_types() -> Iterator[tuple[str, ...]]:
         yield str(code), DataType.Name(code), f"`{name}`", stored
 
 
-def device_formats() -> Iterator[tuple[str, ...]]:
-    """Yield in which layouts tensors in the memory formats of DumpData are stored, and these formats."""
+def _device_formats() -> Iterator[tuple[str, ...]]:
     names = dump_data.FORMAT_NAMES
     known = {name for name in names if device_format.is_known(name)}
     for stored, stored_so in (("host layout", known), ("as dumped", names - known)):
@@ -100,8 +98,7 @@ def markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
 
 
-def built_in_rules() -> Iterator[tuple[str, ...]]:
-    """Yield the built-in rules."""
+def _built_in_rules() -> Iterator[tuple[str, ...]]:
     for rule in load_rules().rules:
         yield (
             f"`{rule.name}`",
@@ -130,8 +127,7 @@ def kinds() -> Iterator[tuple[str, ...]]:
         yield f"`{kind}`", str(model.scope), _cell(summary), ", ".join(fields)
 
 
-def rule_fields() -> Iterator[tuple[str, ...]]:
-    """Yield the fields that rules of all kinds have."""
+def _rule_fields() -> Iterator[tuple[str, ...]]:
     step_only = StepRule.model_fields.keys() - BaseRule.model_fields.keys()
     for name in (*BaseRule.model_fields, *(name for name in StepRule.model_fields if name in step_only)):
         only = f" Only for kinds that look at {Scope.STEP}." if name in step_only else ""
@@ -154,14 +150,14 @@ def tables(page: str) -> dict[str, str]:
         asks = ("Rule", "Severity", "What it asks", "Meaning", "Source")
         looks = ("Kind", "Looks at", "Fires for", "Additional fields, with defaults")
         return {
-            "built-in rules": markdown(asks, built_in_rules()),
+            "built-in rules": markdown(asks, _built_in_rules()),
             "kinds": markdown(looks, kinds()),
-            "fields": markdown(("Field", "Meaning"), rule_fields()),
+            "fields": markdown(("Field", "Meaning"), _rule_fields()),
         }
     return {
         "systems": markdown(_COLUMNS, systems()),
-        "types": markdown(("Code", "Data type", "Element type", "Stored as"), element_types()),
-        "formats": markdown(("Stored", "Formats"), device_formats()),
+        "types": markdown(("Code", "Data type", "Element type", "Stored as"), _element_types()),
+        "formats": markdown(("Stored", "Formats"), _device_formats()),
     }
 
 

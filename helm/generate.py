@@ -16,15 +16,17 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
-from helm.known import known
 from helm.limits import LIMITS
-from helm.promql import of_one_release
-from helm.rules_schema import definitions
+from ingest.cli.app import load_command
 from ingest.settings import Settings
+from workers.arrays.statistics import SUMS
+from workers.rules.schema import MODELS, load_rules
+from workers.rules.step import COLUMNS
+from workers.store.sketch_names import COUNTS, LOSS, PERCENTILE
 
 HELM = Path(__file__).parent
 CHART = HELM / "dump-ingest"
@@ -228,6 +230,158 @@ def _update(stale: Mapping[Path, str], obsolete: Iterable[Path]) -> None:
         path.write_text(text)
     for path in obsolete:
         path.unlink()
+
+
+#: What the chart replaces by the namespace and name of its release.
+RELEASE = 'namespace="__NAMESPACE__",run="__RELEASE__"'
+#: Metrics have these beginnings; nothing else in PromQL has.
+_SELECTOR = re.compile(r"(?<![\w:])((?:dump_ingest|dask|process|kube|node)[_:][\w:]+|up)\b(\{)?")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def with_matchers(expression: str, matchers: str) -> str:
+    """Return a PromQL expression with label matchers added to each of its selectors."""
+    return _SELECTOR.sub(lambda match: f"{match[1]}{{{matchers}{',' if match[2] else '}'}", expression)
+
+
+def of_one_release(rules: str) -> str:
+    """Return a file of Prometheus rules in which each selector has the matchers of `RELEASE`. Comments go."""
+    groups: Any = yaml.safe_load(rules)
+    for group in groups["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = with_matchers(rule["expr"], RELEASE)
+    head = "# Made by helm/generate.py from deploy/prometheus/rules.yml.\n"
+    return head + yaml.dump(groups, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
+
+
+Schema: TypeAlias = dict[str, Any]
+#: Fields whose schema also has to permit what their validators convert.
+_SPANS = {"type": ["array", "integer", "string"]}
+_PATTERNS = {"type": ["array", "string"]}
+
+
+def definitions() -> dict[str, Schema]:
+    """Return the schemas of a rule and of each kind, for `definitions` of the chart's schema.
+
+    A rule with a kind is checked by the schema of this kind. A rule without one changes the built-in rule of
+    its name, so the fields of that rule's kind are permitted.
+    """
+    built_in = {rule.name: rule.kind for rule in load_rules().rules}
+    cases: list[Schema] = [
+        {
+            "if": _has("kind", kind),
+            "then": {"allOf": [{"$ref": f"#/definitions/{kind}"}, {"required": _required(kind)}]},
+        }
+        for kind in MODELS
+    ]
+    cases += [
+        {
+            "if": {"not": {"required": ["kind"]}, **_has("name", name)},
+            "then": {"$ref": f"#/definitions/{kind}"},
+        }
+        for name, kind in built_in.items()
+    ]
+    rule: Schema = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}, "kind": {"enum": list(MODELS)}},
+        "if": {"not": {"required": ["kind"]}},
+        # Without a kind: the name of a built-in rule.
+        "then": {"properties": {"name": {"enum": list(built_in)}}},
+        "allOf": cases,
+    }
+    return {"rule": rule, **{kind: _fields(kind) for kind in MODELS}}
+
+
+def _required(kind: str) -> list[str]:
+    required: list[str] = MODELS[kind].model_json_schema()["required"]
+    return required
+
+
+def _has(field: str, value: str) -> Schema:
+    return {"properties": {field: {"const": value}}, "required": [field]}
+
+
+def _fields(kind: str) -> Schema:
+    model = MODELS[kind].model_json_schema()
+    fields = {name: _field(name, schema) for name, schema in model["properties"].items()}
+    return {"type": "object", "additionalProperties": False, "properties": fields}
+
+
+def _field(name: str, schema: Schema) -> Schema:
+    if name == "rank":
+        return _SPANS
+    if schema.get("items") == {"type": "string"}:
+        return _PATTERNS
+    return {key: value for key, value in schema.items() if key not in {"title", "default", "description"}}
+
+
+#: Commands that take `extraArgs`, and the value of the chart for each option that the chart itself sets.
+SET_BY_CHART = {
+    "watch": {
+        "--config": "config",
+        "--store": "config.store",
+        "--scheduler": "scheduler.address",
+        "--workers": "watcher.ownWorkers",
+        "--metrics": "watcher.metrics",
+    },
+    "consolidate": {
+        "--config": "config",
+        "--follow": "nothing: the consolidator always follows",
+        "--poll": "consolidator.pollSeconds",
+        "--patience": "consolidator.patienceSeconds",
+        "--metrics": "consolidator.metricsPort",
+        "--scheduler": "consolidator.useScheduler",
+    },
+    "serve": {
+        "--config": "config",
+        "--listen": "page.port",
+        "--open": "nothing: a container has no browser",
+        "--base-path": "page.basePath",
+        "--base-url": "config.page_url",
+        "--token-file": "page.existingSecret",
+        "--trust-header": "page.trustHeader",
+        "--allow-anyone": "page.allowAnyone",
+        "--watchers": "watcher.metrics",
+        "--cache": "page.cacheSize",
+        "--refresh": "page.refreshSeconds",
+    },
+    "gc": {"--config": "config", "--apply": "gc.enabled", "--plan": "the command itself, by hand"},
+}
+#: Options with which the command answers a question and ends, and those that belong to them.
+_OF_PEOPLE = frozenset({"--help", "--explain", "--from", "--rank", "--step", "--check"})
+
+
+def known() -> str:
+    """Return `files/known.yml`: by command, whether each option takes a value; and names in conditions."""
+    commands = {name: _options(load_command(name)) for name in SET_BY_CHART}
+    words = {
+        "options": commands,
+        "setByChart": SET_BY_CHART,
+        "columns": sorted({*COLUMNS, *SUMS, *COUNTS}),
+        "columnsOfSketches": f"^({PERCENTILE.pattern}|{LOSS.pattern})$",
+    }
+    return "# Made by helm/generate.py.\n" + yaml.safe_dump(words)
+
+
+def _options(command: Any) -> dict[str, bool]:
+    return {
+        word: not parameter.is_flag
+        for parameter in command.params
+        for word in (*parameter.opts, *parameter.secondary_opts)
+        if word.startswith("--") and not _OF_PEOPLE & {*parameter.opts}
+    }
 
 
 if __name__ == "__main__":

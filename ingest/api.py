@@ -5,12 +5,11 @@ this module loads all of them at once, which takes two seconds.
 """
 
 from ingest.dump_configs.check import CheckedConfig, check_dump_config
-from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
-from ingest.findings.incident import Incident, Incidents
-from ingest.findings.incidents import incidents
+from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
+from ingest.findings.stored import Anomalies, anomalies
 from ingest.findings.tables import export_tables
 from ingest.findings.waiting import Waited, wait
 from ingest.page.library import token

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from ingest.disk import parse_threshold
 from ingest.environment import (
@@ -261,10 +261,16 @@ class Settings(BaseModel):
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names no store
 
-    @field_validator("store", "scheduler")
+    @field_validator("store", "scheduler", "store_options")
     @classmethod
-    def _no_credentials_in_url(cls, value: str | None) -> str | None:
-        _as_mistake(refuse_in_url, value or "")
+    def _no_credentials_to_the_store(cls, value: Any) -> Any:
+        try:
+            if isinstance(value, dict):
+                refuse_in_options(value)
+            else:
+                refuse_in_url(value or "")
+        except UsageError as exc:
+            raise ValueError(f"{exc.message}. {exc.hint}") from None
         return value
 
     @property
@@ -272,24 +278,12 @@ class Settings(BaseModel):
         """What `open_store` takes besides the URL."""
         return {**self.store_options, "timeout_s": self.store_timeout_s}
 
-    @field_validator("store_options")
+    @field_validator("pressure_free", "cpus", mode="before")
     @classmethod
-    def _no_credentials_in_options(cls, value: dict[str, Any]) -> dict[str, Any]:
-        _as_mistake(refuse_in_options, value)
-        return value
-
-    @field_validator("pressure_free", mode="before")
-    @classmethod
-    def _share_or_bytes(cls, value: Any) -> str:
-        text = str(value)  # in YAML, a number of bytes is an integer
-        parse_threshold(text)
-        return text
-
-    @field_validator("cpus", mode="before")
-    @classmethod
-    def _processors(cls, value: Any) -> str:
-        text = str(value)  # in YAML, a single processor is an integer
-        parse_cpus(text)
+    def _text(cls, value: Any, field: ValidationInfo) -> str:
+        text = str(value)  # in YAML, a number of bytes or a single processor is an integer
+        parse: Callable[[str], object] = parse_cpus if field.field_name == "cpus" else parse_threshold
+        parse(text)
         return text
 
     @field_validator("rank_map", mode="before")
@@ -361,13 +355,6 @@ class Settings(BaseModel):
                 "must hold no credentials; a token comes from the environment, see docs/rules.md"
             )
         return value
-
-
-def _as_mistake(check: Callable[[Any], None], value: Any) -> None:
-    try:
-        check(value)
-    except UsageError as exc:
-        raise ValueError(f"{exc.message}. {exc.hint}") from None
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from ingest.page.handlers import Access, Listen, PageSettings
 from ingest.page.library import Library
-from ingest.page.server import PageServer
+from ingest.page.server import Access, Listen, PageServer, PageSettings
 from ingest.page.watchers import Watchers
 
 

@@ -2,8 +2,7 @@
 """Checks the health of the process in this container; exits with 0, or with 1 and the reason.
 
 - `dask scheduler` and `dask worker` must answer at `/health` of their dashboard port.
-- `dump-ingest watch` and `dump-ingest consolidate --follow` must serve their metrics, with a heartbeat that
-  is younger than `STALE_S`.
+- `dump-ingest watch` and `dump-ingest consolidate --follow` must answer at `/live` beside their metrics.
 - Any other process only has to run: if it cannot go on, it ends, and the container with it.
 
 Process 1 may be an init (`docker run --init`, tini) or a shell: then the command is that of its children.
@@ -12,16 +11,12 @@ Process 1 may be an init (`docker run --init`, tini) or a shell: then the comman
 from __future__ import annotations
 
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-#: Without a heartbeat for that long, a process hangs. A look at a very large dump beats for each directory.
-STALE_S = 600
 _TIMEOUT_S = 5
-_HEARTBEAT = "dump_ingest_heartbeat_timestamp_seconds"
 _DASHBOARDS = {"scheduler": "8787", "worker": "8790"}
 _PROC = Path("/proc")
 
@@ -59,11 +54,11 @@ def problem_of(words: Sequence[str]) -> str:
     match _program(words):
         case ["dask", ("scheduler" | "worker") as role, *options]:
             dashboard = _option(options, "--dashboard-address") or _DASHBOARDS[role]
-            _get(f"http://{_local(dashboard)}/health")
+            return _problem_at(dashboard, "/health")
         case ["dump-ingest", "watch", *options]:
-            return _stale(_metrics(options, "metrics"))
+            return _problem_at(_address(options, "metrics"), "/live")
         case ["dump-ingest", "consolidate", *options] if {"--follow", "-f"} & {*options}:
-            return _stale(_metrics(options, "consolidator_metrics"))
+            return _problem_at(_address(options, "consolidator_metrics"), "/live")
     return ""
 
 
@@ -84,7 +79,6 @@ def _words(pid: int) -> list[str]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Yield the processes that a process has started or taken over, in the order of their ids."""
     for candidate in sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()):
         try:
             status = (_PROC / str(candidate) / "stat").read_text(errors="replace")
@@ -95,24 +89,14 @@ def _children(pid: int) -> Iterator[int]:
             yield candidate
 
 
-def _metrics(options: Sequence[str], setting: str) -> str:
-    address = _option(options, "--metrics") or _setting(setting, options)
-    return _get(f"http://{_local(address)}/metrics") if address else ""
-
-
-def _setting(name: str, options: Sequence[str]) -> str:
+def _address(options: Sequence[str], setting: str) -> str:
+    """Return where a command serves its metrics; "" for nowhere."""
+    if given := _option(options, "--metrics"):
+        return given
     from ingest.settings import load  # deferred: pydantic takes 0.1 s to import, in each health check
 
     config = _option(options, "--config") or _option(options, "-c")
-    return getattr(load(Path(config) if config else None).settings, name) or ""
-
-
-def _stale(metrics: str) -> str:
-    for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name == _HEARTBEAT and float(value) < time.time() - STALE_S:
-            return f"hangs: it has made no progress for {time.time() - float(value):.0f} s"
-    return ""
+    return getattr(load(Path(config) if config else None).settings, setting) or ""
 
 
 def _option(options: Sequence[str], name: str) -> str:
@@ -124,17 +108,19 @@ def _option(options: Sequence[str], name: str) -> str:
     return ""
 
 
-def _local(address: str) -> str:
+def _problem_at(address: str, path: str) -> str:
+    """Return why a process that listens at an address is not well; "" if it is, or without an address."""
+    if not address:
+        return ""
     host, _, port = address.rpartition(":")
-    return f"{'127.0.0.1' if host in {'', '0.0.0.0', '[::]'} else host}:{port}"  # noqa: S104
-
-
-def _get(url: str) -> str:
+    local = "127.0.0.1" if host in {"", "0.0.0.0", "[::]"} else host  # noqa: S104
     # Without the proxy of the environment: this is a local connection.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=_TIMEOUT_S) as answer:
-        body: bytes = answer.read()
-        return body.decode()
+    try:
+        opener.open(f"http://{local}:{port}{path}", timeout=_TIMEOUT_S).close()
+    except urllib.error.HTTPError as exc:
+        return exc.read().decode(errors="replace").strip() or str(exc)
+    return ""
 
 
 if __name__ == "__main__":

@@ -52,8 +52,7 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def scoped(expression: str) -> str:
-    """Return an expression in which every series is one of the namespaces and runs that are chosen."""
+def _scoped(expression: str) -> str:
     return _SELECTOR.sub(
         lambda match: f"{match[1]}{{{_SCOPE}{', ' if match[2] else '}'}", expression
     ).replace(", }", "}")
@@ -86,7 +85,7 @@ def _panel(panel: Mapping[str, Any], place: Mapping[str, int]) -> dict[str, Any]
         {
             "refId": chr(ord("A") + number),
             "datasource": _SOURCE,
-            "expr": scoped(expression),
+            "expr": _scoped(expression),
             "legendFormat": legend or "__auto",
             "range": kind not in _INSTANT,
             "instant": kind in _INSTANT,
@@ -172,7 +171,7 @@ def _alerts() -> dict[str, Any]:
         "datasource": _SOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": scoped('ALERTS{alertname=~"DumpIngest.+", alertstate="firing"}'),
+        "expr": _scoped('ALERTS{alertname=~"DumpIngest.+", alertstate="firing"}'),
         "titleFormat": "{{alertname}}",
         "textFormat": "{{namespace}} {{run}} rank {{rank}} {{instance}}",
     }

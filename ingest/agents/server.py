@@ -22,8 +22,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ingest.page.asking import ENDPOINTS, Arguments, Asked, Endpoint, Links, UrlParameter
-from ingest.page.handlers import Access, Listen
 from ingest.page.library import Library, Overview
+from ingest.page.server import Access, Listen
 from workers import __version__
 from workers.errors import DumpIngestError, UsageError
 

@@ -191,10 +191,10 @@ def load_command(name: str) -> Any:
 
 #: By command: the module that it shares with others; the rest have modules of their names.
 _SHARED_MODULES = {
-    **dict.fromkeys(("verify", "repair", "consolidate", "sketch", "gc"), "maintain"),
+    **dict.fromkeys(("verify", "repair", "consolidate", "sketch", "gc", "export"), "maintain"),
     **dict.fromkeys(("doctor", "check", "skill", "rules", "config"), "set_up"),
     **dict.fromkeys(("ingest", "watch"), "fill"),
-    **dict.fromkeys(("serve", "mcp", "report", "next", "wait"), "ask"),
+    **dict.fromkeys(("serve", "mcp", "report", "next", "wait", "compare"), "ask"),
 }
 
 
@@ -247,13 +247,6 @@ def _top(
 
 #: Commands whose only argument is a dump.
 _TAKES_DUMP = frozenset({"ingest", "watch"})
-#: By command, options that it does not have, and the hint to what does the same.
-_ELSEWHERE = {
-    "consolidate": (
-        frozenset({"--fingerprints", "--sketches", "--sketch", "--histograms", "--marginals"}),
-        "`dump-ingest sketch STORE` adds histograms and marginals to old steps, on Dask with --scheduler.",
-    )
-}
 
 
 def _explained(error: Any) -> UsageError:
@@ -269,9 +262,6 @@ def _explained(error: Any) -> UsageError:
     flags = [] if error.ctx is None else [flag for of in error.ctx.command.params for flag in of.opts]
     if "unexpected extra argument" in message and "--name" in flags:
         advice = "--name PATTERN chooses tensors by their names."
-    options, elsewhere = _ELSEWHERE.get(name, (frozenset(), ""))
-    if getattr(error, "option_name", None) in options:
-        advice = elsewhere
     hint = f"`{command} --help` lists arguments and options."
     return UsageError(message[:1].lower() + message[1:], hint=f"{advice} {hint}".lstrip())
 

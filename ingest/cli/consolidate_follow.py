@@ -16,7 +16,7 @@ from ingest.metrics import ConsolidatorMetrics, Scrapes, serve
 from ingest.reader.choice import format_ranges
 from ingest.reader.text import counted
 from ingest.reporting.log_output import Reminders, configure
-from ingest.reporting.logs import SeriesLog, open_webhook
+from ingest.reporting.logs import log_series, open_webhook
 from ingest.service.stopping import is_interrupted, left_s
 from ingest.settings import Settings
 from ingest.store_gc.execute import GcWatch
@@ -39,7 +39,10 @@ def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator
     """Print what changed in the view, how large the view is, and what the rules found."""
     state = consolidator.state()
     if json:
-        _print_json(consolidated, state)
+        findings = sum(sum(step.result.totals.values()) for step in consolidated.findings)
+        lists = {name: list(getattr(consolidated, name)) for name in _LISTS}
+        sizes = {name: getattr(state, name, 0) for name in ("steps", "ranks", "tensors")}
+        print_json({**lists, "findings": findings, **sizes})
     else:
         _say_steps(consolidated, state)
     for step in consolidated.findings:
@@ -48,13 +51,6 @@ def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator
             say(f"step {step.step}: {total} ({rules}); `dump-ingest anomalies`", label="found")
     for reason in consolidated.damaged:
         say(reason, label="damaged", style="bold red")
-
-
-def _print_json(consolidated: StepsConsolidated, state: object) -> None:
-    findings = sum(sum(step.result.totals.values()) for step in consolidated.findings)
-    lists = {name: list(getattr(consolidated, name)) for name in _LISTS}
-    sizes = {name: getattr(state, name, 0) for name in ("steps", "ranks", "tensors")}
-    print_json({**lists, "findings": findings, **sizes})
 
 
 def _say_steps(consolidated: StepsConsolidated, state: CubeState | None) -> None:
@@ -108,7 +104,7 @@ class Following:
             events.subscribe(metrics.observe)
             serve(registry, self.settings.consolidator_metrics, scrapes=scrapes)
         with open_webhook(self.settings) as webhook:
-            observers = [metrics.observe, SeriesLog().observe, scrapes.observe]
+            observers = [metrics.observe, log_series, scrapes.observe]
             observers += [webhook.observe] if webhook else []
             tell_ready()
             has_held = False

@@ -14,16 +14,13 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
+from typing import NoReturn, TextIO, TypeVar
 
 import typer
 
-from ingest.cli.printing import say, say_left_out
+from ingest.cli.printing import say
 from ingest.service.stopping import StopRequest
 from workers.errors import OWNER_HINT, DamagedStore, DumpIngestError, UsageError
-
-if TYPE_CHECKING:
-    from ingest.reader.snapshot import LeftOut
 
 
 class OutputError(OSError):
@@ -110,45 +107,27 @@ def exit_code_of(error: DumpIngestError) -> int:
     return EXIT_DAMAGE if isinstance(error, DamagedStore) else EXIT_FAILED
 
 
-def exit_if_damaged(damaged: Collection[object]) -> None:
-    """End a command that has answered about the rest, if any step was damaged.
-
-    Args:
-        damaged: what was said of each. Files that may not be read are not mended by `repair`.
-
-    Raises:
-        Exit: with `EXIT_DAMAGE`.
-    """
-    if damaged:
-        if not all(OWNER_HINT in str(damage) for damage in damaged):
-            say(DamagedStore.hint, label="hint")
-        raise typer.Exit(EXIT_DAMAGE)
-
-
-def report_left_out(left_out: Collection[LeftOut]) -> None:
-    """Print to stderr which steps an answer does not cover; end the command if one of them is damaged.
-
-    Raises:
-        Exit: with `EXIT_DAMAGE`.
-    """
-    say_left_out(left_out)
-    exit_if_damaged([left for left in left_out if left.is_damaged])
-
-
 def say_damaged(damages: Iterable[object]) -> None:
     """Print to stderr which steps an answer does not cover because they are damaged."""
     for damage in damages:
         say(str(damage), label="damaged", style="red")
 
 
-def report_damaged(damages: Collection[object]) -> None:
-    """Print which steps an answer does not cover because they are damaged; end the command if there are any.
+def end_if_damaged(damages: Collection[object], left_out: Collection[object] = ()) -> None:
+    """Print to stderr which steps an answer does not cover; end the command if any is damaged.
 
     Raises:
         Exit: with `EXIT_DAMAGE`.
     """
-    say_damaged(damages)
-    exit_if_damaged(damages)
+    for left in left_out:
+        say(str(left), label="left out")
+    say_damaged(damage for damage in damages if damage not in left_out)
+    damaged = [*damages, *(left for left in left_out if getattr(left, "is_damaged", False))]
+    if damaged:
+        # Files that may not be read are not mended by `repair`.
+        if not all(OWNER_HINT in str(damage) for damage in damaged):
+            say(DamagedStore.hint, label="hint")
+        raise typer.Exit(EXIT_DAMAGE)
 
 
 class Interrupted(BaseException):

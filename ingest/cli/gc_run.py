@@ -14,9 +14,8 @@ import structlog
 import typer
 from msgspec import structs
 
-from ingest.cli.consoles import err
 from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, stop_on_signals
-from ingest.cli.printing import print_json, print_table, say, step_text, write_file
+from ingest.cli.printing import print_json, print_table, say, status, step_text, write_file
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.text import counted, plain
 from ingest.reporting.log_output import configure
@@ -26,7 +25,6 @@ from ingest.store_gc.execute import Execution, GcDone, GcReport, plan_recompress
 from ingest.store_gc.plan import GcAction, GcPlan, GcPolicy, parse_duration, shortly
 from ingest.units import human_bytes
 from workers.errors import UsageError
-from workers.store.packed.recompressing import Recompressed
 
 
 def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, json: bool) -> None:
@@ -46,7 +44,7 @@ def print_plan_of(settings: Settings, policy: GcPolicy, *, plan_file: Path | Non
         print_table(("what", *_COLUMNS, "why"), rows, right=_NUMBERS)
     else:
         say(f"Nothing is to be removed. The store has {human_bytes(plan.store_bytes)}.")
-    say_notes(plan)
+    _say_notes(plan)
     if plan_file is not None:
         command = shlex.join(["dump-ingest", "gc", plan.store, "--plan", str(plan_file), "--apply"])
         say(f"Nothing was changed. Carry it out: {command}")
@@ -74,7 +72,7 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
         if not sys.stderr.isatty():
             configure(settings.log_level, settings.log_format)
             execution.observe = _log
-        with err.status("removing"):
+        with status("removing"):
             report = execution.run(stop)
     removed = [done.action for done in report.done if not done.left]
     if json:
@@ -91,22 +89,17 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
             }
         )
     else:
-        print_removed(removed)
+        of_kinds = {what: [action for action in removed if action.what == what] for what in _REMOVES}
+        if rows := [(_REMOVES[what], *_cells(actions)) for what, actions in of_kinds.items() if actions]:
+            print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
         say(f"{counted(report.objects, 'object')}, {human_bytes(report.nbytes)} removed")
-        say_notes(plan)
-    say_what_stays(report)
+        _say_notes(plan)
+    _say_what_stays(report)
     if report.stopped:
         say("Interrupted. What was removed stays removed; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.left or report.broken:
         raise typer.Exit(EXIT_PARTLY)
-
-
-def print_removed(removed: Sequence[GcAction]) -> None:
-    """Print what was removed, a row for each kind."""
-    of_kinds = {what: [action for action in removed if action.what == what] for what in _REMOVES}
-    if rows := [(_REMOVES[what], *_cells(actions)) for what, actions in of_kinds.items() if actions]:
-        print_table(("removed", *_COLUMNS), rows, right=_NUMBERS)
 
 
 def _open(settings: Settings) -> Catalog:
@@ -115,7 +108,7 @@ def _open(settings: Settings) -> Catalog:
 
 
 def _make_plan(catalog: Catalog, policy: GcPolicy) -> GcPlan:
-    with err.status("listing the store"):
+    with status("listing the store"):
         return plan_gc(catalog, policy)
 
 
@@ -160,8 +153,7 @@ def _ranges(numbers: Collection[int | None]) -> str:
     return ", ".join([*["run"] * (None in numbers), *([shortly(known)] if known else [])]) or "-"
 
 
-def say_notes(plan: GcPlan) -> None:
-    """Print to stderr what stays for another reason than the policy, and whether it lets all steps stay."""
+def _say_notes(plan: GcPlan) -> None:
     if not plan.policy.is_choice and not plan.policy.reasons:
         say(
             "all steps stay, because no option says which are to go: --older-than, --keep-last, --max-size, "
@@ -172,8 +164,7 @@ def say_notes(plan: GcPlan) -> None:
         say(note, label="note")
 
 
-def say_what_stays(report: GcReport) -> None:
-    """Print to stderr what was left alone and why, and steps that a commit at the same time has damaged."""
+def _say_what_stays(report: GcReport) -> None:
     for done in report.left[:_MAX_LEFT]:
         action = done.action
         step = f"rank {action.rank} step {step_text(action.step)}"
@@ -223,8 +214,8 @@ def recompress(
         Exit: the command was interrupted, or a step is damaged.
     """
     older_than_s = parse_duration(age)
-    catalog = open_catalog(settings.store or "", **settings.store_arguments)
-    with err.status("reading commits"):
+    catalog = _open(settings)
+    with status("reading commits"):
         plan = plan_recompress(catalog, older_than_s=older_than_s, ranks=ranks or None, steps=steps or None)
     if not apply:
         unchanged = "\nNothing was changed. Add --apply to carry this out." if plan.keys else ""
@@ -235,12 +226,10 @@ def recompress(
             say(f"{count} to encode again, with {nbytes} of tensors.{unchanged}")
         return
     stop = stop_on_signals()
-    with err.status("encoding") as status:
-
-        def show(done: Recompressed) -> None:
-            status.update(f"encoding: {done.key} done")
-
-        report = recompress_store(catalog, plan, stop=stop, progress=show)
+    with status("encoding") as shown:
+        report = recompress_store(
+            catalog, plan, stop=stop, progress=lambda done: shown.update(f"encoding: {done.key} done")
+        )
     if json:
         print_json(report.to_dict())
     else:

@@ -68,7 +68,7 @@ def print_report(report: Report, settings: Settings, seconds: float, *, dry_run:
     commits = sorted(report.commits, key=lambda summary: summary.key.order)
     if json:
         rows = [summary_row(summary) for summary in commits]
-        print_json({"steps": rows, **sources_row(report, dry_run=dry_run)} if deletes else rows)
+        print_json({"steps": rows, **_sources_row(report, dry_run=dry_run)} if deletes else rows)
     else:
         _say_skipped(report)
         if commits:
@@ -330,8 +330,7 @@ def say_sources(report: Report, *, dry_run: bool) -> None:
         say(f"{count} of {where}: {_REASONS[reason]}{example}", label="stays")
 
 
-def sources_row(report: Report, *, dry_run: bool) -> dict[str, Any]:
-    """Return the JSON of the source files: what was deleted, and why the rest stays."""
+def _sources_row(report: Report, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "deleted": [
@@ -389,10 +388,11 @@ _SPEED_OVER_S = 1e9
 
 def progress_bar() -> Progress:
     """Return a bar of bytes and files for stderr, which draws nothing if that is not a terminal."""
-    from rich import progress  # deferred: takes 0.04 s, for terminals only
+    # deferred: takes 0.04 s, for terminals only
+    from rich import progress
+    from rich.console import Console
 
-    from ingest.cli.consoles import err  # deferred: the same
-
+    err = Console(stderr=True, highlight=False)
     return progress.Progress(
         progress.TextColumn("[bold]{task.description}"),
         progress.BarColumn(),

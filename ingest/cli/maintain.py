@@ -1,35 +1,51 @@
-"""The commands that maintain a store: `verify`, `repair`, `consolidate`, `sketch` and `gc`."""
+"""The commands that maintain a store: `verify`, `repair`, `consolidate`, `sketch`, `gc` and `export`."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import structs
 
-from ingest.cli.consoles import err
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, end_now, stop_on_signals
+import ingest
+from ingest.cli.exits import (
+    EXIT_DAMAGE,
+    EXIT_INTERRUPTED,
+    EXIT_PARTLY,
+    end_if_damaged,
+    end_now,
+    stop_on_signals,
+)
 from ingest.cli.options import (
+    Conditions,
     ConfigOption,
     Flags,
     JsonOption,
+    MeshOption,
     RankOption,
     RanksOption,
     StepOption,
     StoreArgument,
     load_settings_with_store,
     open_store,
+    size_of,
+    store_and,
     takes_settings,
+    takes_tensor_options,
 )
-from ingest.cli.printing import is_terminal, print_json, print_line, print_text, say
-from ingest.reader.text import counted, printable
+from ingest.cli.printing import is_terminal, print_json, print_line, say, status
+from ingest.reader.text import counted, plain
 from ingest.units import human_bytes
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.reader.catalog import Damage
+    from ingest.reader.choice import Choice
+    from ingest.reader.export import Exported
     from ingest.reader.verifying import StoreDamage
     from ingest.repairing.work import RepairReport, StepRepair
     from workers.tasks.consolidate import Sketched
@@ -61,7 +77,7 @@ def verify_command(
         nonlocal total
         total = so_far
 
-    with err.status("verifying"):
+    with status("verifying"):
         damages: list[Damage | StoreDamage] = list(verify(opened, keys, keep_total))
         if keys is None:
             damages += verify_surroundings(opened.objects)
@@ -71,7 +87,7 @@ def verify_command(
         print_json(list(map(_json_row, damages)))
     else:
         for damage in damages:
-            print_text(printable(str(damage)))
+            print_line(str(damage))
     say(
         f"{counted(total.steps, 'step')}, {counted(total.files, 'file')}, {human_bytes(total.nbytes)} read; "
         f"{len(damages)} damaged"
@@ -149,7 +165,7 @@ def repair_command(
     from workers.rules.schema import load_rules
 
     settings = load_settings_with_store(config, store=store, **flags).settings
-    with err.status("checking") as status:
+    with status("checking") as shown:
         report = repair(
             settings.store or "",
             dump or (),
@@ -162,7 +178,7 @@ def repair_command(
             host=settings.host,
             rank_map=settings.rank_map,
             layout=settings.layout,
-            progress=lambda key: status.update(f"checking {key}"),
+            progress=lambda key: shown.update(f"checking {key}"),
             **settings.store_arguments,
         )
     if json:
@@ -411,17 +427,12 @@ def gc_command(
     """
     from ingest.cli import gc_run  # deferred: numba, numpy and zarr take 0.5 s to import
     from ingest.store_gc.plan import GcPolicy, parse_duration  # deferred: the same
-    from ingest.units import parse_size  # deferred: with them
 
     settings = load_settings_with_store(config, store=store).settings
-    try:
-        max_bytes = None if max_size is None else parse_size(max_size)
-    except ValueError as exc:
-        raise UsageError(f"--max-size: {exc}", hint="Write a number and a unit: 500GiB, 10TiB.") from None
     policy = GcPolicy(
         older_than_s=None if older_than is None else parse_duration(older_than),
         keep_last=keep_last,
-        max_bytes=max_bytes,
+        max_bytes=None if max_size is None else size_of("--max-size", max_size),
         tensors_around_anomalies=tensors_around_anomalies,
         keep_anomalous=keep_anomalous,
         grace_s=parse_duration(grace),
@@ -439,3 +450,215 @@ def gc_command(
         gc_run.carry_out(settings, policy, plan_file=plan, json=json)
     else:
         gc_run.print_plan_of(settings, policy, plan_file=plan, json=json)
+
+
+@takes_tensor_options
+def export_command(
+    store: StoreArgument = None,
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIRECTORY", help="The target directory; created if missing.", show_default=False
+        ),
+    ] = None,
+    rank: RanksOption = None,
+    step: StepOption = None,
+    *,
+    chosen: Conditions,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    unsharded: Annotated[
+        bool,
+        typer.Option(
+            "--unsharded",
+            help="Write whole tensors, put together from all ranks: DIRECTORY/step{N}.safetensors.",
+            show_default=False,
+        ),
+    ] = False,
+    parquet: Annotated[
+        bool,
+        typer.Option(
+            "--parquet",
+            help="Write tables of steps, statistics, findings and incidents instead: DIRECTORY/*.parquet.",
+            show_default=False,
+        ),
+    ] = False,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACEMENT",
+            help="How ranks hold them, such as 'shard 0'; implies --unsharded. Default: as the dump tells.",
+            show_default=False,
+        ),
+    ] = "",
+    layout_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--layout-map",
+            metavar="FILE",
+            help="YAML file that says how ranks hold tensors; implies --unsharded.",
+            show_default=False,
+            readable=False,
+        ),
+    ] = None,
+    mesh: MeshOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the original files back, byte for byte, under the paths they had in the dump.
+
+    Options that choose tensors export these, and no other files. With --unsharded, whole tensors are written
+    instead, put together from the pieces of all ranks; with --parquet, tables for SQL.
+
+    Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
+    by gc, or if it is not known how ranks hold a tensor.
+
+    [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
+    [bold]dump-ingest export run.zarr out/ --step 2 --name "Parameter.*" --unsharded[/]
+    """
+    store, target = store_and(store, directory, config, placeholder="DIRECTORY")
+    opened = open_store(store, config, mesh=mesh)
+    is_whole = unsharded or bool(placement) or layout_map is not None
+    damages: list[Damage] = []
+    code = 0
+    if parquet:
+        if chosen or is_whole:
+            raise UsageError(
+                "--parquet writes all tensors of the chosen ranks and steps", hint="Omit the rest."
+            )
+        written = ingest.export_tables(opened, target, rank, step, overwrite=overwrite, damages=damages)
+        _say_tables(written, json=json)
+    elif is_whole:
+        if rank is not None:
+            raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
+        known = _placement_of(placement, layout_map)
+        how: dict[str, Any] = {"placement": known, "overwrite": overwrite, "damages": damages}
+        exported = ingest.export_unsharded(opened, target, step, **how, **chosen)
+        if json:
+            print_json(plain(exported))
+        code = _say_whole(exported, target)
+    else:
+        rows = _chosen_rows(opened, rank, step, chosen, damages)
+        code = _export_files(opened, rows, target, damages, overwrite=overwrite, json=json)
+    end_if_damaged(damages)
+    if code:
+        raise typer.Exit(code)
+
+
+def _say_tables(tables: Mapping[Path, int], *, json: bool) -> None:
+    if json:
+        print_json([{"path": str(path), "rows": count} for path, count in tables.items()])
+    for path, count in tables.items():
+        say(f"{path}: {counted(count, 'row')}")
+
+
+def _chosen_rows(
+    store: ingest.DumpStore,
+    rank: Choice,
+    step: list[int] | None,
+    chosen: Conditions,
+    damages: list[Damage],
+) -> Mapping[StepKey, list[int] | None]:
+    """Return the rows of each step to export; None for all rows, files that are not tensors included."""
+    if not chosen:
+        return {opened.key: None for opened in store.select(rank, step, damages=damages)}
+    rows: dict[StepKey, list[int]] = {}
+    for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
+        rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
+    if not rows:
+        from ingest.questions.find import hints  # deferred: numpy takes 0.1 s
+
+        say("no tensor fulfils the conditions", label="warning")
+        for hint in hints(store, rank, step, chosen):
+            say(hint, label="hint")
+    return dict(rows)
+
+
+def _export_files(
+    store: ingest.DumpStore,
+    chosen: Mapping[StepKey, list[int] | None],
+    target: str,
+    damages: list[Damage],
+    *,
+    overwrite: bool,
+    json: bool,
+) -> int:
+    # deferred: numpy, numba and zarr take 0.4 s to import
+    from ingest.reader.catalog import Damage
+    from ingest.reader.export import export
+
+    files: list[Exported] = []
+    removed: dict[StepKey, str] = {}
+    for key, rows in chosen.items():
+        opened = store.step(key.rank, key.step)
+        try:
+            files += export(opened, Path(target), rows, overwrite=overwrite)
+        except DamagedStore as exc:  # its index
+            damages.append(Damage(key, "", exc.message))
+        removed[key] = str(opened.commit.without_tensors or "")
+    if json:
+        print_json(
+            [
+                {
+                    **plain(file.key),
+                    "source": file.source,
+                    "path": str(file.path),
+                    "nbytes": file.nbytes,
+                    "problem": file.problem,
+                }
+                for file in files
+            ]
+        )
+    return _say_files(files, removed, target)
+
+
+def _say_files(files: Sequence[Exported], removed: Mapping[StepKey, str], target: str) -> int:
+    written = [file for file in files if not file.problem]
+    say(f"{counted(len(written), 'file')}, {human_bytes(sum(file.nbytes for file in written))} in {target}")
+    damaged = [file for file in files if file.problem and file.problem != removed[file.key]]
+    for file in damaged:
+        say(f"{file.key}: {file.source}: {file.problem}", label="not exported", style="bold red")
+    for key, reason in removed.items():
+        if reason and (count := sum((file.key, file.problem) == (key, reason) for file in files)):
+            say(f"{key}: {counted(count, 'file')}: {reason}", label="not exported")
+    if len(written) == len(files):
+        return 0
+    return EXIT_DAMAGE if damaged else EXIT_PARTLY
+
+
+#: Tensors that are named with the reason why they were not exported.
+_MAX_SAID = 3
+
+
+def _say_whole(exported: Sequence[ingest.ExportedWhole], target: str) -> int:
+    if not exported:
+        say("no tensor fulfils the conditions", label="warning")
+    written = [whole for whole in exported if not whole.problem]
+    files = counted(len({whole.path for whole in written}), "file")
+    nbytes = human_bytes(sum(whole.nbytes for whole in written))
+    say(f"{counted(len(written), 'tensor')}, {nbytes} in {files} in {target}")
+    failed = [whole for whole in exported if whole.problem]
+    return _say_failed(failed) if failed else 0
+
+
+def _say_failed(failed: Sequence[ingest.ExportedWhole]) -> int:
+    by_reason: dict[tuple[int, str], list[str]] = {}
+    for whole in failed:
+        by_reason.setdefault((whole.step, whole.problem), []).append(whole.name)
+    for (step, problem), names in by_reason.items():
+        shown = ", ".join(names[:_MAX_SAID]) + ", ..." * (len(names) > _MAX_SAID)
+        which = f"{counted(len(names), 'tensor')} of step {step} ({shown})"
+        say(f"{which}: {problem}", label="not exported", style="bold red")
+    if not all(whole.is_damaged for whole in failed):
+        say("  Name the layout with --placement or --layout-map; `dump-ingest layout` shows what is known.")
+    return EXIT_DAMAGE if any(whole.is_damaged for whole in failed) else EXIT_PARTLY
+
+
+def _placement_of(placement: str, layout_map: Path | None) -> str | Callable[[str], str]:
+    if layout_map is None:
+        return placement
+    if placement:
+        raise UsageError("--placement and --layout-map both say how ranks hold tensors", hint="Give one.")
+    # deferred: numpy and zarr take 0.4 s to import
+    from ingest.questions.placement.layout_map import load_layout_map
+
+    return load_layout_map(layout_map).placement_of

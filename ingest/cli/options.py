@@ -22,6 +22,7 @@ import ingest
 from ingest.cli.printing import say
 from ingest.environment import ENV_PREFIX, sets_anything
 from ingest.questions.question import CONDITIONS, RANKS, STEPS, Option, conditions_of
+from ingest.units import parse_size
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ WatchersOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-#: Who may ask a server; `ingest.page.handlers` checks it.
+#: Who may ask a server; `ingest.page.server` checks it.
 TokenFileOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Ask for the token in this file.", show_default=False),
@@ -454,6 +455,18 @@ def store_and_maybe(
     if load_settings(config).settings.store is None:
         return store, argument
     return None, store
+
+
+def size_of(flag: str, text: str) -> int:
+    """Return the number of bytes that an option names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        return parse_size(text)
+    except ValueError as exc:
+        raise UsageError(f"{flag}: {exc}", hint="Write a number and a unit: 500GiB, 10TB.") from None
 
 
 def refuse_idle_flags(settings: Settings, **flags: object) -> None:

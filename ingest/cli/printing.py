@@ -4,7 +4,7 @@ Only a terminal gets less than everything: `fitted` says which columns of a tabl
 be, and where lines break.
 
 Small questions are answered in a third of a second, of which the import of rich would take a tenth: what it
-draws, such as the progress of a long command, is in `consoles` and the modules that use that.
+draws, such as the progress of a long command, imports it when it is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -27,6 +26,7 @@ from workers.errors import UsageError
 from workers.store import strict_json
 
 if TYPE_CHECKING:
+    from rich.status import Status
     from rich.text import Text
 
     from ingest.steps.decide import StepRow
@@ -81,10 +81,11 @@ def print_table(
     shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     left_out: Sequence[str] = ()
     if is_terminal():
-        table = fitted(columns, shown, right=right, spare=spare, width=terminal_width())
-        columns, shown, left_out = table.columns, table.rows, table.left_out
-        if table.same:
-            shared = "; ".join(f"{name} {value}" for name, value in table.same.items())
+        columns, shown, same, left_out = fitted(
+            columns, shown, right=right, spare=spare, width=terminal_width()
+        )
+        if same:
+            shared = "; ".join(f"{name} {value}" for name, value in same.items())
             print_wrapped(f"in all rows: {shared}")
     widths = cell_widths(columns, shown)
     is_right = [column in right for column in columns]
@@ -130,11 +131,6 @@ def print_wrapped(text: str, indent: int | None = None) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def print_text(text: str = "") -> None:
-    """Print lines to stdout that hold nothing from a dump but numbers."""
-    sys.stdout.write(text + "\n")
-
-
 def say(message: str, *, label: str = "", style: Style = "yellow") -> None:
     """Print a message to stderr, after a label such as `note` in colour."""
     before = _styled(f"{label}:", style, sys.stderr) + " " if label else ""
@@ -149,16 +145,17 @@ def _styled(text: str, style: Style, stream: TextIO) -> str:
     return f"{_STYLES[style]}{text}{_PLAIN}"
 
 
-def say_left_out(left_out: Iterable[object]) -> None:
-    """Print to stderr which steps an answer does not cover, and why."""
-    for step in left_out:
-        say(str(step), label="left out")
-
-
 def say_rest(total: int, limit: int, noun: str, every: str = "--limit 0") -> None:
     """Print to stderr how many rows there are if a limit cut some off, and the option that prints all."""
     if 0 < limit < total and noun:
         say(f"{total} {noun}s, the first {limit} shown ({every}: all)")
+
+
+def status(text: str) -> Status:
+    """Return what shows on a terminal that something is being done, for the duration of a block."""
+    from rich.console import Console  # deferred: takes 0.03 s
+
+    return Console(stderr=True, highlight=False).status(text)
 
 
 def is_terminal() -> bool:
@@ -246,24 +243,6 @@ _NOTHING = {"", "-"}
 _WORDS = re.compile(r"^\s+|\S+\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class FittedTable:
-    """A table as it fits a terminal.
-
-    Attributes:
-        columns: the headings that stay.
-        rows: the cells that stay, names without their middle where it is too long; prose in the last column
-            may have several lines.
-        same: left-out columns with the value that all rows have there, if it says anything.
-        left_out: left-out columns whose values are not shown.
-    """
-
-    columns: list[str]
-    rows: list[list[str | Text]]
-    same: dict[str, str]
-    left_out: list[str]
-
-
 def fitted(
     columns: Sequence[str],
     rows: Sequence[Sequence[str | Text]],
@@ -271,7 +250,7 @@ def fitted(
     right: Sequence[str],
     spare: Sequence[str],
     width: int,
-) -> FittedTable:
+) -> tuple[list[str], list[list[str | Text]], dict[str, str], list[str]]:
     """Shorten a table to `width` characters, if it can be made to fit.
 
     First, columns that have one value in all rows go, for it can be told in a line; then those of `spare`, in
@@ -283,6 +262,10 @@ def fitted(
         right: the headings of numbers: their cells are never shortened.
         spare: the headings of columns that may be left out, the first of them first.
         width: characters of the terminal.
+
+    Returns:
+        The headings that stay; their cells, of which prose in the last column may have several lines; the
+        value that all rows have in left-out columns, if it says anything; and the other left-out columns.
     """
     widths = dict(zip(columns, cell_widths(columns, rows), strict=True))
     texts = [
@@ -315,15 +298,13 @@ def fitted(
     places = [columns.index(column) for column in stay]
     kept = [[row[place] for place in places] for row in rows]
     _shorten(stay, kept, [column for column in stay if column in texts], width)
-    return FittedTable(stay, kept, same, left_out)
+    return stay, kept, same, left_out
 
 
 def _constant(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> dict[str, str]:
     if len(rows) < 2:
         return {}
-    values: dict[str, set[str]] = {
-        column: {str(row[place]) for row in rows} for place, column in enumerate(columns)
-    }
+    values = {column: {str(row[place]) for row in rows} for place, column in enumerate(columns)}
     return {column: value for column, (value, *others) in values.items() if not others}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged, say_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, end_if_damaged
 from ingest.cli.options import (
     ConfigOption,
     JsonOption,
@@ -29,7 +29,6 @@ from ingest.cli.printing import (
     print_table,
     print_wrapped,
     say,
-    say_left_out,
     say_rest,
     write_and_say,
 )
@@ -235,11 +234,7 @@ def _write_files(answer: Any, limit: int, paths: Mapping[str, Path | None]) -> N
 
 def end_as(answer: Shown, *, is_void: bool = False) -> None:
     """Say which steps an answer leaves out; end with 3 if one is damaged, 5 in an alarm, 1 if void."""
-    say_left_out(answer.left_out)
-    say_damaged(damage for damage in answer.damaged if damage not in answer.left_out)
-    exit_if_damaged(
-        [*answer.damaged, *(left for left in answer.left_out if getattr(left, "is_damaged", False))]
-    )
+    end_if_damaged(answer.damaged, answer.left_out)
     if answer.is_alarm:
         raise typer.Exit(EXIT_DIFFERENT)
     if is_void:

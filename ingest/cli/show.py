@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 import ingest
-from ingest.cli.exits import report_damaged
+from ingest.cli.exits import end_if_damaged
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument, open_store, store_and
 from ingest.cli.printing import (
     GAP,
@@ -21,7 +21,6 @@ from ingest.cli.printing import (
     print_json,
     print_line,
     print_table,
-    print_text,
     print_wrapped,
     say,
     terminal_width,
@@ -131,7 +130,7 @@ def show_command(
     if window is not None:
         if is_whole or at is not None or save is not None:
             raise UsageError("--window does not go with --at, --save, --unsharded or --placement")
-        print_window(tensor, window, json=json)
+        _print_window(tensor, window, json=json)
         return
     if is_whole:
         show_whole(tensor, placement, at, save, json=json)
@@ -170,19 +169,19 @@ def _show(
     else:
         facts = [*_index_facts(tensor, sample), *_context_facts(context, tensor, whole_stack=stack)]
         for fact in (*facts, *_neighbour_facts(tensor)):
-            print_field(*fact)
+            _print_field(*fact)
         if anatomy is not None:
-            print_anatomy(anatomy)
+            _print_anatomy(anatomy)
         elif tensor.is_dumped and not tensor.removed:
             print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
-        print_text()
+        print_line("")
         if values is None or at is None:
-            print_text(preview(tensor))
+            typer.echo(_preview(tensor))
         elif save is None:
-            print_slice(values, at)
+            _print_slice(values, at)
     for problem in context.problems:
         say(problem, label="warning")
-    report_damaged(damaged)
+    end_if_damaged(damaged)
 
 
 def _check_npy(path: Path) -> None:
@@ -259,12 +258,8 @@ def _the_tensor(
         others = f"Similar: {similar}" if similar else "List them: dump-ingest ls STORE --tensors"
         hint = hint_of_case(name, names) or others
         raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
-    raise UsageError(
-        "\n    ".join(
-            [f"{where} has {len(matches)} tensors{outside} that match {name!r}:", *_listed(matches)]
-        ),
-        hint="Name one of them; --graph tells graphs apart.",
-    )
+    lines = [f"{where} has {len(matches)} tensors{outside} that match {name!r}:", *_listed(matches)]
+    raise UsageError("\n    ".join(lines), hint="Name one of them; --graph tells graphs apart.")
 
 
 def _listed(tensors: Sequence[ingest.Tensor]) -> list[str]:
@@ -323,8 +318,7 @@ def _line_text(line: ingest.SourceLine) -> str:
     return f"{line.file}:{line.line}  {line.code}" + (f"  ({'; '.join(remarks)})" if remarks else "")
 
 
-def print_field(field: str, text: str) -> None:
-    """Print one line."""
+def _print_field(field: str, text: str) -> None:
     print_wrapped(f"{field:16} {text}", indent=17)
 
 
@@ -365,28 +359,27 @@ def _neighbour_facts(tensor: ingest.Tensor) -> Iterator[_Fact]:
             yield label, f"... and {rest} more (--json: all)"
 
 
-def print_anatomy(anatomy: ingest.Anatomy) -> None:
-    """Print where NaN and infinities lie, percentiles and a histogram."""
+def _print_anatomy(anatomy: ingest.Anatomy) -> None:
     if anatomy.first:
-        print_text()
+        print_line("")
         total = anatomy.nan + anatomy.pos_inf + anatomy.neg_inf
         places = ", ".join(
             f"[{', '.join(map(str, element.index))}] {element.value}" for element in anatomy.first
         )
         more = ", ..." * (total > len(anatomy.first))
-        print_field("not finite", f"{total} of {anatomy.elements}: {places}{more}")
+        _print_field("not finite", f"{total} of {anatomy.elements}: {places}{more}")
         for axis in anatomy.axes:
             worst = ", ".join(f"{position} ({count})" for position, count in axis.worst[:5])
             more = ", ..." * (axis.affected > 5)
-            print_field(f"  axis {axis.axis}", f"{axis.affected} of {axis.length} positions: {worst}{more}")
+            _print_field(f"  axis {axis.axis}", f"{axis.affected} of {axis.length} positions: {worst}{more}")
     if anatomy.percentiles:
-        print_text()
-        print_field(
+        print_line("")
+        _print_field(
             "percentiles",
             "  ".join(f"{percent:g}%={number_text(value)}" for percent, value in anatomy.percentiles.items()),
         )
     if anatomy.counts:
-        print_text()
+        print_line("")
         _print_histogram(anatomy)
 
 
@@ -402,7 +395,7 @@ def _print_histogram(anatomy: ingest.Anatomy) -> None:
     print_table((*numbers, ""), [(*row, bar) for row, bar in zip(rows, bars, strict=True)], right=numbers)
 
 
-def preview(tensor: ingest.Tensor) -> str:
+def _preview(tensor: ingest.Tensor) -> str:
     """Return the values as numpy prints them; of a large tensor, those at its ends."""
     # deferred: numpy takes 0.1 s to import
     import numpy as np
@@ -423,8 +416,7 @@ def _line_width() -> int:
     return min(_VALUES, terminal_width()) if is_terminal() else _VALUES
 
 
-def print_slice(values: Any, at: str) -> None:
-    """Print all values of a slice, up to the most that JSON would have, too."""
+def _print_slice(values: Any, at: str) -> None:
     # deferred: numpy takes 0.1 s to import
     import numpy as np
 
@@ -433,15 +425,10 @@ def print_slice(values: Any, at: str) -> None:
     check_slice(values, at)
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
     with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=_line_width()):
-        print_text(str(values))
+        typer.echo(str(values))
 
 
-def print_window(tensor: ingest.Tensor, text: str, *, json: bool) -> None:
-    """Print a window on the values of a tensor as a table.
-
-    Raises:
-        UsageError: it is not a window of the tensor.
-    """
+def _print_window(tensor: ingest.Tensor, text: str, *, json: bool) -> None:
     from ingest.page.sheet import parse_window  # deferred: numpy takes 0.1 s to import
 
     window = ingest.window(tensor, *parse_window(text, tensor.shape))
@@ -495,10 +482,10 @@ def show_whole(
         return
     texts = {"ranks": format_ranges(whole.ranks), "shape": shape_text(whole.shape)}
     for field, value in (facts | texts).items():
-        print_field(field, str(value))
+        _print_field(field, str(value))
     if save is None:
-        print_text()
+        print_line("")
         if at is not None:
-            print_slice(values, at)
+            _print_slice(values, at)
         elif math.prod(whole.shape) <= _MAX_SHOWN:
-            print_text(str(whole.read()))
+            typer.echo(str(whole.read()))

@@ -85,8 +85,7 @@ def check_clock(store_time: float, host_time: float) -> Check:
     return Check("clock", ok=False, detail=detail, hint=hint)
 
 
-def check_gc(objects: ObjectStore) -> Check | None:
-    """Say how the last run of gc ended; None if it never ran."""
+def _check_gc(objects: ObjectStore) -> Check | None:
     runs = read_last_runs(objects)
     if runs is None:
         return None
@@ -98,7 +97,7 @@ def check_gc(objects: ObjectStore) -> Check | None:
     return Check("gc", ok=False, detail=f"failed {_ago(runs.failed_at)}: {runs.reason}", hint=hint)
 
 
-def check_view(objects: ObjectStore) -> Check | None:
+def _check_view(objects: ObjectStore) -> Check | None:
     """Say whether somebody keeps the consolidated view up to date; None if there is nothing to be in it."""
     last = {max(commit.list_steps(objects, rank), default=-1) for rank in commit.list_ranks(objects)} - {-1}
     if not last:
@@ -119,8 +118,7 @@ def check_view(objects: ObjectStore) -> Check | None:
     return Check("view", ok=record is None, detail=detail, hint=hint)
 
 
-def check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
-    """Check which steps of a dump are not in the store, and for how long they could have been ingested."""
+def _check_backlog(objects: ObjectStore, listings: Sequence[Listing]) -> Check:
     steps = sorted(
         (listing for listing in listings if listing.key.step is not None),
         key=lambda listing: listing.key.order,
@@ -501,7 +499,7 @@ def _disk(settings: Settings, directory: Path) -> list[Check]:
 
 
 def _require_readable(path: Path, dump: Path) -> None:
-    if barrier := first_barrier(path):
+    if barrier := _first_barrier(path):
         me = Identity.of_this_process()
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
@@ -531,8 +529,8 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     # Steps of another dump with the same numbers are not those of this one.
     is_its_store = all(check.ok for check in belongs)
     listings = scanned.scan.listings if scanned and is_its_store else ()
-    backlog = check_backlog(objects, listings) if listings else None
-    checks = (backlog, check_view(objects), check_gc(objects))
+    backlog = _check_backlog(objects, listings) if listings else None
+    checks = (backlog, _check_view(objects), _check_gc(objects))
     return [Check("store", ok=True, detail=detail), *clock, *belongs, *(check for check in checks if check)]
 
 
@@ -671,7 +669,7 @@ class Barrier:
         return self.mode & needed == needed
 
 
-def first_barrier(path: Path) -> Barrier | None:
+def _first_barrier(path: Path) -> Barrier | None:
     """Return the first file or directory that keeps this process from reading a path; None if none does.
 
     Links are followed. A path that does not exist has no barrier.

@@ -5,10 +5,10 @@ What a rule is, files of rules, and rules over one step of one rank are in `work
 series.py                   evaluates rules over several steps and ranks; the kinds over ranks
 series_kinds.py             the kinds of rules over steps: a rank against its earlier steps
 history.py                  what these need of earlier steps
-stored.py, anomalies.py     findings in a store, and the list of them
+stored.py                   findings in a store, and the list of them
 backtest.py                 how often rules would have fired
 waiting.py, should_stop.py, waiting for an incident; whether a job should stop; whether the evidence is safe
 evidence.py
-incidents.py, incident.py   what went wrong, once for each cause; one of them
+incidents.py                what went wrong, once for each cause
 tables.py                   all of it as Parquet files
 """

@@ -9,9 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ingest.findings.anomalies import beyond_limits, describe_unknown_ranks, of_ranks
 from ingest.findings.series import SeriesRules
-from ingest.findings.stored import generation_of
+from ingest.findings.stored import beyond_limits, describe_unknown_ranks, generation_of, of_ranks
 from ingest.questions.question import Answer, Note, Part, Table
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, as_names, format_ranges
@@ -20,7 +19,7 @@ from ingest.reader.step_tables import read_sketches
 from ingest.reader.text import counted
 from workers.rules.schema import load_rules, rules_like
 from workers.rules.step import evaluate, needs_sketches
-from workers.rules.values import Rule, RuleSet
+from workers.rules.values import RuleSet
 from workers.store.model import Evaluated, Finding
 
 if TYPE_CHECKING:
@@ -39,11 +38,24 @@ class BacktestResult:
     rule: str
     kind: str
     severity: str
-    findings: int
-    places: Mapping[tuple[int | None, int], int]
+    places: Counter[tuple[int | None, int]] = field(default_factory=Counter)
     """How much, by rank and step. Rank None: findings about several ranks, or beyond the limit."""
-    first: tuple[Finding, ...]
-    failed: tuple[str, ...]
+    first: list[Finding] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, known: list[Finding], total: int, rank: int | None, step: int) -> None:
+        """Count findings of one step, of one rank or of all (None); only the `known` ones have a rank."""
+        self.first.extend(known[: _SHOWN - len(self.first)])
+        if rank is None:
+            self.places.update((finding.rank, finding.step) for finding in known)
+            total -= len(known)
+        if total:
+            self.places[rank, step] += total
+
+    @property
+    def findings(self) -> int:
+        """How much it would have found."""
+        return self.places.total()
 
     @property
     def ranks(self) -> str:
@@ -67,7 +79,7 @@ class BacktestResult:
                 {"rank": rank, "step": step, "findings": count} for (rank, step), count in self.places.items()
             ],
             "first": [finding.to_dict() for finding in self.first],
-            "failed": list(self.failed),
+            "failed": self.failed,
         }
 
 
@@ -149,17 +161,11 @@ def backtest(
     """
     chosen = _chosen(rules if isinstance(rules, RuleSet) else load_rules(rules).enabled, rule)
     snapshot = take_snapshot(store, rank, step, include_partial=True)
-    tallies = {rule.name: _RuleTally(rule) for rule in chosen.rules}
-    snapshot = _evaluate_steps(chosen, snapshot, tallies)
-    _evaluate_series(chosen, snapshot, tallies)
-    results = sorted(
-        (tally.result() for tally in tallies.values()), key=lambda result: (-result.findings, result.rule)
-    )
-    return RuleTest(store.url, len(snapshot.keys), tuple(results), snapshot.left_out)
-
-
-#: The public name, that of the command; a function called so would look like a test of its own.
-test_rules = backtest
+    results = {rule.name: BacktestResult(rule.name, rule.kind, rule.severity) for rule in chosen.rules}
+    snapshot = _evaluate_steps(chosen, snapshot, results)
+    _evaluate_series(chosen, snapshot, results)
+    most_first = sorted(results.values(), key=lambda result: (-result.findings, result.rule))
+    return RuleTest(store.url, len(snapshot.keys), tuple(most_first), snapshot.left_out)
 
 
 def _chosen(rules: RuleSet, patterns: str | Iterable[str] | None) -> RuleSet:
@@ -169,38 +175,7 @@ def _chosen(rules: RuleSet, patterns: str | Iterable[str] | None) -> RuleSet:
     return RuleSet(tuple(rule for rule in rules.rules if rule.name in names), rules.digest)
 
 
-@dataclass(slots=True)
-class _RuleTally:
-    rule: Rule
-    findings: int = 0
-    places: Counter[tuple[int | None, int]] = field(default_factory=Counter)
-    first: list[Finding] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-
-    def add(self, known: list[Finding], total: int, rank: int | None, step: int) -> None:
-        """Count findings of one step, of one rank or of all (None); only the `known` ones have a rank."""
-        self.findings += total
-        self.first += known[: _SHOWN - len(self.first)]
-        if rank is not None:
-            self.places[rank, step] += total
-            return
-        self.places.update(Counter((finding.rank, finding.step) for finding in known))
-        if total > len(known):
-            self.places[None, step] += total - len(known)
-
-    def result(self) -> BacktestResult:
-        return BacktestResult(
-            self.rule.name,
-            self.rule.kind,
-            self.rule.severity,
-            self.findings,
-            dict(self.places),
-            tuple(self.first),
-            tuple(self.failed),
-        )
-
-
-def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> Snapshot:
+def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, results: Mapping[str, BacktestResult]) -> Snapshot:
     if not rules.step_rules:
         return snapshot.without_damaged()
     asks = needs_sketches(rules)
@@ -208,12 +183,12 @@ def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _R
     for key in readable.keys:
         step = readable.chosen[key]
         found = evaluate(rules, step.tables, key, read_sketches(step) if asks else None)
-        _count(tallies, found, str(key), key.rank, key.step or 0)
+        _count(results, found, str(key), key.rank, key.step or 0)
         step.forget_tables()
     return readable
 
 
-def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:
+def _evaluate_series(rules: RuleSet, snapshot: Snapshot, results: Mapping[str, BacktestResult]) -> None:
     if not rules.series_rules:
         return
     series, before = SeriesRules(rules), dict[int, str]()
@@ -227,17 +202,17 @@ def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _
             beyond = beyond_limits(result.findings, result.totals)
             failed = {rule: describe_unknown_ranks(count) for rule, count in beyond.items()}
             result = replace(result, findings=findings, totals=totals, failed={**result.failed, **failed})
-        _count(tallies, result, f"step {number}", None, number)
+        _count(results, result, f"step {number}", None, number)
         before[number] = generation
 
 
 def _count(
-    tallies: Mapping[str, _RuleTally], result: Evaluated, where: str, rank: int | None, step: int
+    results: Mapping[str, BacktestResult], result: Evaluated, where: str, rank: int | None, step: int
 ) -> None:
     stored: dict[str, list[Finding]] = {}
     for finding in result.findings:
         stored.setdefault(finding.rule, []).append(finding)
     for name, total in result.totals.items():
-        tallies[name].add(stored.get(name, []), total, rank, step)
+        results[name].add(stored.get(name, []), total, rank, step)
     for name, reason in result.failed.items():
-        tallies[name].failed.append(f"{where}: {reason}")
+        results[name].failed.append(f"{where}: {reason}")

@@ -5,9 +5,8 @@ Imports nothing that takes time: a training loop asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class CommittedStep(NamedTuple):
@@ -19,30 +18,22 @@ class CommittedStep(NamedTuple):
     """When, as a Unix time in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedEvidence:
-    """What is committed."""
+def newest_steps(committed: Sequence[CommittedStep]) -> dict[int, int]:
+    """Return the newest committed step of each rank."""
+    newest: dict[int, int] = {}
+    for each in committed:
+        newest[each.rank] = max(newest.get(each.rank, -1), each.step)
+    return newest
 
-    steps: tuple[CommittedStep, ...]
-    newest: dict[int, int]
-    """The newest committed step of each rank."""
 
-    @classmethod
-    def of(cls, steps: Iterable[CommittedStep]) -> Self:
-        """Take the committed steps of a store; those of run files are left out."""
-        kept = tuple(steps)
-        newest: dict[int, int] = {}
-        for step in kept:
-            newest[step.rank] = max(newest.get(step.rank, -1), step.step)
-        return cls(kept, newest)
+def has_evidence(committed: Sequence[CommittedStep], first_step: int, since: float) -> bool:
+    """Return whether every rank has committed the first step of an incident, or a later one.
 
-    def has(self, first_step: int, since: float = 0.0) -> bool:
-        """Return whether every rank has committed a step, or a later one.
-
-        Args:
-            first_step: where the incident began.
-            since: a Unix time in seconds: what was committed of this step before it does not count.
-        """
-        if any(step < first_step for step in self.newest.values()):
-            return False
-        return all(step.committed_at_s >= since for step in self.steps if step.step == first_step)
+    Args:
+        committed: the steps of a store.
+        first_step: where the incident began.
+        since: a Unix time in seconds: what was committed of this step before it does not count.
+    """
+    if any(newest < first_step for newest in newest_steps(committed).values()):
+        return False
+    return all(each.committed_at_s >= since for each in committed if each.step == first_step)

@@ -19,7 +19,6 @@ from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import BlockFilter
 from workers.arrays.compiled.kernel_loops import BINS
-from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
@@ -66,27 +65,11 @@ class TrainedParameter:
     """The places of a parameter and of what is recorded with it, on an axis of tensors."""
 
     parameter: int
-    gradients: tuple[int, ...] = ()
+    gradients: Sequence[int] = ()
     """Its gradient after each backward pass of a step, in order."""
-    output_gradients: tuple[int, ...] = ()
+    output_gradients: Sequence[int] = ()
     """The gradients of the outputs of its module, one for each call."""
-    outputs: tuple[int, ...] = ()
-
-
-def _parameters(
-    of_type: Mapping[tuple[str, str], Sequence[int]], outputs: Mapping[str, tuple[int, ...]]
-) -> dict[str, TrainedParameter]:
-    parameters = {}
-    for (kind, name), places in of_type.items():
-        if kind == "Parameter":
-            path = name.rpartition(".")[0]
-            parameters[name] = TrainedParameter(
-                places[0],
-                tuple(of_type.get(("Gradient", name), ())),
-                tuple(of_type.get(("Gradient", f"{path}.output"), ())),
-                outputs.get(path, ()),
-            )
-    return parameters
+    outputs: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +81,36 @@ class TrainingTensors:
     """
 
     parameters: Mapping[str, TrainedParameter]
-    modules: Mapping[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]]
+    modules: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]]
     """By class and path: the first inputs and outputs of each call."""
-    output_gradients: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By path of a module: the gradients of its outputs."""
+    gradients: Mapping[str, Sequence[int]]
+    """By name of a parameter, or by `{path}.output`."""
 
     @classmethod
     def of(cls, keys: Sequence[TensorKey]) -> TrainingTensors:
         """Sort the tensors of an axis. What a checkpointed part of a model computes again is left out."""
-        of_type: dict[tuple[str, str], list[int]] = {}
+        of_type: dict[str, dict[str, list[int]]] = {"Parameter": {}, "Gradient": {}}
         modules: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
         for place in sorted(range(len(keys)), key=lambda place: keys[place].occurrence):
             key = keys[place]
             kind, _, module = key.op_type.partition(".")
             if key.copy or key.graph == "recompute":
                 continue
-            if kind in ("Parameter", "Gradient") and key.slot == 0:
-                of_type.setdefault((kind, key.op_name), []).append(place)
+            if kind in of_type and key.slot == 0:
+                of_type[kind].setdefault(key.op_name, []).append(place)
             elif kind == "Module" and key.io in ("input", "output"):
                 inputs_and_outputs = modules.setdefault((module, key.op_name), ([], []))
                 inputs_and_outputs[key.io == "output"].append(place)
-        outputs = {path: tuple(places[1]) for (_, path), places in modules.items()}
-        return cls(
-            _parameters(of_type, outputs),
-            {path: (tuple(ins), tuple(outs)) for path, (ins, outs) in modules.items()},
-            {
-                path: tuple(of_type["Gradient", f"{path}.output"])
-                for _, path in modules
-                if ("Gradient", f"{path}.output") in of_type
-            },
-        )
+        outputs = {path: places[1] for (_, path), places in modules.items()}
+        gradients = of_type["Gradient"]
+        parameters = {}
+        for name, places in of_type["Parameter"].items():
+            path = name.rpartition(".")[0]
+            of_outputs = gradients.get(f"{path}.output", ())
+            parameters[name] = TrainedParameter(
+                places[0], gradients.get(name, ()), of_outputs, outputs.get(path, ())
+            )
+        return cls(parameters, modules, gradients)
 
 
 @dataclass(frozen=True)
@@ -162,8 +145,8 @@ class StepWindow:
 
     def value(self, name: str, step: StepValues | None = None) -> Values:
         """Return a statistic of one of the steps, by default of the last one, (rank, tensor)."""
-        step = step or self.now
-        return self._aligned(step, step.values[name], np.nan)
+        of = step or self.now
+        return self._aligned(of, of.values[name], np.nan)
 
     def fulfils(self, condition: str) -> Mask:
         """Return a mask of the tensors of the step that fulfil a condition, (rank, tensor).
@@ -178,11 +161,8 @@ class StepWindow:
 
     def values_before(self, name: str, steps: int) -> Values:
         """Return a statistic of the steps before, (step, rank, tensor)."""
-        chosen = self.before[-steps:]
-        whole = np.empty((len(chosen), len(self.now.ranks), self.width))
-        for number, step in enumerate(chosen):
-            whole[number] = self._aligned(step, step.values[name], np.nan)
-        return whole
+        known = [self.value(name, step) for step in self.before[-steps:]]
+        return np.array(known).reshape(len(known), len(self.now.ranks), self.width)
 
     def digest(self, step: StepValues) -> npt.NDArray[np.uint8]:
         """Return the digests of one of the steps, (rank, tensor, 16); zeros for what it does not have."""
@@ -223,7 +203,6 @@ class History:
     _kept: dict[_Generation, StepValues | None] = field(default_factory=dict)
     """By step and generation; None for a step that could not be read, or takes too much memory."""
     _cut: set[_Generation] = field(default_factory=set)
-    _chosen: dict[TensorKey, bool] = field(default_factory=dict)
 
     def window(self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str) -> StepWindow:
         """Return a step and those before it, and forget older ones.
@@ -279,34 +258,30 @@ class History:
 
     def _reduced(self, number: int, block: Block, axis: TensorAxis, steps: Mapping[int, Step]) -> StepValues:
         keys = axis.keys[: block.row.shape[1]]
-        places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
+        places = np.array([place for place, key in enumerate(keys) if self.chooses(key)], np.int64)
         own = self.axis.extend(keys[place] for place in places)
-        shape = (len(block.ranks), len(self.axis))
-        row = np.full(shape, -1, np.int32)
-        row[:, own] = block.row[:, places]
-        values = {}
-        for name in _STATISTICS:
-            values[name] = np.full(shape, np.nan)
-            values[name][:, own] = block.statistic(name)[:, places]
-        digest = np.zeros((*shape, DIGEST_BYTES), np.uint8)
-        digest[:, own] = _digests(block, places)
-        # Over all tensors of the step: the role of one depends on those around it.
-        fulfils: dict[str, Mask | UsageError] = {}
-        for condition, mask in fulfilled(self.conditions, block, axis).items():
-            if isinstance(mask, UsageError):
-                fulfils[condition] = mask
-                continue
-            chosen = fulfils[condition] = np.zeros(shape, bool)
-            chosen[:, own] = mask[:, places]
-        cumulative = _cumulative(block.ranks, row, steps) if self.needs_histograms else None
-        has_elements = bool(block.digest[:, places].any())
-        return StepValues(number, block.ranks, row, values, digest, fulfils, has_elements, cumulative)
 
-    def _is_chosen(self, key: TensorKey) -> bool:
-        chosen = self._chosen.get(key)
-        if chosen is None:
-            chosen = self._chosen[key] = self.chooses(key)
-        return chosen
+        def on_axis(chosen: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
+            whole = np.full((len(block.ranks), len(self.axis), *chosen.shape[2:]), fill, chosen.dtype)
+            whole[:, own] = chosen
+            return whole
+
+        row = on_axis(block.row[:, places].astype(np.int32), -1)
+        # Over all tensors of the step: the role of one depends on those around it.
+        masks = fulfilled(self.conditions, block, axis).items()
+        return StepValues(
+            number,
+            block.ranks,
+            row,
+            {name: on_axis(block.statistic(name)[:, places], np.nan) for name in _STATISTICS},
+            on_axis(_digests(block, places), 0),
+            {
+                condition: mask if isinstance(mask, UsageError) else on_axis(mask[:, places], 0)
+                for condition, mask in masks
+            },
+            bool(block.digest[:, places].any()),
+            _cumulative(block.ranks, row, steps) if self.needs_histograms else None,
+        )
 
 
 def _beyond_memory(kept: Mapping[_Generation, StepValues | None]) -> list[_Generation]:

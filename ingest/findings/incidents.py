@@ -1,4 +1,4 @@
-"""Find the incidents of a store.
+"""Incidents, as values, and the search for them in a store.
 
 NaN and Inf come first: each run of steps that hold them is one incident, with its origin, and what rules
 found about tensors in these steps belongs to it. Of what is left, each run of steps in which a rule fired is
@@ -11,32 +11,198 @@ incident. The number of findings does not matter.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from itertools import groupby, takewhile
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar
 
-from ingest.findings.incident import Incident, IncidentKind, Incidents, incident_id
-from ingest.findings.severities import Severity, at_least
-from ingest.findings.stored import SeriesDocument, read_series
+import xxhash
+
+from ingest.findings.severities import BySeverity, Severity, at_least
+from ingest.findings.stored import Anomalies, SeriesDocument, anomalies, read_series
 from ingest.questions.divergence import divergence
 from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
-from ingest.questions.origin.search import Episode, FoundEpisodes, episodes_of
-from ingest.questions.question import Mode, Option, Question, Ranks, Steps
+from ingest.questions.origin.search import Episode, episodes_of
+from ingest.questions.question import Mode, Option, Part, Question, Ranks, Steps, Table, Texts
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.step_tables import findings_of
+from ingest.reader.text import Plain, counted, html_block, printable
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.store import findings
 from workers.store.model import SEVERITIES, Finding
 
-if TYPE_CHECKING:
-    from ingest.findings.anomalies import Anomalies
+#: How many rules are named in the text.
+_RULES = 5
+
+
+class IncidentKind(StrEnum):
+    """What went wrong."""
+
+    NAN = "nan"
+    INF = "inf"
+    OVERFLOW = "overflow"
+    """The hardware recorded an overflow, and no NaN or Inf of the same steps explains it."""
+    DIVERGENCE = "divergence"
+    """Replicas differ, or one of them lacks something."""
+    RULE = "rule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident(Plain):
+    """What went wrong in steps in a row, from one cause."""
+
+    also: ClassVar = ("findings",)
+
+    id: str
+    """16 hexadecimal digits, from the store, the kind, where it began and the first step. It stays the same
+    when later steps arrive."""
+    kind: IncidentKind
+    severity: str
+    """The worst severity of the rules that fired."""
+    store: str
+    host: str
+    """The host that dumped the rank and step where it began; "" if it is not about a single rank."""
+    rank: int | None
+    """The rank where it began; None if it is not about a single rank."""
+    first_step: int
+    last_step: int
+    steps: int
+    """In how many steps it was seen."""
+    ranks: tuple[int, ...]
+    graph: str = ""
+    op_type: str = ""
+    op_name: str = ""
+    """The operator where it began; "" if it is not known."""
+    occurrence: int = 0
+    tensor: str = ""
+    """The tensor that showed it first, as `Tensor.name`; "" if it is not about one."""
+    summary: str
+    """What happened and where, as one sentence."""
+    cause: str = ""
+    """What is the matter, in the words of the field; "" if it is not known."""
+    level: str = "open"
+    """How certain the cause is: `shown` by values of the run, `likely`, or `open`."""
+    reason: str = ""
+    """Why, by the definition of the operator: what in its inputs did it; "" if that is not known."""
+    tensors: int
+    """How many tensors are affected, over all of the steps and ranks."""
+    rules: Mapping[str, int] = field(default_factory=dict)
+    """By rule that fired: how often, over all of the steps and ranks; the most frequent first."""
+    origin: OriginAnswer | None = None
+    """Where NaN, Inf or an overflow began, and how it spread; None for other kinds."""
+
+    def __repr__(self) -> str:
+        return f"<Incident {self.id} {self.severity}: {printable(self.summary)}>"
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, _lines(self)))
+
+    def _repr_html_(self) -> str:
+        return html_block(str(self))
+
+    @property
+    def findings(self) -> int:
+        """How many findings of rules it stands for."""
+        return sum(self.rules.values())
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """A sort key: the worst first, then the earliest."""
+        return (-SEVERITIES.index(self.severity), self.first_step, self.id)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Incidents(BySeverity):
+    """The incidents of a store, and how far they can be trusted to be all."""
+
+    noun: ClassVar = "incident"
+    keys: ClassVar = tuple(name for name in Incident.__slots__ if name != "origin")
+    also: ClassVar = ("by_severity",)
+
+    store: str
+    incidents: tuple[Incident, ...]
+    """The worst first, then the earliest."""
+    not_evaluated: tuple[str, ...] = ()
+    """Steps and rules about which rules tell nothing, and why. NaN and Inf are known of these steps, too."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Steps about which nothing is known, with the reason."""
+    damaged: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.incidents)) or f"{self.store}: no incidents"
+
+    def _repr_html_(self) -> str:
+        return html_block(str(self))
+
+    def table(self) -> Table[Incident]:
+        """Return a row for each incident."""
+        columns = ("severity", "id", "rank", "first_step", "last_step", "tensors", "summary")
+        return Table({name: attrgetter(name) for name in columns}, self.incidents)
+
+    def report(self) -> Iterator[Part]:
+        """Yield a paragraph for each incident, and what is not known."""
+        if self.incidents:
+            yield Texts(["\n" * bool(place) + str(each) for place, each in enumerate(self.incidents)])
+        yield from self.unknown()
+
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        """Return the incidents as flat dictionaries, without their origins."""
+        rows = (incident.to_dict() for incident in self.incidents)
+        return [{name: row[name] for name in self.keys} for row in rows]
+
+
+def incident_id(store: str, kind: IncidentKind, first_step: int, *where: object) -> str:
+    """Return a stable name: 16 hexadecimal digits.
+
+    Args:
+        store: the absolute URL of the store.
+        kind: what went wrong.
+        first_step: the step where it began.
+        where: the operator or the rule. Not the rank: of ranks in no order, another one may commit later.
+    """
+    parts = (store, kind.value, first_step, *where)
+    return xxhash.xxh3_64_hexdigest("\n".join(map(str, parts)).encode())
+
+
+def _reason(incident: Incident) -> str:
+    """Return why it is one, else what was found first at its origin; "" if neither is known."""
+    if incident.reason or incident.origin is None or incident.origin.why is None:
+        return incident.reason
+    return incident.origin.why.first
+
+
+def _lines(incident: Incident) -> Iterator[str]:
+    yield f"{incident.severity}  {incident.id}  {incident.summary}"
+    line = incident.origin.source if incident.origin is not None else None
+    if line is not None:
+        yield f"  {line.file}:{line.line}  {line.code}"
+    if reason := _reason(incident):
+        yield f"  {reason}"
+    cause = incident.cause or ("its cause is not known" if incident.level == "open" else "")
+    yield f"  {_extent(incident)}" + (f"; {incident.level}: {cause}" if cause else "")
+    if incident.rules:
+        rules = [f"{rule} {count}" for rule, count in incident.rules.items()]
+        rest = f", and {len(rules) - _RULES} more" if len(rules) > _RULES else ""
+        yield f"  rules: {', '.join(rules[:_RULES])}{rest}"
+
+
+def _extent(incident: Incident) -> str:
+    first, last = incident.first_step, incident.last_step
+    steps = f"step {first}" if first == last else f"steps {first}-{last}"
+    if 1 < incident.steps < last - first + 1:
+        steps += f" ({incident.steps} of them)"
+    ranks = f"{named_ranges('rank', incident.ranks)}, " if incident.ranks else ""
+    host = f", host {incident.host}" if incident.host else ""
+    return f"{ranks}{steps}, {counted(incident.tensors, 'tensor')}{host}"
 
 
 #: Documents of findings over steps and ranks that are read at once; this bounds the memory.
@@ -44,9 +210,7 @@ _DOCUMENTS_AT_ONCE = 64
 
 
 @dataclass(slots=True)
-class Sighting:
-    """A rule fired in a step."""
-
+class _Sighting:
     step: int
     ranks: set[int] = field(default_factory=set)
     """Empty if it is about several ranks together."""
@@ -69,38 +233,31 @@ class _Failure:
         return f"{named_ranges('step', self.steps)}; at first in {self.where}: {reason}"
 
 
-@dataclass(slots=True)
-class Sightings:
+class _Sightings:
     """All sightings of a snapshot. Memory: one for each rule and step."""
 
-    by_rule: dict[str, dict[int, Sighting]] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
-    """By rule; "" if that is not known."""
-    without_rules: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
-    _failures: dict[str, _Failure] = field(default_factory=dict)
-    """By rule, or by what else was not evaluated."""
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Sightings:
-        """Collect them: from the commits, which are read already, and the documents over steps and ranks."""
-        sightings = cls()
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.by_rule: dict[str, dict[int, _Sighting]] = {}
+        self.kinds: dict[str, str] = {}
+        """By rule; "" if that is not known."""
+        self.damaged: list[str] = []
+        self._failures: dict[str, _Failure] = {}
+        """By rule, or by what else was not evaluated."""
         unruled: dict[int, list[int]] = {}
         for key, step in snapshot.chosen.items():
-            if not sightings._add_step(step):
+            if not self._add_step(step):
                 unruled.setdefault(key.rank, []).append(key.step or 0)
-        sightings.without_rules = [
+        self.without_rules = [
             f"rank {rank}, {named_ranges('step', steps)}: no rules were evaluated when it was committed"
             for rank, steps in unruled.items()
         ]
-        without_series = sightings._add_documents(snapshot)
+        without_series = self._add_documents(snapshot)
         if without_series:
-            sightings.without_rules.append(
+            self.without_rules.append(
                 f"{named_ranges('step', without_series)}: rules over several steps or ranks were not "
                 "evaluated; `consolidate` does that"
             )
-        sightings.without_rules += [f"{what}: {failure}" for what, failure in sightings._failures.items()]
-        return sightings
+        self.without_rules += [f"{what}: {failure}" for what, failure in self._failures.items()]
 
     def first_finding(self, snapshot: Snapshot, rule: str, step: int) -> Finding | None:
         """Return the first finding of a rule in a step; None if it cannot be read.
@@ -138,7 +295,6 @@ class Sightings:
         return True
 
     def _add_documents(self, snapshot: Snapshot) -> list[int]:
-        """Add what was found over steps and ranks; return the steps that have no document."""
         steps, without = snapshot.steps, []
         for start in range(0, len(steps), _DOCUMENTS_AT_ONCE):
             part = steps[start : start + _DOCUMENTS_AT_ONCE]
@@ -169,29 +325,15 @@ class Sightings:
     def _add_failure(self, what: str, step: int, where: str, reason: str) -> None:
         self._failures.setdefault(what, _Failure(where, reason)).steps.add(step)
 
-    def _sighting(self, rule: str, step: int, severity: str) -> Sighting:
+    def _sighting(self, rule: str, step: int, severity: str) -> _Sighting:
         self.kinds.setdefault(rule, "")
-        sighting = self.by_rule.setdefault(rule, {}).setdefault(step, Sighting(step))
+        sighting = self.by_rule.setdefault(rule, {}).setdefault(step, _Sighting(step))
         sighting.severity = max(sighting.severity, severity, key=SEVERITIES.index)
         return sighting
 
 
-def worst_of(sightings: Iterable[Sighting]) -> str:
-    """Return the worst severity of some sightings."""
+def _worst_of(sightings: Iterable[_Sighting]) -> str:
     return max((sighting.severity for sighting in sightings), key=SEVERITIES.index)
-
-
-def runs(steps: Iterable[int], all_steps: Iterable[int]) -> Iterator[list[int]]:
-    """Yield runs of these steps that are in a row among all steps."""
-    chosen, run = set(steps), list[int]()
-    for step in all_steps:
-        if step in chosen:
-            run.append(step)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 _CRITICAL = SEVERITIES[-1]
@@ -227,36 +369,22 @@ def incidents(
     at_least(severity)  # a mistake is refused before the search
     snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
     snapshot.store.select(rank, step, damages=[])  # and so is what does not exist
-    return FoundIncidents.of(snapshot).chosen(rank, step, severity=severity, incident=incident)
+    return FoundIncidents(snapshot).chosen(rank, step, severity=severity, incident=incident)
 
 
-@dataclass(frozen=True, slots=True)
 class FoundIncidents:
     """All incidents of a snapshot, from which answers are chosen without another search."""
 
-    snapshot: Snapshot
-    incidents: tuple[Incident, ...]
-    """The worst first, then the earliest."""
-    not_evaluated: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
-    damaged: tuple[str, ...]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> FoundIncidents:
+    def __init__(self, snapshot: Snapshot) -> None:
         """Search a snapshot that includes partial steps.
 
         Raises:
             DamagedStore: no step can be read.
         """
-        search = _IncidentSearch(snapshot)
-        incidents = tuple(sorted(search.incidents(), key=lambda incident: incident.order))
-        return cls(
-            snapshot,
-            incidents,
-            tuple(search.sightings.without_rules),
-            tuple(dict.fromkeys([*snapshot.left_out, *search.bad.left_out])),
-            tuple(search.sightings.damaged),
-        )
+        self.snapshot = snapshot
+        self._sightings = _Sightings(snapshot)
+        self._bad = episodes_of(snapshot)
+        self.incidents = sorted(self._found(), key=attrgetter("order"))
 
     def chosen(
         self, rank: Choice = None, step: Choice = None, *, severity: str | None = None, incident: str = ""
@@ -277,41 +405,39 @@ class FoundIncidents:
                     "of an incident: then its id changes.",
                 )
         return Incidents(
-            self.snapshot.store.url, tuple(listed), self.not_evaluated, self.left_out, self.damaged
+            self.snapshot.store.url,
+            tuple(listed),
+            tuple(self._sightings.without_rules),
+            tuple(dict.fromkeys([*self.snapshot.left_out, *self._bad.left_out])),
+            tuple(self._sightings.damaged),
         )
 
     def _seen(self, rank: Choice, step: Choice) -> Sequence[Incident]:
         if rank is None and step is None:
             return self.incidents  # nothing has to be looked up, which takes a while in a long run
         keys = [opened.key for opened in self.snapshot.store.select(rank, step, damages=[])]
-        ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
+        ranks, numbers = {key.rank for key in keys}, {key.step for key in keys}
+        steps = [number for number in self.snapshot.steps if number in numbers]
 
         def is_seen(known: Incident) -> bool:
             is_on_ranks = rank is None or known.rank is None or not ranks.isdisjoint(known.ranks)
-            return is_on_ranks and (step is None or not steps.isdisjoint(self._steps_of(known)))
+            return is_on_ranks and (
+                step is None or any(known.first_step <= number <= known.last_step for number in steps)
+            )
 
         return list(filter(is_seen, self.incidents))
 
-    def _steps_of(self, incident: Incident) -> list[int]:
-        return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
-
-
-@dataclass
-class _IncidentSearch:
-    snapshot: Snapshot
-    sightings: Sightings = field(init=False)
-    bad: FoundEpisodes = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sightings = Sightings.of(self.snapshot)
-        self.bad = episodes_of(self.snapshot)
-
-    def incidents(self) -> Iterator[Incident]:
+    def _found(self) -> Iterator[Incident]:
         explained: set[int] = set()
-        for episode in self.bad.episodes:
+        for episode in self._bad.episodes:
             explained |= set(episode.steps)
             yield self._of_episode(episode)
-        for run in self._runs(self._overflow_steps() - explained):
+        overflown = {
+            key.step
+            for key, opened in self.snapshot.chosen.items()
+            if opened.commit.summary.overflows and key.step is not None
+        }
+        for run in self._runs(overflown - explained):
             yield self._of_overflow(run)
         not_finite = {step for by_step in self._not_finite().values() for step in by_step}
         for run in self._runs(not_finite - explained):
@@ -320,8 +446,8 @@ class _IncidentSearch:
 
     def _of_rules(self, explained: Container[int]) -> Iterator[Incident]:
         """Yield what other rules saw, of one rank only before NaN and Inf explain it."""
-        for rule, by_step in sorted(self.sightings.by_rule.items()):
-            kind = self.sightings.kinds[rule]
+        for rule, by_step in sorted(self._sightings.by_rule.items()):
+            kind = self._sightings.kinds[rule]
             if kind in (_NOT_FINITE, _OVERFLOW):
                 continue
             for run in self._runs(by_step):
@@ -331,9 +457,9 @@ class _IncidentSearch:
                 if rest:
                     yield self._of_rule(rule, kind, [by_step[step] for step in rest])
 
-    def _not_finite(self) -> dict[str, dict[int, Sighting]]:
-        kinds = self.sightings.kinds
-        return {rule: seen for rule, seen in self.sightings.by_rule.items() if kinds[rule] == _NOT_FINITE}
+    def _not_finite(self) -> dict[str, dict[int, _Sighting]]:
+        kinds = self._sightings.kinds
+        return {rule: seen for rule, seen in self._sightings.by_rule.items() if kinds[rule] == _NOT_FINITE}
 
     def _of_episode(self, episode: Episode) -> Incident:
         answer = episode.origin
@@ -342,7 +468,7 @@ class _IncidentSearch:
         incident = self._of_origin(
             kind, answer, episode.steps, episode.ranks, rules=rules, tensors=episode.tensors
         )
-        if episode.steps[0] not in self.bad.skipped:
+        if episode.steps[0] not in self._bad.skipped:
             return incident
         why = "an overflow of scaled gradients: no parameter changed, and the next step is finite"
         return replace(incident, severity=SEVERITIES[0], summary=f"{incident.summary}; {why}")
@@ -390,41 +516,42 @@ class _IncidentSearch:
             occurrence=where[3],
             tensor=tensor,
             level="open" if (answer.how or "").startswith("came through") else "shown",
-            summary=summary_of_origin(answer),
+            summary=_summary_of_origin(answer),
             reason=answer.why.summary if answer.why is not None else "",
             tensors=tensors,
             rules=rules,
             origin=answer,
         )
 
-    def _of_rule(self, rule: str, kind: str, sightings: Sequence[Sighting]) -> Incident:
+    def _of_rule(self, rule: str, kind: str, sightings: Sequence[_Sighting]) -> Incident:
         store, first, last = self.snapshot.store.url, sightings[0], sightings[-1]
         finding = None
         try:
-            finding = self.sightings.first_finding(self.snapshot, rule, first.step)
+            finding = self._sightings.first_finding(self.snapshot, rule, first.step)
         except DamagedStore as exc:
-            self.sightings.damaged.append(exc.message)
+            self._sightings.damaged.append(exc.message)
+        summary = _summary_of_rule(rule, first.step, finding)
         incident_kind = IncidentKind.DIVERGENCE if kind == "divergence" else IncidentKind.RULE
         ranks = tuple(sorted({rank for sighting in sightings for rank in sighting.ranks}))
-        rank = finding.rank if finding is not None else (ranks[0] if ranks else None)
+        if finding is None:  # what is not known of it is empty
+            rank = ranks[0] if ranks else None
+            finding = Finding(rule, first.severity, rank, first.step, -1, "", "", math.nan, math.nan, "")
         incident = Incident(
             id=incident_id(store, incident_kind, first.step, rule),
             kind=incident_kind,
-            severity=worst_of(sightings),
+            severity=_worst_of(sightings),
             store=store,
-            host=self._host(rank, first.step),
-            rank=rank,
-            first_step=min(first.step, finding.since)
-            if finding is not None and finding.since is not None
-            else first.step,
+            host=self._host(finding.rank, first.step),
+            rank=finding.rank,
+            first_step=first.step if finding.since is None else min(first.step, finding.since),
             last_step=last.step,
             steps=len(sightings),
             ranks=ranks,
-            cause=finding.cause if finding is not None else "",
-            level=finding.level if finding is not None else "open",
-            graph=finding.graph if finding is not None else "",
-            tensor=finding.name if finding is not None else "",
-            summary=summary_of_rule(rule, first.step, finding),
+            cause=finding.cause,
+            level=finding.level,
+            graph=finding.graph,
+            tensor=finding.name,
+            summary=summary,
             tensors=sum(sighting.count for sighting in sightings),
             rules={rule: sum(sighting.count for sighting in sightings)},
         )
@@ -490,10 +617,10 @@ class _IncidentSearch:
         summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]
         has_nan = any(summary.nan_tensors for summary in summaries)
         kind = IncidentKind.NAN if has_nan else IncidentKind.INF
-        left_out = [left for left in self.bad.left_out if left.key.step in run]
-        is_unread = run[0] in self.bad.unread
+        left_out = [left for left in self._bad.left_out if left.key.step in run]
+        is_unread = run[0] in self._bad.unread
         if (has_nan and not is_unread) or left_out:
-            severity = worst_of(
+            severity = _worst_of(
                 by_rule[rule][step] for rule in rules for step in run if step in by_rule[rule]
             )
             why = ": ".join(["where it began is not known", *map(str, left_out[:1])])
@@ -517,20 +644,15 @@ class _IncidentSearch:
 
     def _rules_in(self, steps: Iterable[int], is_chosen: Callable[[str], bool]) -> dict[str, int]:
         chosen, counts = set(steps), Counter[str]()
-        for rule, by_step in self.sightings.by_rule.items():
-            if is_chosen(self.sightings.kinds[rule]):
+        for rule, by_step in self._sightings.by_rule.items():
+            if is_chosen(self._sightings.kinds[rule]):
                 counts[rule] += sum(sighting.count for step, sighting in by_step.items() if step in chosen)
         return {rule: count for rule, count in counts.most_common() if count}
 
-    def _overflow_steps(self) -> set[int]:
-        return {
-            key.step
-            for key, opened in self.snapshot.chosen.items()
-            if opened.commit.summary.overflows and key.step is not None
-        }
-
     def _runs(self, steps: Iterable[int]) -> Iterator[list[int]]:
-        return runs(steps, self.snapshot.steps)
+        for is_chosen, run in groupby(self.snapshot.steps, set(steps).__contains__):
+            if is_chosen:
+                yield list(run)
 
     def _host(self, rank: int | None, step: int) -> str:
         opened = self.snapshot.step(rank, step) if rank is not None else None
@@ -570,7 +692,7 @@ def _follows(incident: Incident, first: Incident) -> bool:
     return is_milder and incident.first_step <= first.last_step + 1
 
 
-def summary_of_origin(answer: OriginAnswer) -> str:
+def _summary_of_origin(answer: OriginAnswer) -> str:
     """Summarize an origin: what began where, how far it spread in that step. Without a full stop."""
     operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
     place = f"on rank {answer.rank}, step {answer.step}"
@@ -585,8 +707,7 @@ def summary_of_origin(answer: OriginAnswer) -> str:
     return f"{answer.what} came through {operator} {place}{reached}"
 
 
-def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
-    """Summarize the first finding of a rule, without a full stop."""
+def _summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
     if finding is None:
         return f"{rule} in step {step}"
     where = f" on rank {finding.rank}" if finding.rank is not None else ""
@@ -595,8 +716,6 @@ def summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
 
 
 def _findings(store: Catalog, chosen: Any, **given: Any) -> Anomalies:
-    from ingest.findings.anomalies import anomalies  # deferred: few ask
-
     return anomalies(store, **({} if chosen is True else {"rule": chosen}) | given)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -65,7 +65,7 @@ def _place_chooser(selector: Selector) -> Callable[[str, str, str], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedReplicas:
+class _ComparedReplicas:
     """The replicas of one step, compared once for all rules."""
 
     answer: Divergence | None = None
@@ -79,7 +79,7 @@ class ComparedReplicas:
     @classmethod
     def of(
         cls, catalog: Catalog, step: int, before: Sequence[int], conditions: Collection[str] = ()
-    ) -> ComparedReplicas:
+    ) -> _ComparedReplicas:
         """Compare the replicas of a step.
 
         Args:
@@ -93,13 +93,12 @@ class ComparedReplicas:
         """
         if len(catalog.listed_ranks) < 2:
             return cls()  # nothing to compare
-        from ingest.questions.divergence import (
-            divergence,  # deferred: 0.1 s, which a single rank does not need
-        )
+        # deferred: 0.1 s, which a single rank does not need
+        from ingest.questions.divergence import divergence
 
         try:
             answer = divergence(catalog, step=[*before, step], layout=False)
-            fulfil = fulfilling(catalog, step, conditions) if conditions else {}
+            fulfil = _fulfilling(catalog, step, conditions) if conditions else {}
         except (DamagedStore, StepRemoved) as exc:
             return cls(failed=exc.message)
         except UsageError:
@@ -128,7 +127,7 @@ class ComparedReplicas:
         fulfil = self.fulfil.get(rule.where)
         if isinstance(fulfil, UsageError):
             raise fulfil
-        for finding in _OVER_RANKS[rule.kind](rule, self.answer, step):
+        for finding in _of_replicas(rule, self.answer, step):
             if fulfil is None or (finding.graph, finding.name) in fulfil:
                 yield finding
 
@@ -149,7 +148,7 @@ def _left_out_of(catalog: Catalog, step: int) -> tuple[str, ...]:
         return ()  # the step is gone
 
 
-def fulfilling(
+def _fulfilling(
     catalog: Catalog, step: int, conditions: Collection[str]
 ) -> dict[str, frozenset[NamedTensor] | UsageError]:
     """Return the tensors that fulfil each condition in a step, on any rank, and their operators.
@@ -172,25 +171,23 @@ def fulfilling(
     return names
 
 
-def _names_of(key: TensorKey) -> tuple[str, str]:
-    """Return the name of a tensor, and of its operator as `divergence` names one that is missing."""
-    operator = f"{key.op_type}.{key.op_name}" + (f"#{key.occurrence}" if key.occurrence else "")
-    return key.name, operator
+def _of_replicas(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
+    for ranks, graph, name, reason in _parted(rule, answer, step):
+        if any(map(rule.selector.has_rank, ranks)):
+            rank = ranks[0] if len(ranks) == 1 else None
+            yield Finding(rule.name, rule.severity, rank, step, -1, graph, name, math.nan, math.nan, reason)
 
 
-def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
-    for difference in answer.differences:
-        if difference.last_step == step and chooser(rule.selector)(difference.key):
-            tensor = difference.key.graph, difference.name
-            yield from _finding(rule, step, difference.ranks, tensor, _describe_difference(difference))
-
-
-def _missing(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
+def _parted(rule: Rule, answer: Divergence, step: int) -> Iterator[tuple[tuple[int, ...], str, str, str]]:
+    if rule.kind == "divergence":
+        for each in answer.differences:
+            if each.last_step == step and chooser(rule.selector)(each.key):
+                yield each.ranks, each.key.graph, each.name, _describe_difference(each)
+        return
     for missing in answer.missing:
         is_asked = missing.last_step == step and missing.what in rule["of"]
         if is_asked and _chooses_missing(rule.selector, missing):
-            tensor = missing.graph, missing.name
-            yield from _finding(rule, step, missing.ranks, tensor, _describe_missing(missing))
+            yield missing.ranks, missing.graph, missing.name, _describe_missing(missing)
 
 
 def _chooses_missing(selector: Selector, missing: Missing) -> bool:
@@ -209,20 +206,6 @@ def _chooses_missing(selector: Selector, missing: Missing) -> bool:
         and (is_named or is_chosen(selector.include, (), key.name))
         for key in missing.keys
     )
-
-
-_OVER_RANKS: Mapping[str, Callable[[Rule, Divergence, int], Iterator[Finding]]] = {
-    "divergence": _divergence,
-    "missing": _missing,
-}
-
-
-def _finding(
-    rule: Rule, step: int, ranks: tuple[int, ...], tensor: tuple[str, str], reason: str
-) -> Iterator[Finding]:
-    if any(map(rule.selector.has_rank, ranks)):
-        rank = ranks[0] if len(ranks) == 1 else None
-        yield Finding(rule.name, rule.severity, rank, step, -1, *tensor, math.nan, math.nan, reason)
 
 
 def _describe_difference(difference: Difference) -> str:
@@ -255,17 +238,19 @@ def recomputed(rule: Rule, catalog: Catalog, step: int) -> Iterator[Finding]:
     if not opened:
         return
     rank = sorted(opened)[step % len(opened)]
-    fulfil = fulfilling(catalog, step, [rule.where])[rule.where] if rule.where else None
+    fulfil = _fulfilling(catalog, step, [rule.where])[rule.where] if rule.where else None
     if isinstance(fulfil, UsageError):
         raise fulfil
+    chooses = chooser(rule.selector)
     for checked in StepAudit(opened[rank]).sampled(rule["share"], np.random.default_rng(step)):
         shape, tensor = checked.outcome.difference, Tensor(opened[rank], checked.row)
-        if checked.outcome.status != "fails" or shape is None or not chooser(rule.selector)(tensor):
+        if checked.outcome.status != "fails" or shape is None or not chooses(tensor):
             continue
         if fulfil is not None and (tensor.graph, tensor.name) not in fulfil:
             continue
         times, (cause, level) = checked.outcome.times, checked.outcome.named
-        size = f", up to {times:.3g} times the limit of rounding" if math.isfinite(times) else ""
+        is_known = math.isfinite(times)
+        size = f", up to {times:.3g} times the limit of rounding" if is_known else ""
         yield Finding(
             rule=rule.name,
             severity=rule.severity,
@@ -274,7 +259,7 @@ def recomputed(rule: Rule, catalog: Catalog, step: int) -> Iterator[Finding]:
             row=checked.row,
             graph=tensor.graph,
             name=tensor.name,
-            value=times if math.isfinite(times) else math.nan,
+            value=times if is_known else math.nan,
             threshold=1.0,
             reason=f"does not follow from its inputs by {checked.kind}: {shape}{size}",
             cause=cause,
@@ -308,12 +293,11 @@ class SeriesRules:
         self._over_steps = _of_scope(rules, Scope.STEPS)
         self._over_ranks = _of_scope(rules, Scope.RANKS)
         self._over_operators = _of_scope(rules, Scope.OPERATORS)
-        selectors = dict.fromkeys(rule.selector for rule in self._over_steps)
-        reads = dict.fromkeys(KINDS[rule.kind].reads for rule in self._over_steps)
-        self._choosers = (*map(chooser, selectors), *reads)
         kinds = [(KINDS[rule.kind], rule) for rule in self._over_steps]
+        selectors = dict.fromkeys(rule.selector for rule in self._over_steps)
+        choosers = (*map(chooser, selectors), *dict.fromkeys(kind.reads for kind, _ in kinds))
         self._history = History(
-            self._is_chosen,
+            cache(lambda key: any(chooses(key) for chooses in choosers)),  # asked in each step
             needs_histograms=any(kind.needs_histograms for kind, _ in kinds),
             steps_before=max((kind.steps_before(rule) for kind, rule in kinds), default=1),
             conditions=frozenset(rule.where for rule in self._over_steps if rule.where),
@@ -340,7 +324,7 @@ class SeriesRules:
         failed: dict[str, str] = {}
         left_out: tuple[str, ...] = ()
         window: StepWindow | None = None
-        compared = ComparedReplicas()
+        compared = _ComparedReplicas()
         if self._over_steps:
             try:
                 window = self._history.window(catalog, step, before, generation)
@@ -348,7 +332,7 @@ class SeriesRules:
                 failed |= dict.fromkeys((rule.name for rule in self._over_steps), exc.message)
         if self._over_ranks:
             conditions = frozenset(rule.where for rule in self._over_ranks if rule.where)
-            compared = ComparedReplicas.of(catalog, step, sorted(before)[-AGREED_BEFORE:], conditions)
+            compared = _ComparedReplicas.of(catalog, step, sorted(before)[-AGREED_BEFORE:], conditions)
             left_out = compared.left_out
             if compared.failed:
                 failed |= dict.fromkeys((rule.name for rule in self._over_ranks), compared.failed)
@@ -380,8 +364,8 @@ class SeriesRules:
             for hits in KINDS[rule.kind].evaluate(rule, window):
                 places = self._places(rule, window, hits)
                 total += len(places)
-                for rank, tensor in places[_shared_out(places[:, 0], rule.limit - len(findings))].tolist():
-                    findings.append(self._finding(rule, window, hits, rank, tensor))
+                shared = places[_shared_out(places[:, 0], rule.limit - len(findings))].tolist()
+                findings += [self._finding(rule, window, hits, *place) for place in shared]
         return findings, total
 
     def _places(self, rule: Rule, window: StepWindow, hits: TensorHits) -> npt.NDArray[np.int64]:
@@ -414,9 +398,6 @@ class SeriesRules:
             level=hits.level,
             since=hits.since,
         )
-
-    def _is_chosen(self, key: TensorKey) -> bool:
-        return any(chooses(key) for chooses in self._choosers)
 
     def _mask(self, rule: Rule) -> npt.NDArray[np.bool_]:
         mask = self._masks.setdefault(rule.selector, [])

@@ -59,9 +59,7 @@ Evaluator: TypeAlias = Callable[[Rule, StepWindow], Iterator[TensorHits]]
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesKind:
-    """How the rules of a kind are evaluated, and what they need."""
-
+class _SeriesKind:
     evaluate: Evaluator
     steps_before: Callable[[Rule], int]
     reads: Callable[[TensorKey], bool] = lambda _: False
@@ -219,10 +217,6 @@ def _is_trained(key: TensorKey) -> bool:
     return key.op_type in ("Parameter", "Gradient") or key.io == "output"
 
 
-def _are_steps_of_optimizer(window: StepWindow, pairs: Sequence[TrainedParameter]) -> npt.NDArray[np.bool_]:
-    return np.asarray(_moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2))
-
-
 def _moves(window: StepWindow, pairs: Iterable[TrainedParameter]) -> npt.NDArray[np.bool_]:
     found = [~_same(window, pair.parameter, *window.steps[-2:]) for pair in pairs]
     return np.asarray(np.any(found, axis=0))
@@ -239,7 +233,7 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     least = _NOISE * window.value("l2_norm")[:, gradients].max(axis=1, initial=0)
     if not window.before or not pairs:
         return
-    is_clear = _are_steps_of_optimizer(window, pairs)
+    is_clear = _moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2)
     found = _Marked(window)
     for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
         for pair in pairs if len(window.steps) >= steps else ():
@@ -318,16 +312,13 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
 def _is_read_by_learner(window: StepWindow, path: str, output: int) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(window.now.ranks), bool)
     for (_, reader), (inputs, _) in window.training.modules.items():
-        above = window.training.output_gradients.get(reader, ())
+        above = window.training.gradients.get(f"{reader}.output", ())
         if above and not reader.startswith(f"{path}.") and not path.startswith(f"{reader}."):
             has_gradient = (window.row(window.now)[:, list(above)] >= 0).any(axis=1)
-            read = [_is_same(window, window.now, output, place) & ~_lacks(window, place) for place in inputs]
-            found |= has_gradient & np.logical_or.reduce([*read, found])
+            for place in inputs:
+                is_there = window.row(window.now)[:, place] >= 0
+                found |= has_gradient & is_there & _is_same(window, window.now, output, place)
     return found
-
-
-def _lacks(window: StepWindow, place: int) -> npt.NDArray[np.bool_]:
-    return np.asarray(window.row(window.now)[:, place] < 0)
 
 
 def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
@@ -397,7 +388,9 @@ def _carries(window: StepWindow, share: int) -> npt.NDArray[np.bool_]:
     parameters, ranks = window.training.parameters, len(window.now.ranks)
     carried = np.full((2, len(parameters), ranks), np.nan)
     if parameters:
-        sums_before, sums = (_sums(window, step) for step in window.steps[-2:])
+        sums_before, sums = (
+            window.value("mean", step) * window.value("count", step) for step in window.steps[-2:]
+        )
         spread = window.value("l2_norm") * np.sqrt(window.value("count"))
         for number, (name, pair) in enumerate(parameters.items()):
             if name.endswith(".bias") and pair.gradients and pair.output_gradients:
@@ -416,11 +409,7 @@ def _carries(window: StepWindow, share: int) -> npt.NDArray[np.bool_]:
     return result
 
 
-def _sums(window: StepWindow, step: StepValues) -> Values:
-    return window.value("mean", step) * window.value("count", step)
-
-
-def _of_last(values: Values, places: tuple[int, ...]) -> Values:
+def _of_last(values: Values, places: Sequence[int]) -> Values:
     last = np.full(len(values), np.nan)
     for place in places:
         last = np.where(np.isfinite(values[:, place]), values[:, place], last)
@@ -602,14 +591,14 @@ def _level(window: StepWindow) -> str:
 
 
 #: By kind.
-KINDS: Mapping[str, SeriesKind] = {
-    "unchanged": SeriesKind(_unchanged, steps_before=lambda rule: int(rule["steps"]) - 1),
-    "change": SeriesKind(_change, steps_before=lambda rule: int(rule["history"]) + 1),
-    "drift": SeriesKind(_drift, steps_before=lambda _: 1, needs_histograms=True),
-    "outlier": SeriesKind(_outlier, steps_before=lambda rule: int(rule["history"])),
-    "not_updated": SeriesKind(_not_updated, steps_before=_passes, reads=_is_trained),
-    "no_gradient": SeriesKind(_no_gradient, steps_before=lambda _: _HISTORY, reads=_is_trained),
-    "accumulated": SeriesKind(_accumulated, steps_before=lambda _: 1, reads=_is_trained),
-    "mode": SeriesKind(_mode, steps_before=lambda _: _HISTORY, reads=_has_mode),
-    "batch": SeriesKind(_batch, steps_before=lambda _: _HISTORY, reads=_is_input),
+KINDS: Mapping[str, _SeriesKind] = {
+    "unchanged": _SeriesKind(_unchanged, steps_before=lambda rule: int(rule["steps"]) - 1),
+    "change": _SeriesKind(_change, steps_before=lambda rule: int(rule["history"]) + 1),
+    "drift": _SeriesKind(_drift, steps_before=lambda _: 1, needs_histograms=True),
+    "outlier": _SeriesKind(_outlier, steps_before=lambda rule: int(rule["history"])),
+    "not_updated": _SeriesKind(_not_updated, steps_before=_passes, reads=_is_trained),
+    "no_gradient": _SeriesKind(_no_gradient, steps_before=lambda _: _HISTORY, reads=_is_trained),
+    "accumulated": _SeriesKind(_accumulated, steps_before=lambda _: 1, reads=_is_trained),
+    "mode": _SeriesKind(_mode, steps_before=lambda _: _HISTORY, reads=_has_mode),
+    "batch": _SeriesKind(_batch, steps_before=lambda _: _HISTORY, reads=_is_input),
 }

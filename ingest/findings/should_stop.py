@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from ingest.findings.evidence import CommittedEvidence, CommittedStep
+from ingest.findings.evidence import CommittedStep, has_evidence
 from ingest.findings.severities import at_least
 from workers.errors import DumpIngestError, StoreMissing, UsageError
 
@@ -147,12 +147,12 @@ class _Question:
         listed = self._fetch("incidents", severity=self.severity)
         if not listed:
             return False
-        evidence = CommittedEvidence.of(
+        committed = [
             CommittedStep(row["rank"], row["step"], _time_of(row["committed_at"]))
             for row in self._fetch("steps")
             if row["step"] is not None
-        )
-        return any(evidence.has(row["first_step"], self.since) for row in listed)
+        ]
+        return any(has_evidence(committed, row["first_step"], self.since) for row in listed)
 
     def _fetch(self, question: str, **parameters: str) -> list[dict[str, Any]]:
         query = f"?{urlencode(parameters)}" if parameters else ""

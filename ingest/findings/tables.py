@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.findings.anomalies import anomalies
 from ingest.findings.incidents import incidents
+from ingest.findings.stored import anomalies
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
 from workers.errors import UsageError

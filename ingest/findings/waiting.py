@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ingest.findings.evidence import CommittedEvidence, CommittedStep
-from ingest.findings.incident import Incident
-from ingest.findings.incidents import incidents
+from ingest.findings.evidence import CommittedStep, has_evidence, newest_steps
+from ingest.findings.incidents import Incident, incidents
 from ingest.findings.severities import at_least
 from ingest.reader import dump_store
 from ingest.reader.catalog import Catalog
@@ -40,7 +40,6 @@ class Waited:
     """How a wait ended."""
 
     came: bool
-    """Whether it came; False if the time was over first."""
     reason: str
     """What came, or what there is instead, in one sentence."""
     incident: Incident | None = None
@@ -108,14 +107,19 @@ def wait_with(
             "--until step needs the number of a step", hint="dump-ingest wait STORE --until step 8"
         )
     at_least(severity)  # a mistake must not wait for the store
-    looks = _Looks(Until(until), step or 0, severity, since, idle_s, clock)
+    silence = _Silence(idle_s, clock)
     deadline = None if timeout_s is None else clock() + timeout_s
     store: Catalog | None = None
     while True:
         began = clock()
         if store is None:
-            store = _open(open_store)
-        waited = looks.at(None if store is None else store.reopened())
+            with suppress(StoreMissing):
+                store = open_store()
+        seen = None if store is None else store.reopened()
+        if until == Until.IDLE:
+            waited = silence.in_store(seen)
+        else:
+            waited = _looked_at(seen, step if until == Until.STEP else None, severity, since)
         now = clock()
         if waited.came or (deadline is not None and now >= deadline):
             return waited
@@ -123,46 +127,34 @@ def wait_with(
         sleep(pause_s if deadline is None else max(0.0, min(pause_s, deadline - now)))
 
 
-def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
-    try:
-        return open_store()
-    except StoreMissing:
-        return None
+def _looked_at(store: Catalog | None, step: int | None, severity: str, since: float) -> Waited:
+    if store is None:
+        return Waited(came=False, reason="there is no store yet")
+    if step is not None:
+        return _reached(store, step)
+    incident = first_with_evidence(store, severity, since)
+    if incident is None:
+        return Waited(came=False, reason=f"no {severity} incident of which every rank has the step")
+    return Waited(came=True, reason=incident.summary, incident=incident)
+
+
+def _reached(store: Catalog, wanted: int) -> Waited:
+    newest = newest_steps(_committed(store))
+    behind = [rank for rank, step in newest.items() if step < wanted]
+    if newest and not behind:
+        return Waited(came=True, reason=f"every rank has committed step {wanted} or a later one")
+    reason = f"rank {behind[0]} has committed step {newest[behind[0]]}" if behind else "no step is committed"
+    return Waited(came=False, reason=f"{reason}, and not step {wanted}")
 
 
 @dataclass
-class _Looks:
-    until: Until
-    step: int
-    severity: str
-    since: float
+class _Silence:
     idle_s: float
     clock: Callable[[], float]
     _state: Mapping[StepKey, str] | None = None
     _since: float = 0.0
 
-    def at(self, store: Catalog | None) -> Waited:
-        if self.until is Until.IDLE:
-            return self._idle(store)
-        if store is None:
-            return Waited(came=False, reason="there is no store yet")
-        if self.until is Until.STEP:
-            return self._reached(evidence_in(store).newest)
-        incident = first_with_evidence(store, self.severity, self.since)
-        if incident is None:
-            return Waited(came=False, reason=f"no {self.severity} incident of which every rank has the step")
-        return Waited(came=True, reason=incident.summary, incident=incident)
-
-    def _reached(self, newest: Mapping[int, int]) -> Waited:
-        behind = [rank for rank, step in newest.items() if step < self.step]
-        if newest and not behind:
-            return Waited(came=True, reason=f"every rank has committed step {self.step} or a later one")
-        reason = (
-            f"rank {behind[0]} has committed step {newest[behind[0]]}" if behind else "no step is committed"
-        )
-        return Waited(came=False, reason=f"{reason}, and not step {self.step}")
-
-    def _idle(self, store: Catalog | None) -> Waited:
+    def in_store(self, store: Catalog | None) -> Waited:
         state = {} if store is None else {step.key: step.fingerprint for step in store.select(damages=[])}
         now = self.clock()
         if state != self._state:
@@ -173,20 +165,16 @@ class _Looks:
         return Waited(came=False, reason="steps are still committed" if state else "no step is committed")
 
 
-def evidence_in(store: Catalog) -> CommittedEvidence:
-    """Return the evidence that a store has committed."""
-    steps = store.select(damages=[])
-    return CommittedEvidence.of(
+def _committed(store: Catalog) -> list[CommittedStep]:
+    return [
         CommittedStep(step.key.rank, step.key.step, step.commit.record.committed_at_s)
-        for step in steps
+        for step in store.select(damages=[])
         if step.key.step is not None
-    )
+    ]
 
 
 def first_with_evidence(store: Catalog, severity: str, since: float = 0.0) -> Incident | None:
     """Return the worst incident of which every rank has committed the first step; None if there is none."""
     listed = incidents(store, severity=severity).incidents
-    if not listed:
-        return None
-    evidence = evidence_in(store)
-    return next((incident for incident in listed if evidence.has(incident.first_step, since)), None)
+    committed = _committed(store) if listed else []
+    return next((each for each in listed if has_evidence(committed, each.first_step, since)), None)

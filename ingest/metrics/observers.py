@@ -38,18 +38,16 @@ from workers.model import StepKey
 from workers.store.model import Totals
 from workers.tasks.metrics import StoreMetrics
 
-#: How many rules have series of their own. Further ones count as one.
-MAX_RULES = 256
 #: How many pairs of a rank and a rule have series of their own.
 MAX_PLACES = 1024
 #: The rank of a finding about several ranks together.
 ALL_RANKS = "all"
 
 
-class FindingMetrics:
+class _FindingMetrics:
     """Findings by rule, and the step of the last one by rank and rule.
 
-    At most MAX_RULES + 1 series, and two for each of MAX_PLACES + MAX_RULES + 1.
+    A series for each rule; two for each of MAX_PLACES, and for the other ranks of each rule.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class FindingMetrics:
         rules: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._clock = clock
-        self._rules: set[tuple[str, str]] = set()
         self._places: set[tuple[str, str, str]] = set()
         self._found_at: dict[tuple[str, str, str], float] = {}
         """By rank, rule and severity, as the labels name them: when something was found last."""
@@ -78,10 +75,9 @@ class FindingMetrics:
             "rule_failures", "Evaluations of rules that failed; the steps were committed without them."
         )
         for rule, severity in rules:
-            self._total.labels(rule=self._rule(rule, severity), severity=severity)
+            self._total.labels(rule=rule, severity=severity)
 
     def observe(self, event: Event) -> None:
-        """Count the findings of a commit, or of a round of the consolidator."""
         match event:
             case StepCommitted(summary=summary):
                 totals = totals_of(summary)
@@ -105,7 +101,7 @@ class FindingMetrics:
 
     def _count(self, totals: Iterable[tuple[str, str, int]], failed: int) -> None:
         for rule, severity, findings in totals:
-            self._total.labels(rule=self._rule(rule, severity), severity=severity).inc(max(findings, 0))
+            self._total.labels(rule=rule, severity=severity).inc(max(findings, 0))
         self._failures.inc(failed)
 
     def _record_places(
@@ -120,28 +116,19 @@ class FindingMetrics:
         """
         at = self._clock() if at is None else at
         for rank, rule, severity in places:
-            name = self._rule(rule, severity)
-            place = (self._rank(rank, name, severity), name, severity)
+            place = (self._rank(rank, rule, severity), rule, severity)
             if at >= self._found_at.get(place, at):
                 self._found_at[place] = at
                 self._step.labels(*place).set(-1 if step is None else step)
                 self._time.labels(*place).set(at)
 
-    def _rule(self, rule: str, severity: str) -> str:
-        if (rule, severity) not in self._rules:
-            if len(self._rules) >= MAX_RULES:
-                return OTHER
-            self._rules.add((rule, severity))
-        return rule
-
     def _rank(self, rank: int | None, rule: str, severity: str) -> str:
         if rank is None:
             return ALL_RANKS
         place = (str(rank), rule, severity)
-        if place not in self._places:
-            if len(self._places) >= MAX_PLACES:
-                return OTHER
-            self._places.add(place)
+        if place not in self._places and len(self._places) >= MAX_PLACES:
+            return OTHER
+        self._places.add(place)
         return str(rank)
 
 
@@ -227,7 +214,7 @@ class ConsolidatorMetrics:
         self._commits_behind = CommitsBehind()
         groups = (
             ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
-            FindingMetrics(registry, clock, rules),
+            _FindingMetrics(registry, clock, rules),
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
@@ -420,11 +407,11 @@ class WatcherMetrics:
     ) -> None:
         groups = (
             ProcessMetrics(registry, clock, store, expected_ranks, finishes=finishes),
-            CounterMetrics(registry, clock),
-            RankMetrics(registry, clock),
-            FindingMetrics(registry, clock, rules),
-            DiskMetrics(registry),
-            BoxMetrics(registry),
+            _CounterMetrics(registry, clock),
+            _RankMetrics(registry, clock),
+            _FindingMetrics(registry, clock, rules),
+            _DiskMetrics(registry),
+            _BoxMetrics(registry),
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
@@ -435,9 +422,7 @@ class WatcherMetrics:
             observe(event)
 
 
-class CounterMetrics:
-    """How often what happened, and how long commits took."""
-
+class _CounterMetrics:
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         self._clock = clock
         declare = Declare(registry, _PREFIX)
@@ -455,7 +440,6 @@ class CounterMetrics:
         )
 
     def observe(self, event: Event) -> None:
-        """Count an event."""
         for name, amount, value in _counted(event):
             counter = self._counters[name]
             (counter.labels(value) if value else counter).inc(amount)
@@ -508,7 +492,7 @@ def _counted_of_kept(event: Event) -> Iterator[tuple[str, int, str]]:
             yield "dropped_bytes", nbytes, ""
 
 
-class RankMetrics:
+class _RankMetrics:
     """Lag, backlog, newest steps and anomalies by rank; fifteen series for each label of a rank."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
@@ -545,7 +529,6 @@ class RankMetrics:
         )
 
     def observe(self, event: Event) -> None:
-        """Show what a scan or a commit has changed."""
         match event:
             case DumpState():
                 self._observe_scan(event)
@@ -633,7 +616,7 @@ class RankMetrics:
             self._gauges[name].labels(rank=label).set(value)
 
 
-class BoxMetrics:
+class _BoxMetrics:
     """The black boxes in the processes of the job; seven series for each label of a rank that has one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -646,7 +629,6 @@ class BoxMetrics:
         self._incidents = declare.gauge("box_incidents", "Incidents of black boxes in this run.")
 
     def observe(self, event: Event) -> None:
-        """Show what the boxes of a dump say."""
         if not isinstance(event, BlackBoxes):
             return
         self._incidents.set(len(event.incidents))
@@ -657,7 +639,7 @@ class BoxMetrics:
                 gauge.labels(rank=label).set(one)
 
 
-class DiskMetrics:
+class _DiskMetrics:
     """Space and pressure of the disk of a dump, and what is still to be deleted there. Seven series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -672,7 +654,6 @@ class DiskMetrics:
         self._space: dict[str, Gauge] = {}
 
     def observe(self, event: Event) -> None:
-        """Show a look at the disk, or at what retention has to do."""
         match event:
             case RetentionSeen(steps=steps, nbytes=nbytes):
                 self._steps.set(steps)

@@ -347,11 +347,9 @@ def serve(
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
-        metrics = make_wsgi_app(registry)
-        if scrapes is not None:
-            metrics = _recorded(metrics, scrapes)
-        application = _with_pages(metrics, pages or {}, unready)
-        server.set_app(application if trigger is None else _with_trigger(application, trigger))
+        server.set_app(
+            _application(make_wsgi_app(registry), pages or {}, unready, scrapes or Scrapes(), trigger)
+        )
     except (OSError, OverflowError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise UsageError(
@@ -366,8 +364,12 @@ def serve(
     return stop
 
 
-def _with_pages(
-    metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]], unready: Callable[[], str]
+def _application(
+    metrics: WSGIApplication,
+    pages: Mapping[str, Callable[[], bytes]],
+    unready: Callable[[], str],
+    scrapes: Scrapes,
+    trigger: Callable[[str], None] | None,
 ) -> WSGIApplication:
     """Return an application that serves metrics, the pages, `/ready` and `/live`, and 404 for other paths.
 
@@ -378,6 +380,8 @@ def _with_pages(
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        if path == "/trigger" and trigger is not None:
+            return _line(start_response, *_triggered(environ, trigger))
         if path in states:
             reason = states[path]()
             status = "503 Service Unavailable" if reason else "200 OK"
@@ -387,48 +391,34 @@ def _with_pages(
             headers = [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
             start_response("200 OK", headers)
             return [content]
-        if path in ("", "/", *paths):
-            return metrics(environ, start_response)
-        return _line(start_response, "404 Not Found", f"served here: {', '.join(paths)}")
-
-    return serve_request
-
-
-def _with_trigger(application: WSGIApplication, trigger: Callable[[str], None]) -> WSGIApplication:
-    token = os.environ.get(TRIGGER_TOKEN_VARIABLE, "")
-
-    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/trigger":
-            return application(environ, start_response)
-        given = environ.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
-        if environ["REQUEST_METHOD"] != "POST":
-            return _line(start_response, "405 Method Not Allowed", "POST /trigger?why=...")
-        if not token or not hmac.compare_digest(given.encode(), token.encode()):
-            hint = f"send `Authorization: Bearer` with the {TRIGGER_TOKEN_VARIABLE} of this process"
-            return _line(start_response, "401 Unauthorized", hint if token else "no token is set: " + hint)
-        why = " ".join(parse_qs(environ.get("QUERY_STRING", "")).get("why", ["a request to /trigger"]))
-        try:
-            trigger(why)
-        except UsageError as exc:
-            return _line(start_response, "409 Conflict", exc.message)
-        return _line(start_response, "202 Accepted", "all ranks save what they hold")
-
-    return serve_request
-
-
-def _line(start_response: StartResponse, status: str, text: str) -> list[bytes]:
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [f"{text}\n".encode()]
-
-
-def _recorded(metrics: WSGIApplication, scrapes: Scrapes) -> WSGIApplication:
-
-    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if path not in ("", "/", *paths):
+            return _line(start_response, "404 Not Found", f"served here: {', '.join(paths)}")
         began = scrapes.now()
         body = metrics(environ, start_response)
         return _Body(body, lambda: scrapes.record(began)) if _SCRAPE_HEADER in environ else body
 
     return serve_request
+
+
+def _triggered(environ: WSGIEnvironment, trigger: Callable[[str], None]) -> tuple[str, str]:
+    token = os.environ.get(TRIGGER_TOKEN_VARIABLE, "")
+    given = environ.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
+    if environ["REQUEST_METHOD"] != "POST":
+        return "405 Method Not Allowed", "POST /trigger?why=..."
+    if not token or not hmac.compare_digest(given.encode(), token.encode()):
+        hint = f"send `Authorization: Bearer` with the {TRIGGER_TOKEN_VARIABLE} of this process"
+        return "401 Unauthorized", hint if token else "no token is set: " + hint
+    why = " ".join(parse_qs(environ.get("QUERY_STRING", "")).get("why", ["a request to /trigger"]))
+    try:
+        trigger(why)
+    except UsageError as exc:
+        return "409 Conflict", exc.message
+    return "202 Accepted", "all ranks save what they hold"
+
+
+def _line(start_response: StartResponse, status: str, text: str) -> list[bytes]:
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{text}\n".encode()]
 
 
 class _Body(list[bytes]):

@@ -6,5 +6,5 @@ asking.py, rendering.py     what a URL asks for, any declared question, the HTTP
 views/                      the other screens, made from answers of `ingest`; the incidents as one file
 charts.py                   pictures
 sheet.py                    windows on the values of a tensor, and those as a picture
-server.py, handlers.py      the server: paths, requests, answers that viewers share, who may look
+server.py                   the server: paths, requests, answers that viewers share, who may look
 """

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
-from ingest.findings.anomalies import anomalies
+from ingest.findings.stored import anomalies
 from ingest.page.library import Library, Moment
 from ingest.page.rendering import command
 from ingest.page.sheet import window
@@ -148,7 +148,6 @@ class Asked:
     library: Library | None = None
     """The other runs; None in a report."""
     watched: Watched | None = None
-    """The watchers of the run; None if the page knows of none, or the view does not show them."""
 
     @property
     def url(self) -> str:
@@ -179,7 +178,6 @@ class Endpoint:
     is_slow: Callable[[Arguments], bool] = lambda _: False
     """Whether it reads the indexes of many steps, which takes seconds: then others do not wait for it."""
     command: str = ""
-    """The command that prints the same JSON."""
     template: str = ""
     """Of a screen; "" for JSON."""
     shows_watchers: bool = False
@@ -342,13 +340,11 @@ def _read(parameter: Parameter, text: str) -> Any:
         raise UsageError(f"{parameter.name}: {text[:80]!r} is not understood") from exc
 
 
-def is_of_many_steps(asked: Arguments) -> bool:
-    """Return whether a question is about more than one rank and step."""
+def _is_of_many_steps(asked: Arguments) -> bool:
     return asked.integer("rank") is None or asked.integer("step") is None
 
 
-def question_endpoint(name: str) -> Endpoint:
-    """Return the path of a question below the API."""
+def _question_endpoint(name: str) -> Endpoint:
     asks = page_question(name)
 
     def answer(asked: Asked) -> Any:
@@ -356,7 +352,7 @@ def question_endpoint(name: str) -> Endpoint:
 
     partial = "--include-partial " * asks.has_partial
     return Endpoint(
-        name, QUESTIONS[name].summary, asks.parameters, answer, is_of_many_steps, f"{name} {partial}--json"
+        name, QUESTIONS[name].summary, asks.parameters, answer, _is_of_many_steps, f"{name} {partial}--json"
     )
 
 
@@ -378,7 +374,7 @@ def question_screen(name: str) -> Endpoint:
             "parameters": asks.parameters,
             "typed": typed,
             "answer": None,
-            "url_of": url_in_table,
+            "url_of": _url_in_table,
         }
         if not asked.arguments.given:
             return shown
@@ -391,12 +387,12 @@ def question_screen(name: str) -> Endpoint:
         name.capitalize(),
         (*asks.parameters, _ASK),
         show,
-        lambda asked: bool(asked.given) and is_of_many_steps(asked),
+        lambda asked: bool(asked.given) and _is_of_many_steps(asked),
         template="question.html.j2",
     )
 
 
-def url_in_table(links: Links, text: str, row: Any) -> str:
+def _url_in_table(links: Links, text: str, row: Any) -> str:
     """Return where a cell leads: the name of a tensor there, if its row says on which rank and step."""
     ranks = [row.rank] if hasattr(row, "rank") else getattr(row, "ranks", ())
     steps = [row.step] if hasattr(row, "step") else getattr(row, "steps", ())
@@ -610,7 +606,7 @@ ENDPOINTS = (
         reads_tensors,
         "heatmap --cells --json",
     ),
-    *map(question_endpoint, ASKED),
+    *map(_question_endpoint, ASKED),
 )
 
 

@@ -107,7 +107,7 @@ _WIDTH = 520.0
 _HEIGHT, _SIDE = 142.0, 110.0
 
 
-class Bar(NamedTuple):
+class _Bar(NamedTuple):
     """One bar of a histogram: what it is about, and how many elements are above and below the axis."""
 
     name: str
@@ -115,7 +115,7 @@ class Bar(NamedTuple):
     below: int = 0
 
 
-def bars_picture(bars: Sequence[Bar], ends: tuple[str, str], what: str, label: str) -> Markup:
+def _bars_picture(bars: Sequence[_Bar], ends: tuple[str, str], what: str, label: str) -> Markup:
     """Return a histogram. Counts far apart have a logarithmic axis, so that a single element is seen.
 
     Args:
@@ -160,8 +160,8 @@ def bars_picture(bars: Sequence[Bar], ends: tuple[str, str], what: str, label: s
 def histogram_picture(edges: Sequence[float], counts: Sequence[int], label: str) -> Markup:
     """Return the histogram of values between edges."""
     names = (f"{number(low)} to {number(high)}" for low, high in pairwise(edges))
-    bars = [Bar(name, count) for name, count in zip(names, counts, strict=True)]
-    return bars_picture(bars, (number(edges[0]), number(edges[-1])), "value", label)
+    bars = [_Bar(name, count) for name, count in zip(names, counts, strict=True)]
+    return _bars_picture(bars, (number(edges[0]), number(edges[-1])), "value", label)
 
 
 #: The most bars of exponents: more are put together; and the least, so that a few bars are not blocks.
@@ -216,9 +216,9 @@ class ExponentCounts(NamedTuple):
         for first in range(0, len(pairs), every):
             powers = dict.fromkeys((lowest + first, lowest + first + every - 1))
             above, below = map(sum, zip(*pairs[first : first + every], strict=True))
-            bars.append(Bar(" to ".join(map(_power_of_two, powers)), above, below))
+            bars.append(_Bar(" to ".join(map(_power_of_two, powers)), above, below))
         ends = _power_of_two(lowest), _power_of_two(lowest + len(pairs) - 1)
-        return bars_picture(bars, ends, "absolute value", label)
+        return _bars_picture(bars, ends, "absolute value", label)
 
 
 def _power_of_two(exponent: int) -> str:
@@ -263,7 +263,6 @@ class Overlay(NamedTuple):
     picture: Markup
     names: list[str]
     has_bad: bool
-    """Whether a cross marks NaN or Inf."""
 
 
 def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int] = ()) -> Overlay:
@@ -551,11 +550,6 @@ class SpreadPicture(NamedTuple):
     has_parameters: bool
 
 
-class _Spot(NamedTuple):
-    x: float
-    y: float
-
-
 def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     """Return the picture; None if nothing was reached."""
     near = _nearest(graph)
@@ -566,10 +560,10 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
         return None
     tops, height = _lanes(nodes.values(), row)
     places = {
-        number: _Spot(_LANES_LEFT + column[number] * _COLUMN, tops[node.rank] + row[number] * _ROW)
+        number: (_LANES_LEFT + column[number] * _COLUMN, tops[node.rank] + row[number] * _ROW)
         for number, node in nodes.items()
     }
-    width = max(place.x for place in places.values()) + _COLUMN
+    width = max(x for x, _ in places.values()) + _COLUMN
     parts = [*_drawn_lanes(tops, width), *_drawn_edges(graph, nodes, places)]
     for place, node in nodes.items():
         parts += _drawn(node, places[place])
@@ -600,20 +594,19 @@ def _drawn_lanes(tops: dict[int | None, float], width: float) -> Iterator[Markup
 
 
 def _drawn_edges(
-    graph: SpreadGraph, nodes: dict[int, SpreadNode], places: dict[int, _Spot]
+    graph: SpreadGraph, nodes: dict[int, SpreadNode], places: dict[int, tuple[float, float]]
 ) -> Iterator[Markup]:
     for edge in graph.edges:
         if edge.source in nodes and edge.target in nodes:
             ends = nodes[edge.source], nodes[edge.target]
-            begin = places[edge.source]
-            end = places[edge.target]
+            (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
             crosses = any(node.kind == PASSAGE for node in ends)
             css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
             hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
-            lift = 24 if begin.y == end.y and end.x - begin.x > 1.5 * _COLUMN else 0
-            middle = (begin.x + end.x) / 2
-            bends = f"{middle - lift:.1f} {begin.y - lift:.1f} {middle + lift:.1f} {end.y - lift:.1f}"
-            path = f"M{begin.x:.1f} {begin.y:.1f}C{bends} {end.x:.1f} {end.y:.1f}"
+            lift = 24 if y1 == y2 and x2 - x1 > 1.5 * _COLUMN else 0
+            middle = (x1 + x2) / 2
+            bends = f"{middle - lift:.1f} {y1 - lift:.1f} {middle + lift:.1f} {y2 - lift:.1f}"
+            path = f"M{x1:.1f} {y1:.1f}C{bends} {x2:.1f} {y2:.1f}"
             yield tag("path", tag("title", hint), d=path, class_=css)
 
 
@@ -679,7 +672,7 @@ def _lanes(nodes: Iterable[SpreadNode], row: dict[int, int]) -> tuple[dict[int |
     return tops, below
 
 
-def _drawn(node: SpreadNode, place: _Spot) -> tuple[Markup, Markup]:
+def _drawn(node: SpreadNode, place: tuple[float, float]) -> tuple[Markup, Markup]:
     x, y = place
     title, name = tag("title", node.label), short(node.op_type, _LABEL)
     if node.kind == PASSAGE:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import xxhash
 
-from ingest.findings.incident import Incidents
-from ingest.findings.incidents import FoundIncidents
+from ingest.findings.incidents import FoundIncidents, Incidents
 from ingest.findings.stored import SERIES, SeriesDocument, generation_of, read_series
 from ingest.page.watchers import Refreshed
 from ingest.questions.matrix import rank_values_of
@@ -51,7 +50,7 @@ class _KnownValues(NamedTuple):
 
 
 @dataclass(eq=False)
-class StatisticsCache:
+class _StatisticsCache:
     """Statistics by name and pattern, kept from one moment to the next; the least recently used go first.
 
     A statistic is read for all ranks and steps at once, so looking closer costs nothing.
@@ -177,7 +176,7 @@ class Moment:
     """How many commits were read again so far, see `later`."""
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    fields: StatisticsCache = field(default_factory=StatisticsCache)
+    fields: _StatisticsCache = field(default_factory=_StatisticsCache)
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
     _snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -188,10 +187,7 @@ class Moment:
         Raises:
             StoreError: it cannot be read.
         """
-        return cls._of_pinned(PinnedStore(store.objects, mesh=store.mesh))
-
-    @classmethod
-    def _of_pinned(cls, pinned: PinnedStore) -> Moment:
+        pinned = store if isinstance(store, PinnedStore) else PinnedStore(store.objects, mesh=store.mesh)
         damages: list[Damage] = []
         steps = tuple(pinned.select(damages=damages))
         names = [f"{step.key} {step.fingerprint} {step.has_tensors}" for step in steps]
@@ -213,7 +209,7 @@ class Moment:
             raise StoreUnavailable(f"{self.store.url}: the store is not there any more")
         first = self.turn % max(len(self.steps), 1)
         due = {opened.key for opened in self.steps[first : first + _READ_AGAIN]}
-        fresh = Moment._of_pinned(self.store.later(due))
+        fresh = Moment.of(self.store.later(due))
         self.turn = fresh.turn = first + len(due)
         if fresh.token != self.token:
             fresh.fields = self.fields
@@ -264,7 +260,7 @@ class Moment:
 
     @cached_property
     def _found(self) -> FoundIncidents:
-        return FoundIncidents.of(self.snapshot())
+        return FoundIncidents(self.snapshot())
 
     def snapshot(self) -> Snapshot:
         """Return all steps, partial ones among them. Taken once: it takes as long as reading a statistic."""
@@ -368,7 +364,6 @@ class Overview:
     severity: str | None = None
     """The highest of the rules that fired in the steps that were looked at; of these are the next three."""
     rules: tuple[str, ...] = ()
-    """Those with the most findings first."""
     rule_steps: tuple[int, ...] = ()
     rule_ranks: tuple[int, ...] = ()
     """Empty for rules over several ranks."""
@@ -403,25 +398,23 @@ class Overview:
         )
 
 
+def _fired_in_series(document: SeriesDocument) -> Iterator[FiredRule]:
+    for found in document.findings:
+        yield FiredRule(SEVERITIES.index(found.severity), found.rule, 1, found.step, found.rank)
+
+
 def _worst_of(fired: Sequence[FiredRule]) -> dict[str, Any]:
-    highest = max((each.severity for each in fired), default=None)
-    if highest is None:
-        return {}
+    highest = max((each.severity for each in fired), default=-1)
     worst = [each for each in fired if each.severity == highest]
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for each in worst:
         counts[each.rule] += each.findings
     return {
-        "severity": SEVERITIES[highest],
+        "severity": SEVERITIES[highest] if worst else None,
         "rules": tuple(rule for rule, _ in counts.most_common()),
         "rule_steps": tuple(sorted({each.step for each in worst})),
         "rule_ranks": tuple(sorted({each.rank for each in worst if each.rank is not None})),
     }
-
-
-def _fired_in_series(document: SeriesDocument) -> Iterator[FiredRule]:
-    for found in document.findings:
-        yield FiredRule(SEVERITIES.index(found.severity), found.rule, 1, found.step, found.rank)
 
 
 def _newest_keys(listed: Sequence[StepKey]) -> list[StepKey]:
@@ -598,16 +591,15 @@ class Library:
         Raises:
             UsageError: the run does not exist. A name cannot lead out of the URL: a listing must have it.
         """
-        if name not in self._runs and name not in self.names() and not self._is_new(name):
-            hint = "The first page lists all runs." if self.is_list else ""
-            raise UsageError(f"{self.url}: no run {name!r}", hint=hint)
+        if name not in self._runs and name not in self.names():
+            # It may be there though the list does not have it yet, or is too short for it.
+            is_new = self.is_list and name in self._objects(self.url).children() and self._is_store(name)
+            if not is_new:
+                hint = "The first page lists all runs." if self.is_list else ""
+                raise UsageError(f"{self.url}: no run {name!r}", hint=hint)
         with self._lock:
             new = Run(name, self._url_of(name), self.options, self.refresh_s)
             return self._runs.setdefault(name, new)
-
-    def _is_new(self, name: str) -> bool:
-        """Return whether a run is there though the list does not have it yet, or is too short for it."""
-        return self.is_list and name in self._objects(self.url).children() and self._is_store(name)
 
     def listed(self, patience_s: float) -> ListMoment:
         """Return what is known of all runs; wait a little for those that were never read.
@@ -628,15 +620,14 @@ class Library:
     def _look(self, _: float | None) -> float:
         names = self.names()
         with ThreadPool(min(_THREADS, len(names))) as pool:
-            for name, overview in pool.imap_unordered(lambda name: (name, self._overview(name)), names):
-                self._overviews[name] = overview
+            pool.map(self._look_at, names, chunksize=1)
         return time.time()
 
-    def _overview(self, name: str) -> Overview:
+    def _look_at(self, name: str) -> None:
         try:
-            return Overview.of(open_store(self._url_of(name), **self.options))
+            self._overviews[name] = Overview.of(open_store(self._url_of(name), **self.options))
         except DumpIngestError as exc:
-            return Overview(problem=exc.message)
+            self._overviews[name] = Overview(problem=exc.message)
 
     def _url_of(self, name: str) -> str:
         return self.url if self.is_single else f"{self.url.rstrip('/')}/{name}"

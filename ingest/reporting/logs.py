@@ -91,18 +91,14 @@ def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None
         log.warning("findings_not_logged", rank=findings[0].rank, step=findings[0].step, findings=more)
 
 
-class SeriesLog:
-    """Logs what rules over several steps or ranks found."""
-
-    def observe(self, event: Event) -> None:
-        """Log the findings of one round of the consolidator."""
-        if not isinstance(event, StepsConsolidated):
-            return
-        log = structlog.get_logger("dump_ingest")
-        for step in event.findings:
-            log_findings(step.result.findings, step.result.totals)
-            for rule, reason in step.result.failed.items():
-                log.error("rule_failed", rule=rule, rank=None, step=step.step, reason=reason)
+def log_series(event: Event) -> None:
+    """Log what rules over several steps or ranks found in one round of the consolidator."""
+    for step in event.findings if isinstance(event, StepsConsolidated) else ():
+        log_findings(step.result.findings, step.result.totals)
+        for rule, reason in step.result.failed.items():
+            structlog.get_logger("dump_ingest").error(
+                "rule_failed", rule=rule, rank=None, step=step.step, reason=reason
+            )
 
 
 #: From where on clocks that are apart are worth a line, and how often, in seconds. S3 refuses 15 minutes.
@@ -288,7 +284,7 @@ class ServiceLog:
             self._log.error("trouble", error=error.message, hint=error.hint)
 
 
-class PostLog:
+class _PostLog:
     """Logs the fate of messages to the webhook: once when the receiver is lost, and every lost message."""
 
     def __init__(self) -> None:
@@ -296,7 +292,6 @@ class PostLog:
         self._last_reason = ""
 
     def observe(self, event: Event) -> None:
-        """Log an event, if it is worth a line."""
         match event:
             case Posted():
                 self._last_reason = ""
@@ -333,12 +328,7 @@ class StatusLine:
             self._with_findings += bool(event.summary.findings)
             self._last = event.summary.key, self._clock()
 
-    @property
-    def text(self) -> str:
-        """The whole line."""
-        return self.text_within(None)
-
-    def text_within(self, width: int | None) -> str:
+    def text_within(self, width: int | None = None) -> str:
         """Return the line, without the last parts that `width` columns cannot hold (None: all of it)."""
         findings = f" ({self._with_findings} with findings)" if self._with_findings else ""
         text = f"watching: {self._committed} committed{findings}"
@@ -392,5 +382,5 @@ def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
     posts = IncidentPosts(lambda: incidents(catalog), settings.webhook_severity)
     page_url = settings.page_url or ""
     with Webhook(settings.webhook, catalog.url, settings.webhook_severity, posts, page_url) as webhook:
-        webhook.observers.append(PostLog().observe)
+        webhook.observers.append(_PostLog().observe)
         yield webhook

@@ -28,7 +28,7 @@ import xxhash
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.submitter import StepCommitted
 from ingest.environment import TOKEN_VARIABLE
-from ingest.findings.incident import Incident, Incidents
+from ingest.findings.incidents import Incident, Incidents
 from ingest.reader.choice import format_ranges
 from ingest.reporting.page_link import incidents_link
 from workers.errors import DumpIngestError
@@ -335,19 +335,17 @@ class IncidentPosts:
             self._rest_until = now + (now - started) / _SHARE
         for incident in incidents:
             touched = any(incident.first_step <= step <= incident.last_step for step in chosen)
-            if touched and incident.severity in severe and self._has_grown(incident):
+            told = self._told.get(incident.id)
+            is_news = (
+                told is None
+                or not {*told.ranks} >= {*incident.ranks}
+                or incident.steps >= _GROWTH * told.steps
+                or incident.severity != told.severity
+            )
+            if touched and incident.severity in severe and is_news:
                 self._told[incident.id] = incident
                 yield incident
 
     def forget(self, incident: str) -> None:
         """Tell an incident again: the message about it did not arrive."""
         self._told.pop(incident, None)
-
-    def _has_grown(self, incident: Incident) -> bool:
-        told = self._told.get(incident.id)
-        return (
-            told is None
-            or not {*told.ranks} >= {*incident.ranks}
-            or incident.steps >= _GROWTH * told.steps
-            or incident.severity != told.severity
-        )

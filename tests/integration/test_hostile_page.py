@@ -16,7 +16,7 @@ import pytest
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.page.handlers import HEADERS, Access
+from ingest.page.server import HEADERS, Access
 from tests.dumps import DumpLibrary
 from tests.page_server import Got, RunningPage
 from tests.pipeline import ingest_directly

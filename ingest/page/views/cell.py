@@ -70,6 +70,7 @@ def show(asked: Asked) -> dict[str, Any]:
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     before, after = around(step, asked.moment.steps_of(rank))
     below, above = around(rank, asked.moment.ranks_with(step))
+    first_bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call.turns_bad)
     label = f"{counted(len(calls), 'operator')} in order of execution, coloured by {stat}"
     return {
         "place": {"rank": rank, "step": step},
@@ -82,7 +83,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "total": len(calls),
         "bad_total": sum(bad),
         "ribbon": ribbon_picture(levels, bad, label),
-        "first_bad": _first_bad(calls),
+        "first_bad": list(islice(first_bad, 1)),
         "page": page,
         "pages": pages,
         "per_page": _PER_PAGE,
@@ -101,11 +102,6 @@ def show(asked: Asked) -> dict[str, Any]:
             ),
         ),
     }
-
-
-def _first_bad(calls: Sequence[_OperatorCall]) -> list[tuple[_OperatorCall, int]]:
-    bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call.turns_bad)
-    return list(islice(bad, 1))
 
 
 def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:

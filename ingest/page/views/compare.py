@@ -73,10 +73,6 @@ class _Pair:
     left_out: frozenset[str]
     """What is not shown because it would take long: `all` ranks, what is `over` the steps, `elements`."""
 
-    @property
-    def rank_over_steps(self) -> int:
-        return self.ranks[0] if self.rank is None else self.rank
-
     def lined(self, moment: Moment) -> list[int]:
         return moment.ranks[:_LINES] if self.rank is None else [self.rank]
 
@@ -173,7 +169,8 @@ def _growth(pair: _Pair, stat: str) -> ErrorGrowth | None:
     (_, mine), (_, its) = pair.runs
     known = stat if stat in FIELDS else "l2_norm"
     try:
-        return error_growth(mine.store, its.store, pair.rank_over_steps, known) if pair.ranks else None
+        rank = pair.ranks[0] if pair.rank is None and pair.ranks else pair.rank
+        return None if rank is None else error_growth(mine.store, its.store, rank, known)
     except (UsageError, DamagedStore):
         return None
 

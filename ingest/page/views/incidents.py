@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ingest.findings.incident import Incident, IncidentKind
+from ingest.findings.incidents import Incident, IncidentKind
 from ingest.findings.stored import read_series
-from ingest.layouts.black_box import RingState
 from ingest.page import rendering
 from ingest.page.asking import (
     AnswerLine,
@@ -39,7 +38,6 @@ from ingest.questions.origin import OriginSpread
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.step import Step, summary_row
-from ingest.service.live_watcher import DumpDisk, LiveWatcher
 from workers.errors import DamagedStore, UsageError
 from workers.store.model import SEVERITIES
 
@@ -47,9 +45,7 @@ from workers.store.model import SEVERITIES
 _CARDS = 12
 
 
-class Card(NamedTuple):
-    """What is shown of an incident besides what it holds."""
-
+class _Card(NamedTuple):
     incident: Incident
     spread: OriginSpread | None
     picture: SpreadPicture | None
@@ -86,13 +82,13 @@ def _lines(asked: Asked, place: dict[str, int], alone: Sequence[Incident]) -> It
             yield page_question("origin").line(asked.url, at)
 
 
-def _card(asked: Asked, incident: Incident, *, is_alone: bool) -> Card:
+def _card(asked: Asked, incident: Incident, *, is_alone: bool) -> _Card:
     first, last = incident.first_step, incident.last_step
     spread = _spread_of(incident)
     numbers = asked.moment.numbers
     later = spread.steps if spread is not None else ()
     seen = {first, *(each.step for each in later)} if later else {n for n in numbers if first <= n <= last}
-    return Card(
+    return _Card(
         incident,
         spread,
         spread_picture(spread.graph) if spread is not None else None,
@@ -162,8 +158,7 @@ _NEWEST, _FINDINGS, _WAITING = 24, 20, 100
 _OF_REPLICAS = "divergence"
 
 
-def show_live(asked: Asked) -> dict[str, Any]:
-    """Return the progress of each rank, the newest commits and the newest findings."""
+def _show_live(asked: Asked) -> dict[str, Any]:
     moment, watched = asked.moment, asked.watched
     steps = [opened for opened in moment.steps if opened.key.step is not None]
     newest = sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
@@ -188,8 +183,8 @@ def show_live(asked: Asked) -> dict[str, Any]:
 
 
 def _asking(asked: Asked) -> Iterator[AnswerLine]:
-    addresses = ",".join(watcher.url for watcher in asked.watched.watchers) if asked.watched else ""
-    if addresses:
+    if asked.watched is not None and asked.watched.watchers:
+        addresses = ",".join(watcher.url for watcher in asked.watched.watchers)
         shell = command("ls", asked.url, "--watchers", addresses)
         yield AnswerLine(shell, f"ingest.watchers(store, {addresses!r})")
 
@@ -224,26 +219,21 @@ def _live(watched: Watched) -> dict[str, Any] | None:
     watchers = [watcher for watcher in watched.watchers if not watcher.problem]
     if not watchers:
         return None
-    ranks = [rank for watcher in watchers for rank in watcher.ranks]
     steps = [row for watcher in watchers for row in watcher.steps if row.step is not None]
+    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
     return {
-        "ranks": ranks,
-        "disk": _fullest(watchers),
+        "ranks": [rank for watcher in watchers for rank in watcher.ranks],
+        "disk": min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None),
         "phases": Counter(row.phase for row in steps).most_common(),
         "steps": sorted(steps, key=attrgetter("step", "rank"))[:_WAITING],
         "left_out": max(len(steps) - _WAITING, 0),
-        "rings": [_ring_row(ring) for watcher in watchers for ring in watcher.boxes.rings],
+        "rings": [
+            {**asdict(ring), "since": datetime.fromtimestamp(ring.at, UTC).isoformat(timespec="seconds")}
+            for watcher in watchers
+            for ring in watcher.boxes.rings
+        ],
         "incidents": sorted({one for watcher in watchers for one in watcher.boxes.incidents}, reverse=True),
     }
-
-
-def _ring_row(ring: RingState) -> dict[str, Any]:
-    return {**asdict(ring), "since": datetime.fromtimestamp(ring.at, UTC).isoformat(timespec="seconds")}
-
-
-def _fullest(watchers: Sequence[LiveWatcher]) -> DumpDisk | None:
-    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
-    return min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None)
 
 
 def _replicas(moment: Moment) -> dict[str, Any]:
@@ -264,22 +254,21 @@ def _replicas(moment: Moment) -> dict[str, Any]:
 
 def _rank_rows(moment: Moment, steps: Sequence[Step]) -> list[dict[str, Any]]:
     latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
-    commits = Counter(opened.key.rank for opened in steps)
-    return [_rank_row(latest[rank], commits[rank], moment.numbers) for rank in moment.ranks]
+    last = {rank: opened.key.step or 0 for rank, opened in latest.items()}
+    commits, numbers = Counter(opened.key.rank for opened in steps), moment.numbers
+    return [
+        {
+            "rank": rank,
+            "step": last[rank],
+            "steps": commits[rank],
+            "behind": len(numbers) - bisect_right(numbers, last[rank]),
+            "host": latest[rank].commit.record.source.host,
+            "status": latest[rank].commit.summary.status,
+            "since": _committed_at(latest[rank]),
+            "share": round(100 * (last[rank] + 1) / (numbers[-1] + 1)),
+        }
+        for rank in moment.ranks
+    ]
 
 
-def _rank_row(latest: Step, commits: int, numbers: Sequence[int]) -> dict[str, Any]:
-    step = latest.key.step or 0
-    return {
-        "rank": latest.key.rank,
-        "step": step,
-        "steps": commits,
-        "behind": len(numbers) - bisect_right(numbers, step),
-        "host": latest.commit.record.source.host,
-        "status": latest.commit.summary.status,
-        "since": _committed_at(latest),
-        "share": round(100 * (step + 1) / (numbers[-1] + 1)),
-    }
-
-
-LIVE = Endpoint("live", "Live", (), show_live, template="live.html.j2", shows_watchers=True)
+LIVE = Endpoint("live", "Live", (), _show_live, template="live.html.j2", shows_watchers=True)

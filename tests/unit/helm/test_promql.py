@@ -1,13 +1,14 @@
 """Matchers in PromQL: on each selector, and on nothing else."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from helm.promql import of_one_release, with_matchers
+from helm.generate import of_one_release, with_matchers
 from tests.charts import CHART
 from tests.servers.process import run_tool
 
@@ -19,20 +20,27 @@ RULES = CHART.parent.parent / "deploy" / "prometheus" / "rules.yml"
     [
         ("up", "up{M}"),
         ('up{job="a"} == 0', 'up{M,job="a"} == 0'),
-        ("up{}", "up{M}"),
-        ('{__name__="up"}', '{M,__name__="up"}'),
-        ("sum by (job, run) (rate(a_total[5m])) > 0", "sum by (job, run) (rate(a_total{M}[5m])) > 0"),
         (
-            "a and on (x) group_left (y) max without (z) (b)",
-            "a{M} and on (x) group_left (y) max without (z) (b{M})",
+            "sum by (job, run) (rate(dask_a_total[5m])) > 0",
+            "sum by (job, run) (rate(dask_a_total{M}[5m])) > 0",
+        ),
+        (
+            "kube_a and on (x) group_left (y) max without (z) (dump_ingest:process_age:seconds)",
+            "kube_a{M} and on (x) group_left (y) max without (z) (dump_ingest:process_age:seconds{M})",
         ),
         ("count(up offset 30m) > bool 1", "count(up{M} offset 30m) > bool 1"),
-        ('a{b="c}{d"} # up{', 'a{M,b="c}{d"} # up{'),
-        ("time() - a > 10 * 60", "time() - a{M} > 10 * 60"),
+        ('up{job=~".*dump-ingest.*"}', 'up{M,job=~".*dump-ingest.*"}'),
     ],
 )
 def test_each_selector_gets_the_matchers(before: str, after: str) -> None:
     assert with_matchers(before, "M") == after
+
+
+def test_no_selector_of_the_rules_is_without_the_matchers() -> None:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            scoped = with_matchers(rule["expr"], "M")
+            assert re.findall(r"\{(?!M[,}])|[\w:]+(?=\[)", scoped) == [], scoped
 
 
 @pytest.mark.skipif(

@@ -16,11 +16,8 @@ from tests.cli import Answer
 from workers.store.opening import open_objects, resolve
 
 
-def test_what_adds_sketches_to_old_steps_is_named(nan_store: Path, answer: Answer) -> None:
+def test_what_adds_sketches_to_old_steps_is_named(answer: Answer) -> None:
     assert "dump-ingest sketch" in answer("consolidate", "--help").stdout
-    told = answer("consolidate", nan_store, "--fingerprints", code=2).stderr
-    assert "no such option: --fingerprints" in told
-    assert "`dump-ingest sketch STORE` adds" in told
 
 
 @pytest.fixture(autouse=True)

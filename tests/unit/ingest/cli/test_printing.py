@@ -80,20 +80,18 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def test_what_all_rows_share_goes_first_then_spare_columns_then_the_middle_of_names() -> None:
-    table = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std", "max"), width=50)
-    assert table.columns == ["name", "dtype", "max"]
-    assert table.same == {"std": "1e-30", "rank": "0"}
-    assert table.left_out == []
-    narrow = fitted(
+    columns, _, same, left_out = fitted(COLUMNS, ROWS, right=("max", "std"), spare=("std", "max"), width=50)
+    assert (columns, same, left_out) == (["name", "dtype", "max"], {"std": "1e-30", "rank": "0"}, [])
+    columns, rows, _, left_out = fitted(
         ("step", *COLUMNS[1:]),
         [(str(number), *row[1:5], f"{number}e9") for number, row in enumerate(ROWS)],
         right=("step", "max", "std"),
         spare=("std", "max"),
         width=40,
     )
-    assert (narrow.columns, narrow.left_out) == (["step", "name"], ["std", "max"])
-    assert sum(cell_widths(narrow.columns, narrow.rows)) + 2 <= 40
-    assert len({str(row[1]) for row in narrow.rows}) == 3
+    assert (columns, left_out) == (["step", "name"], ["std", "max"])
+    assert sum(cell_widths(columns, rows)) + 2 <= 40
+    assert len({str(row[1]) for row in rows}) == 3
 
 
 def test_cells_are_as_wide_as_a_terminal_shows_them() -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from deploy.container import health
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.metrics import Scrapes, serve, server
 from tests.servers.process import free_port, http_get, scrape
@@ -120,7 +119,7 @@ def test_says_whether_the_process_hangs(registry: CollectorRegistry, monkeypatch
     try:
         beat()
         assert http_get(port, "/live") == (200, b"live\n")
-        last = time.time() - health.STALE_S - 60
+        last = time.time() - server.STALE_S - 60
         monkeypatch.setattr(server, "last_beat", lambda: last)
         status, reason = http_get(port, "/live")
         assert status == 503

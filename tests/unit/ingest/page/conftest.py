@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 import pytest
 
 from ingest.page.asking import Arguments, Asked, Links
-from ingest.page.handlers import page_of
 from ingest.page.library import Library, Moment, Run
+from ingest.page.server import page_of
 from ingest.page.views import SCREENS
 from ingest.reader.dump_store import open_store
 from tests.page_server import Got, RunningPage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.page.handlers import Access, Listen, access_for
+from ingest.page.server import Access, Listen, access_for
 from workers.errors import UsageError
 
 LOOPBACK, EVERYWHERE = Listen("127.0.0.1", 8000), Listen("0.0.0.0", 8000)  # noqa: S104  (what is to be refused)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.page.handlers import HEADERS, Access
+from ingest.page.server import HEADERS, Access
 from ingest.page.watchers import Watchers
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy, explain_table

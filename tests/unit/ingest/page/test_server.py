@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.page.handlers import Listen, PageSettings
 from ingest.page.library import Library
-from ingest.page.server import PageServer, base_path
+from ingest.page.server import Listen, PageServer, PageSettings, base_path
 from tests.page_server import RunningPage
 from workers import events
 from workers.errors import UsageError

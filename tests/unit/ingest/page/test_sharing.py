@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ingest.page.handlers import MOST_UNDER_WAY, PageBusy, SharedAnswers
+from ingest.page.server import MOST_UNDER_WAY, PageBusy, SharedAnswers
 
 
 def test_many_viewers_cost_one_answer() -> None:

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from ingest.findings.incident import Incident, IncidentKind
+from ingest.findings.incidents import Incident, IncidentKind
 from ingest.reporting.webhook import incident_payload, payload
 from workers.store.model import Finding
 

@@ -26,11 +26,11 @@ def committed(made: MadeDump, store: Path) -> StepCommitted:
 def test_line_counts_commits_and_what_waits(committed: StepCommitted) -> None:
     now = [10.0]
     status = StatusLine(lambda: 7, lambda: 2, clock=lambda: now[0])
-    assert status.text == "watching: 0 committed, 7 not yet, 2 tasks"
+    assert status.text_within() == "watching: 0 committed, 7 not yet, 2 tasks"
     status.observe(committed)
     status.observe(replace(committed, summary=replace(committed.summary, findings={"nan": 1})))
     now[0] = 25.0
-    assert status.text == (
+    assert status.text_within() == (
         "watching: 2 committed (1 with findings), 7 not yet, 2 tasks, last: rank 0 step 0, 15 s ago"
     )
 
