@@ -1,9 +1,8 @@
 """What answers each path: HTML or JSON. Nothing reads a store on the event loop.
 
 What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`,
-once for all viewers: an answer that is kept does not wait for one that is being made.
-
-Who may look is decided by address, by token, or by what a proxy says of the user.
+once for all viewers: an answer that is kept does not wait for one that is being made. Who may look is decided
+by address, by token, or by what a proxy says of the user.
 """
 
 from __future__ import annotations
@@ -639,7 +638,6 @@ class SharedAnswers:
 
 
 def _nbytes_of(question: Hashable, answer: bytes) -> int:
-    """Return about how many bytes an answer takes: viewers may ask long questions with short answers."""
     return _KEEPING_NBYTES + len(repr(question)) + len(answer)
 
 
