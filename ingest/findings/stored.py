@@ -74,8 +74,6 @@ class SeriesDocument:
     """What was written about one step."""
 
     step: int
-    generation: str
-    rules: str
     evaluated_at: str
     findings: tuple[Finding, ...]
     totals: Mapping[str, int]
@@ -167,12 +165,12 @@ def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str])
         }
         for key, data in objects.get_many(list(keys)).items():
             try:
-                yield _parsed(data, *keys[key])
+                yield _parsed(data, *keys[key][:2])
             except _DAMAGE as exc:
                 damages.append(f"{key}: damaged ({exc!r:.100})")
 
 
-def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocument:
+def _parsed(data: bytes, step: int, generation: str) -> SeriesDocument:
     document = json.loads(data)["attributes"][metadata.ATTRIBUTE]
     fingerprints = {int(rank): str(name) for rank, name in document["fingerprints"].items()}
     if (document["step"], generation_of(fingerprints)) != (step, generation):
@@ -180,8 +178,6 @@ def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocume
         raise ValueError(message)
     return SeriesDocument(
         step=step,
-        generation=generation,
-        rules=rules,
         evaluated_at=str(document["evaluated_at"]),
         findings=tuple(_finding(row, step) for row in document["findings"]),
         totals={str(rule): int(count) for rule, count in document["totals"].items()},
