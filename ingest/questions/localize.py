@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ingest.questions.choosing import empty_choice_error
 from ingest.questions.compare.selection import parse_selection
-from ingest.questions.compare.stored_steps import StoredForms
+from ingest.questions.compare.sources import forms_of
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.reader.catalog import open_catalog
 from ingest.reader.step import COLUMNS, Step
@@ -238,7 +238,7 @@ _DumpedTensor: TypeAlias = tuple[int, tuple[object, ...]]
 def _dumped(step: Step) -> dict[TensorKey, _DumpedTensor]:
     tables = step.tables
     rows, keys = tensors_of(tables)
-    kinds, meanings = tables.label("kind"), StoredForms(tables, rows).meanings
+    kinds, meanings = tables.label("kind"), forms_of(tables, rows)[1]
     return {
         key: (row, (tables.digest[row].tobytes(), *meaning))
         for row, key, meaning in zip(rows.tolist(), keys, meanings, strict=True)

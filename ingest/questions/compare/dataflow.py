@@ -46,11 +46,6 @@ def module_of(key: TensorKey) -> str:
     return _MARK.sub("", key.op_name).rpartition(".")[0]
 
 
-def _only_receives(op_type: str) -> bool:
-    """Return whether an operator reads nothing: it waits for what another rank sends to it."""
-    return is_point_to_point(op_type) and receives_as_is(op_type)
-
-
 @dataclass(frozen=True)
 class Dataflow:
     """The tensors of a step of A, in order of execution, and what is known of the bytes of both sides."""
@@ -59,7 +54,6 @@ class Dataflow:
     digests: tuple[Sequence[bytes], Sequence[bytes]] | None = None
     """Of the tensors of A and of B, b"" where not known; of pieces one after another."""
     in_b: dict[int, int] = field(default_factory=dict)
-    """The numbers of B by those of A."""
     dtypes: tuple[Sequence[str], Sequence[str]] | None = None
     """The types of the tensors of A and of B; None if they are not known."""
     is_same_rank: bool = True
@@ -249,7 +243,6 @@ class Dataflow:
 
     @cached_property
     def _of_activations(self) -> list[int]:
-        """The gradients of activations."""
         return [n for n, part in enumerate(self.parts) if part is StepPart.GRADIENT]
 
     def read_otherwise(self, number: int) -> int | None:
@@ -269,7 +262,7 @@ class Dataflow:
         """Return the outputs of later operators of A that were given the very bytes that were dumped."""
         own = self.digest(number)
         readers = () if own == _NO_DIGEST else self._readers[0].get(own, ())
-        return [n for reader in readers if reader > number for n in self._outputs[self.keys[reader].operator]]
+        return [n for reader in readers if reader > number for n in self.outputs[self.keys[reader].operator]]
 
     def is_overwritten(self, number: int) -> bool:
         """Return whether an input is memory that its operator writes over, as `recv` does.
@@ -279,20 +272,16 @@ class Dataflow:
         key = self.keys[number]
         if not is_input(key.io) or not writes_in_place(key.op_type) or is_optimizer(key.op_type):
             return False
-        if _only_receives(key.op_type):
-            return True
+        if is_point_to_point(key.op_type) and receives_as_is(key.op_type):
+            return True  # it reads nothing: it waits for what another rank sends to it
         # What a rank gives to a collective is read, but by another rank than that of B maybe.
         is_written = (
             self.is_same_rank if is_collective(key.op_type) else self._inputs[key.operator][0] == number
         )
-        return is_written and bool(self.outputs_of(number))
-
-    def outputs_of(self, number: int) -> list[int]:
-        """Return the outputs of the operator of a tensor."""
-        return self._outputs.get(self.keys[number].operator, [])
+        return is_written and bool(self.outputs[key.operator])
 
     @cached_property
-    def _outputs(self) -> dict[OperatorKey, list[int]]:
+    def outputs(self) -> dict[OperatorKey, list[int]]:
         """The outputs by their operator."""
         outputs: dict[OperatorKey, list[int]] = defaultdict(list)
         for number in filter(self.is_output, range(len(self.keys))):
@@ -323,7 +312,6 @@ class Dataflow:
 
     @cached_property
     def _parameters(self) -> dict[str, list[int]]:
-        """The parameters by each module that they are in."""
         parameters: dict[str, list[int]] = defaultdict(list)
         for number, key in enumerate(self.keys):
             if is_parameter(key.op_type):
@@ -334,7 +322,6 @@ class Dataflow:
 
     @cached_property
     def _gradients_of_outputs(self) -> dict[str, list[int]]:
-        """The gradients of what modules returned, by module."""
         gradients: dict[str, list[int]] = defaultdict(list)
         for number, key in enumerate(self.keys):
             module, is_of_output, _ = key.op_name.rpartition(".output")

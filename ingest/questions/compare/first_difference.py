@@ -11,19 +11,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from ingest.questions.compare.dataflow import Dataflow, gradient_name
-from ingest.questions.compare.placing import AssembledTensor
+from ingest.questions.compare.dataflow import gradient_name
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
-from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.sources import StepTensors
 from ingest.reader.operator_kinds import StepPart, is_input, slots_written_in_place
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.tasks.operands import read_whole
+
+if TYPE_CHECKING:
+    from ingest.questions.compare.step_comparison import StepComparison
 
 _BAD = frozenset({Verdict.DIFFERENT, Verdict.SHAPE})
 _BY_PATH = "the dump does not tell the order of execution: tensors stand in that of their paths"
@@ -32,41 +34,10 @@ _NO_ORDER = "the dump does not tell the order of execution, and all that it was 
 _FAR = 16.0
 
 
-@dataclass(frozen=True)
-class ComparedTensors:
-    """The tensors of one step on both sides, and what is known of them."""
-
-    a: StepTensors
-    b: StepTensors
-    rows: Sequence[ComparedTensor]
-    """Of equal tensors maybe none."""
-    flow: Dataflow
-    """What the operators of A read."""
-    placed: Mapping[int, AssembledTensor]
-    """By number how ranks hold them, if they were put together."""
-
-    @cached_property
-    def known(self) -> dict[int, ComparedTensor]:
-        """The tensors that both sides have, by number."""
-        return {row.number: row for row in self.rows if row.name_a and row.name_b}
-
-
-def first_difference(
-    step: ComparedTensors,
-    *,
-    scaled: ComparedTensor | None,
-    parts: Mapping[str, ComparedTensor],
-    lacking: Mapping[str, ComparedTensor],
-) -> FirstDifference | None:
+def first_difference(step: StepComparison) -> FirstDifference | None:
     """Return the first tensor that differs, and the inputs of its operator; None if all agree.
 
     If limits were derived, that is the first whose difference nothing executed before explains.
-
-    Args:
-        step: what was compared.
-        scaled: the first gradient of the step before, if such gradients have moved parameters apart.
-        parts: the gradients of parameters of the step before of which each rank held its part of a sum.
-        lacking: what one side alone had in the step before, and both had had.
 
     Raises:
         StoreError: a store cannot be reached.
@@ -75,12 +46,13 @@ def first_difference(
     first = _first_unexplained(step)
     if first is None:
         return None
-    if scaled is not None:
-        return _scaled_before(scaled, first)
-    if (gradient := lacking.get(gradient_name(first.name_a))) is not None:
+    before = step.before
+    if before.scaled is not None and step.blames_scale:
+        return _scaled_before(before.scaled, first)
+    if (gradient := before.lacking.get(gradient_name(first.name_a))) is not None:
         why = f"{gradient.verdict}, and {first.name_a} moved otherwise"
         return FirstDifference(replace(gradient, reason=why, level="shown"), ())
-    if part := _unreduced_gradient(step, first, parts):
+    if part := _unreduced_gradient(step, first):
         return FirstDifference(part, ())
     if (missing := _of_one_side_before(step, first)) is not None:
         return FirstDifference(missing, ())
@@ -88,8 +60,7 @@ def first_difference(
     return _with_inputs(step, first)
 
 
-def _with_inputs(step: ComparedTensors, first: ComparedTensor) -> FirstDifference:
-    """Return the first difference with the inputs of its operator, of which one may be the cause."""
+def _with_inputs(step: StepComparison, first: ComparedTensor) -> FirstDifference:
     a, compared = step.a, step.known
     inputs = _inputs(a, first.number) if first.name_a else []
     in_place = _written_in_place(a, inputs)
@@ -105,7 +76,7 @@ def _with_inputs(step: ComparedTensors, first: ComparedTensor) -> FirstDifferenc
 
 
 def _input(
-    step: ComparedTensors, rows: Mapping[int, ComparedTensor], number: int, *, is_written: bool
+    step: StepComparison, rows: Mapping[int, ComparedTensor], number: int, *, is_written: bool
 ) -> ComparedInput:
     """Return an input as it compared: with its only element on both sides, if it has one that differs."""
     known, of_b = rows.get(number), step.flow.in_b.get(number)
@@ -121,7 +92,7 @@ def _input(
     return replace(answer, value_a=values[0], value_b=values[1]) if all(values) else answer
 
 
-def _first_unexplained(step: ComparedTensors) -> ComparedTensor | None:
+def _first_unexplained(step: StepComparison) -> ComparedTensor | None:
     """Return the first tensor that differs and that nothing executed before explains; else any first one."""
     different = [tensor for tensor in step.rows if tensor.verdict in _BAD]
     grown = [tensor for tensor in different if tensor.bound is None or not tensor.bound.explained]
@@ -132,7 +103,7 @@ def _first_unexplained(step: ComparedTensors) -> ComparedTensor | None:
     return _first_far(moved) if first in moved else first
 
 
-def _without_order(step: ComparedTensors, different: Sequence[ComparedTensor]) -> ComparedTensor | None:
+def _without_order(step: StepComparison, different: Sequence[ComparedTensor]) -> ComparedTensor | None:
     """Return a parameter, or what differs although all that its operator read agrees, or what wrote it."""
     if moved := [tensor for tensor in different if _is_parameter(step, tensor)]:
         return _first_far(moved)
@@ -149,8 +120,7 @@ def _without_order(step: ComparedTensors, different: Sequence[ComparedTensor]) -
     return None
 
 
-def _is_parameter(step: ComparedTensors, tensor: ComparedTensor) -> bool:
-    """Return whether it is a parameter that both sides have."""
+def _is_parameter(step: StepComparison, tensor: ComparedTensor) -> bool:
     return bool(tensor.name_a) and step.flow.parts[tensor.number] is StepPart.PARAMETER
 
 
@@ -163,13 +133,12 @@ def _first_far(moved: Sequence[ComparedTensor]) -> ComparedTensor:
 
 
 def _scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> FirstDifference:
-    """Return that the gradients of the step before, which all had one factor, have moved parameters apart."""
     ratio = gradient.metrics.norm_ratio if gradient.metrics else math.nan
     why = f"{ratio:.4g} times B, as all gradients are, and {parameter.name_a} was moved by them"
     return FirstDifference(replace(gradient, verdict=Verdict.DIFFERENT, reason=why, level="shown"), ())
 
 
-def _of_one_side_before(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
+def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
     """Return what only one side ran right before the input that differs first: a module that was left out.
 
     What was computed before agrees, so what is in between made the difference.
@@ -187,10 +156,9 @@ def _of_one_side_before(step: ComparedTensors, first: ComparedTensor) -> Compare
     return None
 
 
-def _unreduced_gradient(
-    step: ComparedTensors, first: ComparedTensor, parts: Mapping[str, ComparedTensor]
-) -> ComparedTensor | None:
+def _unreduced_gradient(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
     """Return the gradient of which each rank moved its replica by its own part alone; else None."""
+    parts = step.before.parts
     part = parts.get(gradient_name(first.name_a))
     if part is None:
         return None
@@ -202,7 +170,7 @@ def _unreduced_gradient(
     return replace(part, verdict=Verdict.DIFFERENT, reason=why, level="shown")
 
 
-def _held_otherwise(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
+def _held_otherwise(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
     """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read."""
     placed = step.placed
     number = next((n for n in sorted(placed) if placed[n].usual), first.number)
@@ -216,7 +184,7 @@ def _held_otherwise(step: ComparedTensors, first: ComparedTensor) -> ComparedTen
     return replace(step.known[number], verdict=Verdict.DIFFERENT, reason=why, level="likely")
 
 
-def _unreduced(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor | None:
+def _unreduced(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
     """Return the sum of which each rank read its own part as the whole, if that is why they differ."""
     placed = step.placed.get(first.number)
     if placed is None or placed.is_same_everywhere:
@@ -235,7 +203,7 @@ def _unreduced(step: ComparedTensors, first: ComparedTensor) -> ComparedTensor |
     return replace(step.known[earlier[place]], verdict=Verdict.DIFFERENT, reason=why, level="shown")
 
 
-def _is_part_of_sum(step: ComparedTensors, number: int, following: ComparedTensor) -> bool:
+def _is_part_of_sum(step: StepComparison, number: int, following: ComparedTensor) -> bool:
     """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
     own, other = (step.a.keys[n].op_name for n in (number, following.number))
     is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))

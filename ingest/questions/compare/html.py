@@ -68,7 +68,6 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
 
 
 def _figure(value: float | None) -> tuple[str, str]:
-    """Return a figure as text, and as a number to sort by."""
     return ("", "") if value is None else (f"{value:.3g}", repr(value))
 
 

@@ -32,30 +32,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
-from ingest.questions.compare.measured import (
+from ingest.questions.compare.differences import (
+    DRIFT,
+    FEWEST_LATER,
+    GROWTH,
     MANY,
     CallsWithSameBytes,
+    Elements,
+    Judgement,
     Measured,
+    SeenSoFar,
+    StepBefore,
+    StepDifferences,
     have_same_rows,
     real_numbers,
     repeats,
+    size_of,
     ways_of_rows,
     without_scale,
 )
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import RoundingBound, default_limit, rounding
-from ingest.questions.compare.unread import (
-    DRIFT,
-    FEWEST_LATER,
-    GROWTH,
-    Elements,
-    Judgement,
-    MeasuredStep,
-    SeenSoFar,
-    StepBefore,
-    StepDifferences,
-    size_of,
-)
 from ingest.reader.operator_kinds import StepPart
 from workers.arrays.comparison import Metrics
 
@@ -127,10 +124,16 @@ class Judge:
         is_apart = any(tensor.unequal for tensor in tensors)
         rounding_of_zero = 0.0
         if is_apart or self._steps <= _EQUAL_STEPS:
-            told = has_other_calls, has_other_shapes, is_put_together
-            step = MeasuredStep(tensors, flow, elements, *told)
-            judge = _StepJudge(self._known, step)
-            judgements, rounding_of_zero = judge.judge(), judge.rounding_of_zero
+            step = _StepJudge(
+                self._known,
+                tensors,
+                flow,
+                elements,
+                has_other_calls=has_other_calls,
+                has_other_shapes=has_other_shapes,
+                is_put_together=is_put_together,
+            )
+            judgements, rounding_of_zero = step.judge(), step.rounding_of_zero
         moved = [known for n, known in judgements.items() if flow.parts[n] is StepPart.PARAMETER]
         is_apart_by_scale = any(known.verdict is Verdict.DIFFERENT for known in moved)
         self.blames_scale = self.scaled is not None and is_apart_by_scale
@@ -145,10 +148,15 @@ class Judge:
 
 
 class _StepJudge(StepDifferences):
-    """Judges one step."""
-
-    def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
-        super().__init__(known, step)
+    def __init__(
+        self,
+        known: SeenSoFar,
+        tensors: Sequence[Measured],
+        flow: Dataflow,
+        elements: Elements,
+        **told: bool,
+    ) -> None:
+        super().__init__(known, tensors, flow, elements, **told)
         self._judgements: dict[int, Judgement] = {}
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
@@ -157,7 +165,6 @@ class _StepJudge(StepDifferences):
         """The operators so far, in the forward pass and in the backward one; each once, of micro-batches."""
 
     def judge(self) -> dict[int, Judgement]:
-        """Return the judgements by number."""
         for number, tensor in self._tensors.items():
             if self._flow.parts[number].is_gradient or self._flow.is_output(number):
                 self._executed.add((self._flow.keys[number].op_name, self._flow.parts[number].is_gradient))
@@ -181,7 +188,10 @@ class _StepJudge(StepDifferences):
         numbers = {n for n in different if self._is_cancelled_number(self._tensors[n])}
         rows = (n for n in different if n not in numbers)
         if len(alike) - len(different) < FEWEST_LATER or not all(map(self._is_in_another_order, rows)):
-            self._known.found |= any(map(self._is_comparable, different))
+            # Calls of single functions are told by their numbers alone, as are the norms of each rank's own
+            # shards: it is not sure that both sides hold the same as these.
+            comparable = (n for n in different if self._tensors[n].metrics is not None)
+            self._known.found |= not all(map(self._flow.is_numbered, comparable))
             return
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
@@ -196,13 +206,6 @@ class _StepJudge(StepDifferences):
             self._known.noise = max(self._known.noise, tensor.metrics.max_abs)
             if self._differences[number] <= self._known.coarsest:  # what was computed with it begins there
                 self._known.healthy = max(self._known.healthy, self._differences[number])
-
-    def _is_comparable(self, number: int) -> bool:
-        """Return whether it is sure that both sides hold the same as a tensor.
-
-        Calls of single functions are told by their numbers alone, as are the norms of each rank's own shards.
-        """
-        return self._tensors[number].metrics is not None and not self._flow.is_numbered(number)
 
     def _is_in_another_order(self, number: int) -> bool:
         """Return whether a tensor of samples or tokens has the rows of its counterpart in another order."""
@@ -272,15 +275,13 @@ class _StepJudge(StepDifferences):
         base = rounding(dtypes, 1 if part is StepPart.PARAMETER else self._length * calls)
         fixed = max(map(default_limit, dtypes))
         self._known.coarsest = max(self._known.coarsest, fixed)
-        before = self._known.healthy if reads is None else self._inherited(reads)
-        cap = max(self._known.coarsest * self._depth, DRIFT * self._at_start) if fixed else 0.0
-        return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
-
-    @property
-    def _depth(self) -> float:
-        """How many times the fixed limit rounding of the operators so far may be."""
+        # If it read other than what was dumped, the usual counts.
+        is_read = reads is not None and self._unread.keys().isdisjoint(reads)
+        before = self._largest(reads or ()) if is_read else self._known.healthy
         is_narrow = self._known.coarsest > default_limit("float32")
-        return math.sqrt(max(len(self._executed) / SHALLOW, 1.0)) if is_narrow else 1.0
+        depth = math.sqrt(max(len(self._executed) / SHALLOW, 1.0)) if is_narrow else 1.0
+        cap = max(self._known.coarsest * depth, DRIFT * self._at_start) if fixed else 0.0
+        return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
 
     def _cancellation(self, tensor: Measured, reads: Iterable[int]) -> float:
         """Return how many times smaller the gradient of a parameter is than what was added up makes likely.
@@ -303,11 +304,6 @@ class _StepJudge(StepDifferences):
         return max(
             (self._differences[n] for n in numbers if self._verdict(n) not in _WITHOUT_EFFECT), default=0.0
         )
-
-    def _inherited(self, reads: Sequence[int]) -> float:
-        """Return how far apart what an operator read is; the usual if it read other than what was dumped."""
-        is_read = self._unread.keys().isdisjoint(reads)
-        return self._largest(reads) if is_read else self._known.healthy
 
     def _verdict(self, number: int) -> Verdict:
         known = self._judgements.get(number)
@@ -341,7 +337,6 @@ class _StepJudge(StepDifferences):
         return tensor.is_alike and tensor.fits and not is_other_kernel
 
     def _calls_of(self, number: int) -> int:
-        """Return over how many calls a tensor was added up, as the gradient of a parameter is."""
         is_sum = self._flow.parts[number] is StepPart.PARAMETER_GRADIENT
         return self._flow.keys[number].occurrence + 1 if is_sum else 1
 
@@ -350,13 +345,10 @@ class _StepJudge(StepDifferences):
         if _has_one_type(tensor) or not reads or not all(_has_one_type(self._tensors[n]) for n in reads):
             return False
         kind = self._flow.kinds[tensor.number]
-        return any(_has_one_type(self._tensors[n]) for n in self._tensors if self._is_like(n, kind))
-
-    def _is_like(self, number: int, kind: tuple[str, ...]) -> bool:
-        return self._flow.kinds[number] == kind and self._flow.is_output(number)
+        like = (n for n in self._tensors if self._flow.kinds[n] == kind and self._flow.is_output(n))
+        return any(_has_one_type(self._tensors[n]) for n in like)
 
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
-        """Return whether all that a tensor was computed of is known to be equal."""
         flow, known = self._flow, self._known
         if flow.parts[tensor.number] is StepPart.PARAMETER:
             before, name = known.before, flow.repeated_name(tensor.number)
@@ -448,15 +440,12 @@ class _StepJudge(StepDifferences):
         """Return which noise that an operator read makes a difference; "" if none, or if it is larger."""
         noisy = [number for number in reads if self._is_noise(number)]
         carried = max((self._carried(metrics, self._tensors[number]) for number in noisy), default=0.0)
-        if self._has_noisy_bias(tensor.number) and self._is_offset(tensor, limit):
+        has_noisy_bias = self._flow.keys[tensor.number].op_name in self._known.noisy
+        if has_noisy_bias and self._is_offset(tensor, limit):
             return "all its rows differ by one, as a bias whose gradient is rounding alone makes them"
         if not noisy or self._differences[tensor.number] > limit + GROWTH * carried:
             return ""
         return f"no more than what {self._flow.names[noisy[0]]} differs by, which is noise, makes"
-
-    def _has_noisy_bias(self, number: int) -> bool:
-        """Return whether a tensor is of a module of which a parameter had a gradient of rounding alone."""
-        return self._flow.keys[number].op_name in self._known.noisy
 
     def _is_offset(self, tensor: Measured, limit: float) -> bool:
         """Return whether nothing but one row that is added to all explains how a tensor differs."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -28,7 +29,7 @@ _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: 
 WILD = re.compile(r"[*?]")
 
 
-class NamePair(BaseModel):
+class NameRule(BaseModel):
     """One pair of a mapping file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,43 +43,13 @@ class NamePair(BaseModel):
         if (self.a is None) == (self.regex is None):
             message = "give either `a` or `regex`"
             raise ValueError(message)
-        self.compiled()
+        _ = self._compiled
         return self
 
-    def compiled(self) -> NameRule:
-        """Return the rule that applies this pair.
-
-        Raises:
-            ValueError: the pattern is not valid, or the template refers to groups that it does not have.
-        """
-        return (
-            _compile_glob(self.a or "", self.b) if self.regex is None else _compile_regex(self.regex, self.b)
-        )
-
-
-class MappingFile(BaseModel):
-    """A whole mapping file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    pairs: list[NamePair]
-
-
-class Matcher(Protocol):
-    """A compiled pattern, in bounded time: of `re` for globs, of `regex` for regular expressions."""
-
-    def fullmatch(self, name: str, /) -> Any:
-        """Return the match of a whole name, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameRule:
-    """One pair of a mapping file, ready to be applied."""
-
-    pattern: Matcher
-    template: str
-    beginning: str = ""
-    """What every name begins with that the pattern matches."""
+    @cached_property
+    def _compiled(self) -> tuple[Any, str, str]:
+        """A pattern in bounded time, the template of names in B, and what all names begin with that fit."""
+        return _compile_regex(self.regex, self.b) if self.a is None else _compile_glob(self.a, self.b)
 
     def name_in_b(self, name: str) -> str | None:
         """Return the name in B of a name in A; None if the rule does not match it.
@@ -86,8 +57,17 @@ class NameRule:
         Raises:
             UsageError: a regular expression takes too long.
         """
-        match = self.pattern.fullmatch(name) if name.startswith(self.beginning) else None
-        return str(match.expand(self.template)) if match else None
+        pattern, template, beginning = self._compiled
+        match = pattern.fullmatch(name) if name.startswith(beginning) else None
+        return str(match.expand(template)) if match else None
+
+
+class MappingFile(BaseModel):
+    """A whole mapping file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pairs: list[NameRule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +94,17 @@ class NameMapping:
         ]
 
 
-def _compile_regex(text: str, template: str) -> NameRule:
+def _compile_regex(text: str | None, template: str) -> tuple[Any, str, str]:
     try:
-        pattern = BoundedPattern(text, said_by="regex")
+        pattern = BoundedPattern(text or "", said_by="regex")
         pattern.check_template(template)
     except (UsageError, ValueError) as exc:
         message = f"regex {text!r} with {template!r}: {exc}"
         raise ValueError(message) from exc
-    return NameRule(pattern, template)
+    return pattern, template, ""
 
 
-def _compile_glob(a: str, b: str) -> NameRule:
+def _compile_glob(a: str, b: str) -> tuple[Any, str, str]:
     wild_a, wild_b = WILD.findall(a), WILD.findall(b)
     if wild_b and len(wild_a) != len(wild_b):
         message = f"{a!r} has {counted(len(wild_a), 'wildcard')}, {b!r} has {len(wild_b)}"
@@ -134,7 +114,7 @@ def _compile_glob(a: str, b: str) -> NameRule:
         f"\\g<{next(numbers)}>" if part in ("*", "?") else part.replace("\\", r"\\")
         for part in re.split(r"([*?])", b)
     )
-    return NameRule(re.compile(_linear(a), re.DOTALL), template, WILD.split(a, maxsplit=1)[0])
+    return re.compile(_linear(a), re.DOTALL), template, WILD.split(a, maxsplit=1)[0]
 
 
 def _linear(glob: str) -> str:
@@ -156,4 +136,4 @@ def load_mapping(path: Path) -> NameMapping:
     Raises:
         UsageError: the file cannot be read, or holds anything but pairs of names; the message has the line.
     """
-    return NameMapping(tuple(pair.compiled() for pair in load_model(path, MappingFile, _HINT).pairs))
+    return NameMapping(tuple(load_model(path, MappingFile, _HINT).pairs))

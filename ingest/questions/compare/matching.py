@@ -20,23 +20,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import repeat
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.dump_configs.model import flatten
 from ingest.layouts.cann import REFERENCE
 from ingest.questions.compare.mapping import WILD, NameMapping
 from ingest.questions.compare.result import GOOD, UNMATCHED, ComparedTensor, GuessedName, Verdict
-from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.sources import StepTensors
 from ingest.questions.placement.decide import Certainty
 from ingest.reader.context.ge_graph import ModelOutput
 from ingest.reader.operator_kinds import FUNCTIONS, StepPart, is_input, is_parameter, parts_of
@@ -44,8 +42,6 @@ from ingest.reader.tensor_filter import FilterFields, TensorFilter
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey, TensorKey
 from workers.store.roles import hints_of, roles_of
-
-_ByModel: TypeAlias = dict[ModelOutput, int]
 
 
 def model_pairs(
@@ -74,10 +70,12 @@ def is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
     return any(tensors.keys[number].op_type == REFERENCE for number in numbers)
 
 
-def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByModel]:
+def _outputs(
+    dump: StepTensors, numbers: Iterable[int]
+) -> tuple[dict[ModelOutput, int], dict[ModelOutput, int]]:
     """Return the outputs by what they are in the model: as the dump tells, and of the others, by name."""
-    told: _ByModel = {}
-    named: _ByModel = {}
+    told: dict[ModelOutput, int] = {}
+    named: dict[ModelOutput, int] = {}
     numbers = list(numbers)
     if is_reference(dump, numbers):
         known = ((dump.keys[number], number) for number in numbers)
@@ -95,7 +93,6 @@ def _outputs(dump: StepTensors, numbers: Iterable[int]) -> tuple[_ByModel, _ByMo
 
 
 def _told(attributes: dict[str, Any]) -> ModelOutput | None:
-    """Return the output of the model that DumpData names; None if it names none."""
     told = attributes.get("tensor")
     original = told.get("original_op") if isinstance(told, dict) else None
     if not isinstance(original, dict):
@@ -112,12 +109,12 @@ _CALL = re.compile(r"\.\d+\.(forward|backward)\b|\.(forward|backward|parameters_
 #: What stands between the parts of the name of a parameter.
 _SPELLING = re.compile(r"[._/]+")
 
-#: Tensors, in the order of execution.
-_Numbers: TypeAlias = dict[int, None]
 GroupKey: TypeAlias = Callable[[StepTensors, int], Hashable]
-"""Returns what a tensor, given by its number, has in common with those that it may be matched with."""
+"""Returns what a tensor, given by its number, has in common with those that may be its match; else None."""
 _Groups: TypeAlias = dict[Hashable, list[int]]
-_Matcher: TypeAlias = Callable[[StepTensors, StepTensors, _Numbers, _Numbers], Iterable["TensorPair"]]
+_Matcher: TypeAlias = Callable[
+    [StepTensors, StepTensors, Iterable[int], Iterable[int]], Iterable["TensorPair"]
+]
 """Returns which tensors of A and of B are the same, of those that are in no pair yet."""
 
 
@@ -198,50 +195,38 @@ class TensorPair(NamedTuple):
     form: Form = Form.AS_IS
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """All tensors of one step, matched or not."""
-
-    pairs: list[TensorPair]
-    """In order of execution in A."""
-    only_a: list[int]
-    only_b: list[int]
-
-
-def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = None) -> Matching:
-    """Match the tensors of two steps; each is in one pair at most."""
+def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = None) -> list[TensorPair]:
+    """Match the tensors of two steps, in order of execution in A; each is in one pair at most."""
     matchers = _MATCHERS
     if mapping is not None and mapping.rules:
         matchers = (partial(_by_mapping, mapping=mapping), *_MATCHERS)
     elif a.keys == b.keys:
         numbers = range(len(a.keys))
-        return Matching(list(map(TensorPair, numbers, numbers, repeat(MatchedBy.EXACT))), [], [])
-    left = _Unmatched(a, b)
-    pairs = [pair for matcher in matchers for pair in left.take(matcher)]
-    if left.a or left.b or not _are_exact(pairs):
+        return list(map(TensorPair, numbers, numbers, repeat(MatchedBy.EXACT)))
+    left_a, left_b = dict.fromkeys(range(len(a.keys))), dict.fromkeys(range(len(b.keys)))
+    pairs: list[TensorPair] = []
+    for matcher in matchers:
+        found = list(matcher(a, b, left_a, left_b)) if left_a and left_b else []
+        pairs += found
+        for pair in found:
+            del left_a[pair.a], left_b[pair.b]
+    if not _are_all_exact(a, b, pairs):
         pairs = list(_mark_ambiguous(a, b, pairs))
-    return Matching(sorted(pairs, key=attrgetter("a")), list(left.a), list(left.b))
+    return sorted(pairs)
 
 
-class _Unmatched:
-    """The tensors of two steps that are in no pair yet."""
-
-    def __init__(self, a: StepTensors, b: StepTensors) -> None:
-        self._sides = a, b
-        self.a, self.b = _numbers(a), _numbers(b)
-
-    def take(self, matcher: _Matcher) -> list[TensorPair]:
-        """Return the pairs that a matcher finds among these tensors, and forget their members."""
-        if not self.a or not self.b:
-            return []
-        pairs = list(matcher(*self._sides, self.a, self.b))
-        for pair in pairs:
-            del self.a[pair.a], self.b[pair.b]
-        return pairs
+def _are_all_exact(a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]) -> bool:
+    is_whole = len(pairs) == len(a.keys) == len(b.keys)
+    return is_whole and all(pair.matched_by is MatchedBy.EXACT for pair in pairs)
 
 
-def _numbers(tensors: StepTensors) -> _Numbers:
-    return dict.fromkeys(range(len(tensors.keys)))
+def unmatched(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -> tuple[list[int], list[int]]:
+    """Return the tensors of A and of B that are in no pair, in order of execution."""
+    left_a, left_b = (dict.fromkeys(range(len(side.keys))) for side in (a, b))
+    for pair in pairs:
+        left_a.pop(pair.a, None)
+        left_b.pop(pair.b, None)
+    return list(left_a), list(left_b)
 
 
 def without_numbers(op_name: str) -> str:
@@ -251,40 +236,45 @@ def without_numbers(op_name: str) -> str:
 
 
 def _by_mapping(
-    a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers, mapping: NameMapping
+    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int], mapping: NameMapping
 ) -> Iterator[TensorPair]:
-    by_name = _grouped(b, left_b, _full_name)
-    wanted: _Groups = {}
-    for number in left_a:
-        name = mapping.name_in_b(a.keys[number].name)
-        if name in by_name:
-            wanted.setdefault(name, []).append(number)
-    yield from _in_order(wanted, by_name, MatchedBy.MAPPING)
+    wanted = _grouped(a, left_a, lambda side, number: mapping.name_in_b(side.keys[number].name))
+    of_b = _grouped(b, left_b, lambda side, number: side.keys[number].name)
+    yield from _in_order(wanted, of_b, MatchedBy.MAPPING)
 
 
-def _by_key(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+def _by_key(
+    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
+) -> Iterator[TensorPair]:
     by_key = {b.keys[number]: number for number in left_b}
     for number in left_a:
         if (key := a.keys[number]) in by_key:
             yield TensorPair(number, by_key[key], MatchedBy.EXACT)
 
 
-def _by_model(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+def _by_model(
+    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
+) -> Iterator[TensorPair]:
     has_reference = is_reference(a, left_a) or is_reference(b, left_b)
     for pair in model_pairs(a, b, left_a, left_b):
         yield TensorPair(*pair, MatchedBy.REFERENCE if has_reference else MatchedBy.MODEL)
 
 
-def _by_name(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
-    yield from _in_order(_grouped(a, left_a, _name), _grouped(b, left_b, _name), MatchedBy.NAME)
+def _by_group(
+    a: StepTensors,
+    b: StepTensors,
+    left_a: Iterable[int],
+    left_b: Iterable[int],
+    *,
+    key: GroupKey,
+    matched_by: MatchedBy,
+) -> Iterator[TensorPair]:
+    yield from _in_order(_grouped(a, left_a, key), _grouped(b, left_b, key), matched_by)
 
 
-def _by_order(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
-    groups_a, groups_b = _grouped(a, left_a, _scope_and_shape), _grouped(b, left_b, _scope_and_shape)
-    yield from _in_order(groups_a, groups_b, MatchedBy.ORDER)
-
-
-def _alone(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
+def _alone(
+    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
+) -> Iterator[TensorPair]:
     """Match tensors that are alone in their scopes: nothing tells several with other shapes apart."""
     groups_b = _grouped(b, left_b, _scope)
     for scope, numbers in _grouped(a, left_a, _scope).items():
@@ -293,17 +283,7 @@ def _alone(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -
             yield TensorPair(numbers[0], others[0], MatchedBy.ORDER)
 
 
-def _by_spelling(a: StepTensors, b: StepTensors, left_a: _Numbers, left_b: _Numbers) -> Iterator[TensorPair]:
-    """Match parameters, which two versions of a framework may spell differently."""
-    groups_a, groups_b = (
-        _grouped(side, (number for number in left if side.keys[number].op_type == "Parameter"), _spelling)
-        for side, left in ((a, left_a), (b, left_b))
-    )
-    yield from _in_order(groups_a, groups_b, MatchedBy.SPELLING)
-
-
 def _in_order(groups_a: _Groups, groups_b: _Groups, matched_by: MatchedBy) -> Iterator[TensorPair]:
-    """Match the tensors of each group in order of execution."""
     for key, numbers in groups_a.items():
         others = groups_b.get(key, [])
         ambiguous = len(numbers) != len(others)
@@ -311,12 +291,7 @@ def _in_order(groups_a: _Groups, groups_b: _Groups, matched_by: MatchedBy) -> It
             yield TensorPair(a, b, matched_by, ambiguous)
 
 
-def _are_exact(pairs: Iterable[TensorPair]) -> bool:
-    return all(pair.matched_by is MatchedBy.EXACT for pair in pairs)
-
-
 def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -> Iterator[TensorPair]:
-    """Mark the pairs of which one tensor might as well be matched with another."""
     groups: dict[Hashable, list[TensorPair]] = {}
     for pair in pairs:
         if pair.matched_by in _UNAMBIGUOUS:
@@ -345,7 +320,6 @@ def _mark_other_order(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair
 
 
 def _operators(tensors: StepTensors) -> dict[Hashable, set[str]]:
-    """Return the names of operators, by what stays the same when numbers are given again."""
     names: dict[Hashable, set[str]] = {}
     for number, key in enumerate(tensors.keys):
         names.setdefault(_scope(tensors, number), set()).add(key.op_name)
@@ -355,12 +329,9 @@ def _operators(tensors: StepTensors) -> dict[Hashable, set[str]]:
 def _grouped(tensors: StepTensors, numbers: Iterable[int], key: GroupKey) -> _Groups:
     groups: _Groups = {}
     for number in numbers:
-        groups.setdefault(key(tensors, number), []).append(number)
+        if (group := key(tensors, number)) is not None:
+            groups.setdefault(group, []).append(number)
     return groups
-
-
-def _full_name(tensors: StepTensors, number: int) -> Hashable:
-    return tensors.keys[number].name
 
 
 def _name(tensors: StepTensors, number: int) -> Hashable:
@@ -377,7 +348,10 @@ def _scope_and_shape(tensors: StepTensors, number: int) -> Hashable:
 
 
 def _spelling(tensors: StepTensors, number: int) -> Hashable:
+    """Return a group of parameters, which two versions of a framework may spell differently."""
     key = tensors.keys[number]
+    if key.op_type != "Parameter":
+        return None
     return _SPELLING.sub("_", key.op_name), key.io, key.slot, key.copy, tensors.shapes[number]
 
 
@@ -385,10 +359,10 @@ def _spelling(tensors: StepTensors, number: int) -> Hashable:
 _MATCHERS: tuple[_Matcher, ...] = (
     _by_key,
     _by_model,
-    _by_name,
-    _by_order,
+    partial(_by_group, key=_name, matched_by=MatchedBy.NAME),
+    partial(_by_group, key=_scope_and_shape, matched_by=MatchedBy.ORDER),
     _alone,
-    _by_spelling,
+    partial(_by_group, key=_spelling, matched_by=MatchedBy.SPELLING),
 )
 
 
@@ -397,42 +371,30 @@ _KEY_FIELDS = ("net", "graph", "op_type", "op_name", "io", "slot", "occurrence",
 COLUMNS = frozenset([*_KEY_FIELDS, *FIELDS, "rank", "step", "dtype", "role"])
 
 
-def only_chosen(matching: Matching, a: StepTensors, b: StepTensors, fields: FilterFields) -> Matching:
-    """Return the pairs of which the tensor of A is chosen, and the chosen ones of what is not matched.
+def chosen(side: StepTensors, fields: FilterFields) -> list[bool]:
+    """Return which tensors conditions choose, (tensor,); all without any.
 
     Raises:
         UsageError: the conditions are not valid.
     """
     choice = TensorFilter(fields, COLUMNS)
     if not choice.names:
-        return matching
-    of_a, of_b = _mask(choice, a), _mask(choice, b)
-    return Matching(
-        [pair for pair in matching.pairs if of_a[pair.a]],
-        [number for number in matching.only_a if of_a[number]],
-        [number for number in matching.only_b if of_b[number]],
-    )
-
-
-def _mask(choice: TensorFilter, side: StepTensors) -> npt.NDArray[np.bool_]:
-    return choice.mask({name: _column(side, name) for name in choice.names}, len(side.keys))
+        return [True] * len(side.keys)
+    mask = choice.mask({name: _column(side, name) for name in choice.names}, len(side.keys))
+    return list(mask.tolist())
 
 
 def _column(side: StepTensors, name: str) -> Any:
     if name in FIELDS:
         return side.statistics[:, FIELDS.index(name)]
     if name == "role":
-        return _roles(side)
+        hints = hints_of((key.op_type, key.op_name, key.io, key.slot) for key in side.keys)
+        counts = np.array([np.prod(shape, dtype=np.float64) for shape in side.shapes], np.float64)
+        return roles_of(hints, counts, [(key.net, key.graph) for key in side.keys])
     if name in ("rank", "step"):
         return getattr(side.key, name)
     values = side.dtypes if name == "dtype" else [getattr(key, name) for key in side.keys]
     return np.array(values, np.int64 if name in ("slot", "occurrence") else object)
-
-
-def _roles(side: StepTensors) -> npt.NDArray[Any]:
-    hints = hints_of((key.op_type, key.op_name, key.io, key.slot) for key in side.keys)
-    counts = np.array([np.prod(shape, dtype=np.float64) for shape in side.shapes], np.float64)
-    return roles_of(hints, counts, [(key.net, key.graph) for key in side.keys])
 
 
 _HEADER = """\
@@ -449,9 +411,8 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
     A guess is about a whole operator (`MatMul.MatMul-op47.*`) if all tensors that both have were paired.
     """
     by_operator: dict[tuple[OperatorKey, OperatorKey], list[TensorPair]] = {}
-    of_versions = {how for how in MatchedBy if how.is_of_versions}
     for pair in pairs:
-        if pair.matched_by in of_versions:
+        if pair.matched_by.is_of_versions:
             operators = a.keys[pair.a].operator, b.keys[pair.b].operator
             by_operator.setdefault(operators, []).append(pair)
     if not by_operator:
@@ -459,13 +420,14 @@ def guessed_names(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -
     places_a, places_b = _places(a), _places(b)
     names: dict[str, GuessedName] = {}
     for (operator_a, operator_b), members in by_operator.items():
-        how = members[0].matched_by.value
-        same_places = all(_place(a, pair.a) == _place(b, pair.b) for pair in members)
+        own, other = [a.keys[pair.a] for pair in members], [b.keys[pair.b] for pair in members]
+        same_places = all((n.io, n.slot) == (m.io, m.slot) for n, m in zip(own, other, strict=True))
         is_whole = same_places and len(places_a[operator_a] & places_b[operator_b]) == len(members)
         patterns = _patterns(operator_a, operator_b) if is_whole else None
-        texts = [patterns] if patterns else [(a.keys[pair.a].name, b.keys[pair.b].name) for pair in members]
-        for name_a, name_b in texts:
-            names.setdefault(name_a, GuessedName(name_a, name_b, how))
+        for name_a, name_b in (
+            [patterns] if patterns else [(n.name, m.name) for n, m in zip(own, other, strict=True)]
+        ):
+            names.setdefault(name_a, GuessedName(name_a, name_b, members[0].matched_by.value))
     return names
 
 
@@ -490,11 +452,6 @@ def _places(side: StepTensors) -> dict[OperatorKey, set[tuple[str, int]]]:
     return places
 
 
-def _place(side: StepTensors, number: int) -> tuple[str, int]:
-    key = side.keys[number]
-    return key.io, key.slot
-
-
 def mapping_text(names: Iterable[GuessedName], labels: Mapping[str, str]) -> str:
     """Return a mapping file of these guesses.
 
@@ -517,75 +474,44 @@ def _pair(name: GuessedName) -> str:
     return f"{{a: {json.dumps(name.name_a)}, b: {json.dumps(name.name_b)}}}"
 
 
-def with_last_gradients(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
-    """Return a matching in which gradients that were added up in other numbers of calls are the last ones.
+def with_last_gradients(a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]) -> list[TensorPair]:
+    """Return pairs in which gradients that were added up in other numbers of calls are the last ones.
 
     Each call dumps the gradient of a parameter again, with its part added: only the last one is whole.
     """
-    sides: list[defaultdict[TensorKey, list[int]]] = []
-    for tensors in (a, b):
-        sides.append(defaultdict(list))
-        for number, part in enumerate(tensors.parts):
-            if part is StepPart.PARAMETER_GRADIENT:
-                sides[-1][tensors.keys[number]._replace(occurrence=0, copy=0)].append(number)
-    added = [
-        (sides[0][name], sides[1][name])
-        for name in sides[0].keys() & sides[1].keys()
-        if len(sides[0][name]) != len(sides[1][name])
-    ]
-    if not added:
-        return matching
+    added = _uneven(a, b, _gradient).values()
     of_a, of_b = ({n for pair in added for n in pair[side]} for side in (0, 1))
-    pairs = [pair for pair in matching.pairs if pair.a not in of_a and pair.b not in of_b]
-    pairs += [TensorPair(own[-1], other[-1], MatchedBy.NAME) for own, other in added]
-    return _with_pairs(matching, pairs, a, b)
+    kept = [pair for pair in pairs if pair.a not in of_a and pair.b not in of_b]
+    return sorted([*kept, *(TensorPair(own[-1], other[-1], MatchedBy.NAME) for own, other in added)])
 
 
-def with_same_calls(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
-    """Return a matching in which calls that were given the same bytes are the same call.
+def with_same_calls(a: StepTensors, b: StepTensors, pairs: Sequence[TensorPair]) -> list[TensorPair]:
+    """Return pairs in which calls that were given the same bytes are the same call.
 
     Calls are paired by their numbers, which an evaluation between two steps moves, or one call more. What is
     called as often in each of them moves along.
     """
-    if not (matching.only_a or matching.only_b):
-        return matching
-    moved, again = _moved_calls(_called_unevenly(a, b), a.contents, b.contents)
+    moved, again = _moved_calls(a, b) if len(pairs) < max(len(a.keys), len(b.keys)) else ({}, set())
     taken = set(moved.values())
-    pairs = [pair for pair in matching.pairs if pair.a not in again and pair.b not in taken]
-    pairs += [TensorPair(number, moved[number], MatchedBy.NAME) for number in moved]
-    return _with_pairs(matching, pairs, a, b) if moved else matching
+    kept = [pair for pair in pairs if pair.a not in again and pair.b not in taken]
+    return sorted([*kept, *(TensorPair(number, moved[number], MatchedBy.NAME) for number in moved)])
 
 
-def _moved_calls(
-    uneven: Mapping[TensorKey, tuple[list[int], list[int]]], a: Sequence[bytes], b: Sequence[bytes]
-) -> tuple[dict[int, int], set[int]]:
-    """Return the counterparts of what was called with the same bytes, and all of A that was called along.
-
-    Args:
-        uneven: what was called, not as often on both sides.
-        a: the digests of A.
-        b: those of B.
-    """
-    called = [name for name in uneven if is_input(name.io)]
+def _moved_calls(a: StepTensors, b: StepTensors) -> tuple[dict[int, int], set[int]]:
+    """Return the counterparts of what was called with the same bytes, and all of A that was called along."""
+    uneven = _uneven(a, b, _activation)
+    called = [name for name, (own, _) in uneven.items() if is_input(a.keys[own[0]].io)]
     moved: dict[int, int] = {}
     again: set[int] = set()
     while called:
         own, other = uneven[called[0]]
-        same = _same_contents([a[n] for n in own], [b[n] for n in other])
+        same = _same_contents([a.contents[n] for n in own], [b.contents[n] for n in other])
         along = [name for name in uneven if _called_along(*uneven[name], own, other)]
         for name in along if same else ():
             again.update(uneven[name][0])
             moved |= _along(*uneven[name], len(uneven[name][0]) // len(own), same)
         called = [name for name in called[1:] if name not in along]
     return moved, again
-
-
-def _called_unevenly(a: StepTensors, b: StepTensors) -> dict[TensorKey, tuple[list[int], list[int]]]:
-    """Return what both sides called, and not as often."""
-    of_a, of_b = _calls_of(a), _calls_of(b)
-    return {
-        name: (own, of_b[name]) for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])
-    }
 
 
 def _along(a: Sequence[int], b: Sequence[int], each: int, same: Mapping[int, int]) -> dict[int, int]:
@@ -597,18 +523,28 @@ def _along(a: Sequence[int], b: Sequence[int], each: int, same: Mapping[int, int
     }
 
 
+def _uneven(a: StepTensors, b: StepTensors, key: GroupKey) -> dict[Hashable, tuple[list[int], list[int]]]:
+    """Return what both sides dumped in calls, and not as often."""
+    of_a, of_b = (_grouped(side, range(len(side.keys)), key) for side in (a, b))
+    return {
+        name: (own, of_b[name]) for name, own in of_a.items() if name in of_b and len(own) != len(of_b[name])
+    }
+
+
+def _gradient(tensors: StepTensors, number: int) -> Hashable:
+    is_gradient = tensors.parts[number] is StepPart.PARAMETER_GRADIENT
+    return tensors.keys[number]._replace(occurrence=0, copy=0) if is_gradient else None
+
+
+def _activation(tensors: StepTensors, number: int) -> Hashable:
+    key, is_activation = tensors.keys[number], tensors.parts[number] is StepPart.ACTIVATION
+    is_told = is_activation and not key.op_type.startswith(FUNCTIONS)
+    return key._replace(occurrence=0, copy=0) if is_told else None
+
+
 def _called_along(a: Sequence[int], b: Sequence[int], own: Sequence[int], other: Sequence[int]) -> bool:
     """Return whether something is called as often in each of some calls, on both sides."""
     return len(a) * len(other) == len(b) * len(own) and len(a) % len(own) == 0
-
-
-def _calls_of(tensors: StepTensors) -> dict[TensorKey, list[int]]:
-    """Return the numbers of what was dumped in each call, by name; parameters and gradients left out."""
-    calls: dict[TensorKey, list[int]] = {}
-    for number, part in enumerate(tensors.parts):
-        if part is StepPart.ACTIVATION and not tensors.keys[number].op_type.startswith(FUNCTIONS):
-            calls.setdefault(tensors.keys[number]._replace(occurrence=0, copy=0), []).append(number)
-    return calls
 
 
 def _same_contents(own: Sequence[bytes], other: Sequence[bytes]) -> dict[int, int]:
@@ -628,17 +564,6 @@ def _same_contents(own: Sequence[bytes], other: Sequence[bytes]) -> dict[int, in
         found.append(place)
         begin = place + 1
     return dict(enumerate(found)) if is_shorter else {place: n for n, place in enumerate(found)}
-
-
-def _with_pairs(matching: Matching, pairs: list[TensorPair], a: StepTensors, b: StepTensors) -> Matching:
-    """Return a matching with these pairs alone."""
-    paired = {pair.a for pair in pairs}, {pair.b for pair in pairs}
-    return replace(
-        matching,
-        pairs=sorted(pairs),
-        only_a=sorted(set(range(len(a.keys))) - paired[0]),
-        only_b=sorted(set(range(len(b.keys))) - paired[1]),
-    )
 
 
 def counterparts(
@@ -728,12 +653,12 @@ def ignoring_updates(
     readers: tuple[dict[bytes, list[int]], ...] = ({}, {})
     for pair in pair_of.values():
         if is_input(keys[pair.a].io) and pair.matched_by.is_guess:
-            for place, content in enumerate(_contents(pair, contents)):
-                readers[place].setdefault(content, []).append(pair.a)
+            for known, of_side, number in zip(readers, contents, pair[:2], strict=True):
+                known.setdefault(of_side[number], []).append(pair.a)
     differ = {row.number for row in rows if row.verdict is Verdict.DIFFERENT}
 
     def is_updated(row: ComparedTensor) -> bool:
-        own = _contents(pair_of[row.number], contents)
+        own = [of_side[number] for of_side, number in zip(contents, pair_of[row.number][:2], strict=True)]
         read = [known.get(content, []) for known, content in zip(readers, own, strict=True) if any(content)]
         return any(numbers and differ.isdisjoint(numbers) for numbers in read)
 
@@ -743,7 +668,3 @@ def ignoring_updates(
         else row
         for row in rows
     ]
-
-
-def _contents(pair: TensorPair, contents: tuple[Sequence[bytes], Sequence[bytes]]) -> tuple[bytes, bytes]:
-    return contents[0][pair.a], contents[1][pair.b]

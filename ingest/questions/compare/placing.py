@@ -1,6 +1,9 @@
 """How ranks hold the tensors of a step: each pair is put together from the pieces of all ranks, and measured.
 
 Digests decide first, then marginals with one pass over the elements, then a search among all known ways.
+Marginals refute all plain ways but one with some thousand numbers, of which a step of a rank has all in one
+request. The elements then have to confirm that way, in the same pass that measures the difference. Without
+them, because the tensors were removed, the marginals are the answer.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.identities.limits import unit_of
-from ingest.questions.compare.held_tensors import HeldTensors, confirmed, propose, same_content
-from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
-from ingest.questions.compare.measured import Measured, but_for_factor
+from ingest.questions.compare.differences import Measured, but_for_factor
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.matching import MatchedBy, TensorPair
 from ingest.questions.compare.result import ComparedTensor, HeldBy, Verdict
 from ingest.questions.compare.runner import PairRunner, answer_each
-from ingest.questions.compare.thresholds import default_limit
+from ingest.questions.compare.thresholds import default_limit, relative_difference
 from ingest.questions.placement.agree import Agreements, Kind, kind_of, kinds_of, placement_text
 from ingest.questions.placement.decide import (
     Certainty,
@@ -34,10 +37,18 @@ from ingest.questions.placement.decide import (
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.operator_kinds import StepPart, parts_of
 from ingest.reader.unsharded import told_text
-from workers.arrays.comparison import no_difference
-from workers.arrays.sharded.assembly import replicas
-from workers.arrays.sharded.placement import Held, Placement
-from workers.arrays.sharded.placement_search import is_sum, trimmed
+from workers.arrays.comparison import Metrics, no_difference
+from workers.arrays.sharded.assembly import Assembly, Piece, Same, replicas
+from workers.arrays.sharded.placement import (
+    Dimension,
+    Held,
+    MeshGrid,
+    Placement,
+    held_as,
+    placements,
+    ways_held,
+)
+from workers.arrays.sharded.placement_search import ScoredWay, Search, is_sum, trimmed
 from workers.tasks.compare import (
     PairComparison,
     PlacedPair,
@@ -62,6 +73,76 @@ _BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
 _SHOWN = frozenset({Certainty.CERTAIN, Certainty.AGREED})
 
 
+def replicated_on(side: HeldTensors, tensor: int) -> Placement:
+    """Return the placement of a tensor of which all ranks of a side hold the same."""
+    shapes = side.shapes(tensor)
+    if len(shapes) == 1:
+        return Placement((), Piece(0, shapes[0]))
+    parts: tuple[Assembly, ...] = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
+    grid = side.pieces(tensor).grid
+    names = grid.names if grid is not None and len(grid.names) == 1 else ("",)
+    return Placement((Dimension(Held.REPLICATED, len(shapes), None, names[0]),), Same(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalProposal:
+    """The only plain way that marginals leave."""
+
+    decision: Decision
+    others: str
+    """By how much the marginals of the next best way are off."""
+    is_shown: bool
+    """Whether the marginals also tell the order of what is cut."""
+
+
+def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> MarginalProposal | None:
+    """Return the way that marginals leave; None if they are not known, leave several or none.
+
+    Of replicas that differ, the worst has to be found by elements; and a mesh of several dimensions has more
+    ways than marginals are compared for.
+    """
+    pieces, whole = a.pieces(tensor_a), b.pieces(tensor_b)
+    grid, count = pieces.grid, len(pieces.shapes)
+    has_order = grid is None or (len(grid.names) == 1 and np.array_equal(grid.numbers, np.arange(count)))
+    if not has_order or (len(whole.shapes) > 1 and not whole.identical):
+        return None
+    of_whole = b.marginals(tensor_b, 0)
+    of_pieces = [a.marginals(tensor_a, place) for place in range(len(pieces.shapes))]
+    if not of_whole or not all(of_pieces):
+        return None
+    ways = ways_held(of_pieces, pieces.shapes, of_whole, whole.shapes[0])
+    best = held_as(ways)
+    if best is None or (best.held is Held.REPLICATED and not pieces.identical):
+        return None
+    named = MeshGrid(grid.names if grid is not None else ("",), np.arange(count))
+    known = placements(named, pieces.shapes, whole.shapes[0]) if count > 1 else ()
+    wanted = best.held, best.axis
+    fitting = (way for way in known if (way.dimensions[0].held, way.dimensions[0].axis) == wanted)
+    placement = next(fitting, None)
+    if placement is None:
+        return None
+    off = min((way.error for way in ways[1:]), default=math.inf)
+    others = f"every other plain way is off by {off:.1e} or more"
+    others = "the shapes allow no other plain way" if math.isinf(off) else others
+    scored = ScoredWay(placement, replicated_on(b, tensor_b), best.error)
+    text = f"the marginals agree within {best.error:.1e}; {others}"
+    decision = Decision(scored, Certainty.BY_MARGINALS, text, search=Search((scored,)))
+    return MarginalProposal(decision, others, is_shown=best.axis is None or best.axis in of_whole)
+
+
+def confirmed(proposal: MarginalProposal, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
+    """Return the decision that elements confirm; None if they do not agree in the proposed way."""
+    error = relative_difference(metrics)
+    way = proposal.decision.way
+    if way is None or error > fit_limit(dtypes):
+        return None
+    factor = metrics.cosine * metrics.norm_ratio
+    rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
+    scored = replace(way, error=error, factor=factor, error_besides_factor=rest)
+    text = f"relative error {error:.1e}; by marginals, {proposal.others}"
+    return Decision(scored, Certainty.CERTAIN, text, search=Search((scored,)))
+
+
 @dataclass(frozen=True, slots=True)
 class AssembledTensor:
     """How the ranks of both sides hold a tensor."""
@@ -77,12 +158,16 @@ class AssembledTensor:
     is_same_everywhere: bool
     """Whether all ranks of A hold the same bytes."""
     note: str = ""
-    """What was allowed for."""
+
+    @property
+    def way(self) -> ScoredWay | None:
+        """The way in which it was put together; None if that is open."""
+        return self.decision.way if self.decision else None
 
     @property
     def is_alike(self) -> bool:
         """Whether ranks hold it whole, or cut alike on both sides, so that operators on it do the same."""
-        way = self.decision.way if self.decision else None
+        way = self.way
         if way is None:
             return False
         held = {dimension.held for dimension in (*way.a.dimensions, *way.b.dimensions)}
@@ -91,14 +176,12 @@ class AssembledTensor:
     @property
     def is_of_one_rank(self) -> bool:
         """Whether one rank alone holds it, on either side."""
-        way = self.decision.way if self.decision else None
-        return way is not None and not (way.a.dimensions or way.b.dimensions)
+        return self.way is not None and not (self.way.a.dimensions or self.way.b.dimensions)
 
     @property
     def cuts(self) -> frozenset[Held]:
         """The ways in which it is cut, along whatever axis."""
-        way = self.decision.way if self.decision else None
-        return frozenset(dimension.held for dimension in way.a.dimensions) if way else frozenset()
+        return frozenset(cut.held for cut in self.way.a.dimensions) if self.way else frozenset()
 
     @property
     def is_certain_sum(self) -> bool:
@@ -109,7 +192,7 @@ class AssembledTensor:
 
     def measured(self, known: Measured, problem: str) -> Measured | None:
         """Return how far both sides are apart, with how they are held; None if nothing could be read."""
-        way = self.decision.way if self.decision else None
+        way = self.way
         if known.metrics is None and (problem or self.decision is None or way is not None):
             return None
         return known._replace(
@@ -138,11 +221,8 @@ class AssembledTensor:
             return replace(row, reason="; ".join(filter(None, (row.reason, explain_difference(decision)))))
         if row.verdict is Verdict.CLOSE and decision is not None:
             is_likely = decision.certainty is Certainty.LIKELY
-            return (
-                replace(row, verdict=Verdict.UNKNOWN)
-                if is_likely
-                else replace(row, reason=self.note or row.reason)
-            )
+            verdict, reason = (Verdict.UNKNOWN, row.reason) if is_likely else (row.verdict, self.note)
+            return replace(row, verdict=verdict, reason=reason or row.reason)
         return row
 
 
@@ -178,25 +258,25 @@ class Placing:
         self._odd: dict[int, str] = {}
         """By tensor: what shows that its ranks should hold it in another way."""
 
-    def paired(self, matching: Matching) -> Matching:
+    def paired(self, matched: Iterable[TensorPair], only_a: Iterable[int]) -> list[TensorPair]:
         """Return the pairs that names tell, and those of which values agree in some way; decide about all.
 
         So the output of a row-parallel layer before its reduction is found to be a partial sum of the output.
+        `only_a` are the tensors of A that are not matched.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
-        guesses = [pair for pair in matching.pairs if pair.matched_by not in _BY_NAME]
+        matched = list(matched)
+        self._pairs = {pair.a: pair for pair in matched if pair.matched_by in _BY_NAME}
+        guesses = [pair for pair in matched if pair.matched_by not in _BY_NAME]
         dtypes = {dtype for pair in self._pairs.values() for dtype in self._own_dtypes(pair)}
         self._coarsest = max(sorted(dtypes), key=unit_of, default="")
         self._search([pair for pair in self._pairs.values() if self.can_be_read(pair)])
         self._decide_removed([pair for pair in self._pairs.values() if self._is_removed(pair)])
-        taken = self._match_by_content([*guesses, *self._neighbours(matching.only_a)])
-        only_a = {*matching.only_a, *(pair.a for pair in guesses)} - self._pairs.keys()
-        only_b = {*matching.only_b, *(pair.b for pair in guesses)} - taken
+        self._match_by_content([*guesses, *self._neighbours(only_a)])
         self._settle()
-        return Matching([pair for _, pair in sorted(self._pairs.items())], sorted(only_a), sorted(only_b))
+        return [pair for _, pair in sorted(self._pairs.items())]
 
     def measure(
         self, parts: Sequence[StepPart]
@@ -280,7 +360,6 @@ class Placing:
         return self._a.is_removed(pair.a) or self._b.is_removed(pair.b)
 
     def _search(self, pairs: Iterable[TensorPair]) -> None:
-        """Decide how the ranks of both sides hold each of these tensors, each by itself."""
         open_pairs = [pair for pair in pairs if not self._have_same_content(pair)]
         if not self._seen.layout_map.placements:
             open_pairs = self._without_confirmed(open_pairs)
@@ -311,7 +390,6 @@ class Placing:
         return [pair for pair in pairs if pair.a not in self._decisions]
 
     def _decide_removed(self, pairs: Iterable[TensorPair]) -> None:
-        """Decide about tensors that were removed from a store: by digests, or by marginals alone."""
         for pair in pairs:
             if self._have_same_content(pair):
                 continue
@@ -320,12 +398,14 @@ class Placing:
                 self._decisions[pair.a] = proposal.decision
 
     def _have_same_content(self, pair: TensorPair) -> bool:
-        """Return whether digests show that all pieces of both sides are equal, and decide that they are."""
-        decision = same_content(self._a, pair.a, self._b, pair.b)
-        if decision is None:
+        a, b = self._a, self._b
+        digests = {*a.digests(pair.a), *b.digests(pair.b)}
+        if len(digests) != 1 or not any(next(iter(digests))[0]):
             return False
-        size = math.prod(self._b.shapes(pair.b)[0])
-        self._decisions[pair.a] = decision
+        way = ScoredWay(replicated_on(a, pair.a), replicated_on(b, pair.b), 0.0, 1.0, 0.0)
+        reason = "all pieces have the same digest"
+        self._decisions[pair.a] = Decision(way, Certainty.CERTAIN, reason, search=Search((way,)))
+        size = math.prod(b.shapes(pair.b)[0])
         self._outcomes[pair.a] = PairComparison(no_difference(size), "digest")
         return True
 
@@ -361,20 +441,17 @@ class Placing:
         pieces = a.pieces(pair.a), b.pieces(pair.b)
         return PlacementQuestion(a.operands(pair.a), b.operands(pair.b), *pieces, further)
 
-    def _match_by_content(self, candidates: Iterable[TensorPair]) -> set[int]:
-        """Pair tensors whose values agree in some way; return those of B."""
+    def _match_by_content(self, candidates: Iterable[TensorPair]) -> None:
+        """Pair tensors whose values agree in some way."""
         candidates, in_vain = list(filter(self.can_be_read, candidates)), self._seen.guessed_in_vain
         questions = [self._question(pair, in_vain) for pair in candidates]
         answers = answer_each(self._runner, search_placements, questions)
-        taken: set[int] = set()
         for pair, answer in zip(candidates, answers, strict=True):
             decision = decide(answer.search, self._dtypes(pair))
             if pair.a in self._pairs or decision.certainty is not Certainty.CERTAIN:
                 in_vain[self._kind(pair.a)] += 1
                 continue
             self._pairs[pair.a], self._decisions[pair.a] = pair, decision
-            taken.add(pair.b)
-        return taken
 
     def _neighbours(self, only_a: Iterable[int]) -> Iterator[TensorPair]:
         """Yield pairs of a tensor that only A has and one of B that was executed soon after it."""
@@ -390,7 +467,6 @@ class Placing:
                     yield TensorPair(a, b, MatchedBy.CONTENT)
 
     def _settle(self) -> None:
-        """Settle what is open by what the dump tells, others of the same kind, and the user's map."""
         agreements = self._seen.agreements
         kinds = {n: kinds_of(self._a.keys[n], len(self._a.shapes(n)[0])) for n in self._decisions}
         for number, decision in self._decisions.items():
@@ -472,7 +548,7 @@ def _rescaled(
             has one of these. It may be divided after it was dumped: the parameter of the next step tells.
         limit: the largest relative error with which both sides hold the same.
     """
-    way = placed.decision and placed.decision.way
+    way = placed.way
     if not way or outcome.metrics is None:
         return outcome, placed, 1.0
     own, other = (

@@ -97,7 +97,6 @@ class ThreadRunner:
     """Compares in threads of this process. A context manager."""
 
     def __init__(self, count: int | None = None) -> None:
-        """Use `count` threads; default: one per processor, at most four."""
         self.parts = count or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         self._pool = ThreadPoolExecutor(self.parts, thread_name_prefix="dump-ingest-compare")
 

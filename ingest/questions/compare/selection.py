@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingest.reader.choice import named_ranges
 from workers.errors import UsageError
 from workers.model import StepKey
+
+if TYPE_CHECKING:
+    from ingest.questions.compare.sources import Source
 
 _NUMBER = re.compile(r"\d{1,18}")
 _NAMED = re.compile(r"(rank|step)=(\d{1,18})")
@@ -18,14 +22,11 @@ _NAMED = re.compile(r"(rank|step)=(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One side of a comparison."""
+    """What a user names as one side of a comparison: a directory or URL, and maybe one rank and one step."""
 
     where: str
-    """A directory or URL."""
     rank: int | None = None
-    """None for all ranks."""
     step: int | None = None
-    """None for all steps."""
 
     def includes(self, key: StepKey) -> bool:
         """Return whether a step is selected."""
@@ -79,26 +80,14 @@ def _exists(text: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class SideSteps:
-    """The steps of one side of a comparison."""
+def ranks_of(side: Source) -> list[int]:
+    """Return the ranks of which a side has a complete step, in order."""
+    return sorted({key.rank for key in side.keys})
 
-    label: str
-    selection: Selection
-    """What the user named."""
-    keys: tuple[StepKey, ...]
-    """Complete steps, by step, then rank."""
-    left_out: frozenset[StepKey] = frozenset()
-    """Steps that are not complete."""
 
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks that have a complete step, in order."""
-        return sorted({key.rank for key in self.keys})
-
-    def __str__(self) -> str:
-        steps = {key.step for key in self.keys if key.step is not None}
-        return f"{named_ranges('rank', self.ranks)} and {named_ranges('step', steps)}"
+def _has(side: Source) -> str:
+    steps = {key.step for key in side.keys if key.step is not None}
+    return f"{named_ranges('rank', ranks_of(side))} and {named_ranges('step', steps)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +97,7 @@ class StepPairing:
     groups: tuple[tuple[tuple[StepKey, ...], tuple[StepKey, ...]], ...]
     """Steps of A, and those of B that they are compared with: one of a rank, or that of all ranks."""
     only_a: tuple[StepKey, ...] = ()
-    """Steps of A that B does not have at all."""
     only_b: tuple[StepKey, ...] = ()
-    """Steps of B that A does not have at all."""
     half_complete: tuple[StepKey, ...] = ()
     """Steps that both have, and that are complete on one side alone; named by that side."""
     together: str = ""
@@ -125,7 +112,7 @@ class StepPairing:
         return [f"rank {a} of A is compared with rank {b} of B" for a, b in ranks]
 
 
-def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
+def pair_steps(a: Source, b: Source) -> StepPairing:
     """Pair the steps of each rank of A with those of a rank of B.
 
     A single rank on either side is compared whatever the numbers of the two; several ranks are compared by
@@ -134,17 +121,17 @@ def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
     Raises:
         UsageError: A and B have no rank and step in common.
     """
-    rank_of_b = _rank_of_b(a, b)
+    rank_of_b = _rank_of_b(ranks_of(a), ranks_of(b))
     pairs = _pairs(a, b, rank_of_b)
     if not pairs:
         raise UsageError(
             f"{a.label} and {b.label} have no rank and step in common",
-            hint=f"A has {a}, B has {b}. Name what to compare: STORE@RANK,STEP.",
+            hint=f"A has {_has(a)}, B has {_has(b)}. Name what to compare: STORE@RANK,STEP.",
         )
     missed_a = _missed(a, b.selection, [key for key, _ in pairs])
     missed_b = _missed(b, a.selection, [key for _, key in pairs])
-    half_a = _also_in(b.left_out, missed_a, rank_of_b)
-    half_b = _also_in(a.left_out, missed_b, {rank_b: rank_a for rank_a, rank_b in rank_of_b.items()})
+    half_a = _also_in(b, missed_a, rank_of_b)
+    half_b = _also_in(a, missed_b, {rank_b: rank_a for rank_a, rank_b in rank_of_b.items()})
     return StepPairing(
         tuple(((key,), (other,)) for key, other in pairs),
         tuple(key for key in missed_a if key not in half_a),
@@ -153,7 +140,19 @@ def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
     )
 
 
-def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairing:
+def _rank_of_b(a: list[int], b: list[int]) -> dict[int, int]:
+    return dict(zip(a, b if len(a) == len(b) == 1 else a, strict=True))
+
+
+def _pairs(a: Source, b: Source, rank_of_b: Mapping[int, int]) -> list[tuple[StepKey, StepKey]]:
+    are_named = a.selection.step is not None and b.selection.step is not None
+    step_of_b = {a.selection.step: b.selection.step} if are_named else {}
+    others = [StepKey(rank_of_b[key.rank], step_of_b.get(key.step, key.step)) for key in a.keys]
+    in_b = set(b.keys)
+    return [(key, other) for key, other in zip(a.keys, others, strict=True) if other in in_b]
+
+
+def pair_runs(a: Source, b: Source, *, include_partial: bool) -> StepPairing:
     """Pair the steps of all ranks of A with those of all ranks of B, by number unless one is named.
 
     A step that was left out of a rank when its side was opened has no keys on that side.
@@ -162,7 +161,8 @@ def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairi
         UsageError: A and B have no step in common.
     """
     steps_a, steps_b = (
-        {key.step for key in (*side.keys, *side.left_out) if key.step is not None} for side in (a, b)
+        {key.step for key in (*side.keys, *(left.key for left in side.left_out)) if key.step is not None}
+        for side in (a, b)
     )
     named = a.selection.step, b.selection.step
     pairs = [(step, step) for step in sorted(steps_a & steps_b)]
@@ -171,7 +171,7 @@ def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairi
     if not pairs:
         raise UsageError(
             f"{a.label} and {b.label} have no step in common",
-            hint=f"A has {a}, B has {b}. Name what to compare: STORE@step=STEP.",
+            hint=f"A has {_has(a)}, B has {_has(b)}. Name what to compare: STORE@step=STEP.",
         )
     return StepPairing(
         tuple(
@@ -180,43 +180,27 @@ def pair_runs(a: SideSteps, b: SideSteps, *, include_partial: bool) -> StepPairi
         ),
         _missed_by_all(a, {step for step, _ in pairs}, b.selection),
         _missed_by_all(b, {step for _, step in pairs}, a.selection),
-        together=f"{named_ranges('rank', a.ranks)} of A and {named_ranges('rank', b.ranks)} of B",
+        together=f"{named_ranges('rank', ranks_of(a))} of A and {named_ranges('rank', ranks_of(b))} of B",
     )
 
 
-def _of_all_ranks(side: SideSteps, step: int, include_partial: bool) -> tuple[StepKey, ...]:  # noqa: FBT001
-    keys = tuple(StepKey(rank, step) for rank in side.ranks)
-    if any(key.step == step for key in side.left_out):
+def _of_all_ranks(side: Source, step: int, include_partial: bool) -> tuple[StepKey, ...]:  # noqa: FBT001
+    keys = tuple(StepKey(rank, step) for rank in ranks_of(side))
+    if any(left.key.step == step for left in side.left_out):
         return ()  # what is missing of it was named when the side was opened
     there = set(side.keys)
     return tuple(key for key in keys if key in there) if include_partial else keys
 
 
-def _missed_by_all(side: SideSteps, compared: AbstractSet[int], other: Selection) -> tuple[StepKey, ...]:
+def _missed_by_all(side: Source, compared: AbstractSet[int], other: Selection) -> tuple[StepKey, ...]:
     """Return the steps that the other side lacks, once for each; none if a step was named there."""
     if other.step is not None:
         return ()
     lacking = sorted({key.step for key in side.keys if key.step is not None} - compared)
-    return tuple(StepKey(min(side.ranks), step) for step in lacking)
+    return tuple(StepKey(min(ranks_of(side)), step) for step in lacking)
 
 
-def _rank_of_b(a: SideSteps, b: SideSteps) -> dict[int, int]:
-    """Return the rank of B that each rank of A is compared with."""
-    if len(a.ranks) == len(b.ranks) == 1:
-        return {a.ranks[0]: b.ranks[0]}
-    return {rank: rank for rank in a.ranks}
-
-
-def _pairs(a: SideSteps, b: SideSteps, rank_of_b: Mapping[int, int]) -> list[tuple[StepKey, StepKey]]:
-    """Return the steps that both sides have."""
-    are_named = a.selection.step is not None and b.selection.step is not None
-    step_of_b = {a.selection.step: b.selection.step} if are_named else {}
-    counterparts = (StepKey(rank_of_b[key.rank], step_of_b.get(key.step, key.step)) for key in a.keys)
-    in_b = set(b.keys)
-    return [(key, other) for key, other in zip(a.keys, counterparts, strict=True) if other in in_b]
-
-
-def _missed(side: SideSteps, other: Selection, compared: list[StepKey]) -> list[StepKey]:
+def _missed(side: Source, other: Selection, compared: list[StepKey]) -> list[StepKey]:
     """Return the steps of a side that the other side lacks, as far as the user asked for them there.
 
     Who names one step of the other side does not miss any other step; who names one rank of it misses only
@@ -229,8 +213,7 @@ def _missed(side: SideSteps, other: Selection, compared: list[StepKey]) -> list[
     return [key for key in side.keys if key not in paired and rank in (None, key.rank)]
 
 
-def _also_in(
-    others: AbstractSet[StepKey], keys: Iterable[StepKey], ranks: Mapping[int, int]
-) -> list[StepKey]:
-    """Return the keys that are also among the others, of which `ranks` gives the rank for each rank."""
-    return [key for key in keys if StepKey(ranks.get(key.rank, key.rank), key.step) in others]
+def _also_in(side: Source, keys: Iterable[StepKey], ranks: Mapping[int, int]) -> list[StepKey]:
+    """Return the keys that a side has left out, of which `ranks` gives the rank for each rank."""
+    left_out = {step.key for step in side.left_out}
+    return [key for key in keys if StepKey(ranks.get(key.rank, key.rank), key.step) in left_out]

@@ -7,7 +7,7 @@ statistics, where elements were not dumped or are not to be read; then elements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -16,31 +16,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.alignment.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.dataflow import Dataflow
-from ingest.questions.compare.first_difference import ComparedTensors, first_difference
+from ingest.questions.compare.differences import AWAITED, Judgement, Measured
+from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.judge import Judge
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import (
     Form,
     MatchedBy,
     TensorPair,
+    chosen,
     counterparts,
     guessed_names,
     ignoring_updates,
     match_tensors,
-    only_chosen,
+    unmatched,
     with_last_gradients,
     with_same_calls,
     without_effect,
 )
-from ingest.questions.compare.measured import Measured
 from ingest.questions.compare.placing import AssembledTensor, Placing, SeenPlacements
+from ingest.questions.compare.programs import AlignedPrograms, align_programs, operator_name
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.sources import StepTensors
 from ingest.questions.compare.thresholds import ThresholdLimits, Thresholds, is_ignored
-from ingest.questions.compare.unread import AWAITED, Judgement
 from ingest.reader.choice import named_ranges
 from ingest.reader.operator_kinds import StepPart, is_input
 from ingest.reader.tensor_filter import FilterFields
@@ -76,25 +76,30 @@ class Choices:
         return Limits.FIXED if self.fixed_limits else Limits.DERIVED
 
 
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """What the first difference of the next step may come of."""
+
+    scaled: ComparedTensor | None = None
+    """Its first gradient, if all of them were B's times one factor."""
+    parts: Mapping[str, ComparedTensor] = field(default_factory=dict)
+    """The gradients of parameters of which each rank held its part of a sum."""
+    lacking: Mapping[str, ComparedTensor] = field(default_factory=dict)
+    """What one side alone had, and both had had before."""
+
+
 @dataclass(slots=True)
 class SeenSteps:
     """What the steps of a rank, or of ranks that read one batch, have shown so far."""
 
     placements: SeenPlacements
     judge: Judge = field(default_factory=Judge)
-    scaled: ComparedTensor | None = None
-    """The first gradient of the last step, if all of them were B's times one factor."""
-    parts: Mapping[str, ComparedTensor] = field(default_factory=dict)
-    """The gradients of parameters of the last step of which each rank held its part of a sum."""
+    last: LastStep = field(default_factory=LastStep)
     shared: set[str] = field(default_factory=set)
     """The tensors of A that both sides have had."""
-    lacking: Mapping[str, ComparedTensor] = field(default_factory=dict)
-    """What one side alone had in the last step of these."""
 
 
 class _MeasuredPair(NamedTuple):
-    """A pair of tensors, and how far they are apart."""
-
     pair: TensorPair
     outcome: PairComparison
     placed: AssembledTensor | None = None
@@ -102,7 +107,6 @@ class _MeasuredPair(NamedTuple):
 
 
 def _know_names(a: StepTensors, b: StepTensors) -> bool:
-    """Return whether most names of either side are known to the other."""
     names_a, names_b = ({key.name for key in side.keys} for side in (a, b))
     return 2 * len(names_a & names_b) >= min(len(names_a), len(names_b))
 
@@ -139,39 +143,38 @@ class StepComparison:
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        self._a, self._b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
+        self.a, self.b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
         self._has_other_ranks = has_other_ranks
-        self._before = seen.scaled, seen.parts, seen.lacking
-        self._placed: Mapping[int, AssembledTensor] = {}
-        matching = with_same_calls(match_tensors(a, b, choices.mapping), a, b)
-        matching = with_last_gradients(matching, a, b)
-        aligned = AlignedPrograms(matching)
+        self.before = seen.last
+        self.placed: Mapping[int, AssembledTensor] = {}
+        """By number how ranks hold tensors, if they were put together."""
+        self.rows: list[ComparedTensor] = []
+        """In order of execution; of equal tensors maybe none."""
+        pairs = with_last_gradients(a, b, with_same_calls(a, b, match_tensors(a, b, choices.mapping)))
+        only_a, only_b = unmatched(a, b, pairs)
+        self.aligned = AlignedPrograms(pairs)
+        """The pairs, and the operators that only one side has, if the two ran different ones."""
         if placing is not None:
-            aligned = AlignedPrograms(placing.paired(matching))
-        elif matching.only_a and matching.only_b:
+            self.aligned = AlignedPrograms(placing.paired(pairs, only_a))
+        elif only_a and only_b:
             names_tell = _know_names(a, b) or bool(choices.mapping.rules)
-            aligned = align_programs(a, b, matching, runner, names_tell=names_tell)
-        self.gaps = aligned.gaps
-        """The operators that only one side has, if the two ran different ones."""
-        self.operators = aligned.operators
-        """How many operators A and B have, and in common; zeros if names tell all."""
-        self._contents = aligned.contents
-        self._all_pairs = aligned.matching.pairs
-        self.guesses = {} if placing else guessed_names(a, b, self._all_pairs)
+            self.aligned = align_programs(a, b, pairs, runner, names_tell=names_tell)
+        pairs = self.aligned.pairs
+        self.guesses = {} if placing else guessed_names(a, b, pairs)
         """What was guessed of two versions, by pattern over the names of A."""
-        matching = only_chosen(aligned.matching, a, b, choices.chosen)
-        self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
-        self.matched = len(matching.pairs)
-        ways = Counter(pair.matched_by for pair in matching.pairs)
+        only_a, only_b = unmatched(a, b, pairs)
+        of_a, of_b = (chosen(side, choices.chosen) for side in (a, b))
+        self._pairs = [pair for pair in pairs if of_a[pair.a]]
+        self._only_a, self._only_b = [n for n in only_a if of_a[n]], [n for n in only_b if of_b[n]]
+        self.matched = len(self._pairs)
+        ways = Counter(pair.matched_by for pair in self._pairs)
         self.guessed = Counter({how.value: count for how, count in ways.items() if how.is_guess})
-        """The numbers of pairs that were guessed, by how."""
         of_versions = sum(ways[how] for how in ways if how.is_of_versions)
         self._are_of_versions = placing is None and 2 * of_versions > self.matched
         self.counts: Counter[Verdict] = Counter()
-        """By verdict; filled by `compare`, like `layout`."""
+        """Filled by `compare`, like `layout`."""
         self.layout: Counter[tuple[str, str]] = Counter()
-        """By placement and certainty, if tensors were put together."""
 
     @property
     def underived(self) -> str:
@@ -185,28 +188,33 @@ class StepComparison:
     @property
     def unreduced(self) -> list[str]:
         """The gradients of parameters of which each rank of A holds a part, if those of others are whole."""
-        return self._placing.unreduced(self._flow.parts) if self._placing else []
+        return self._placing.unreduced(self.flow.parts) if self._placing else []
 
     @cached_property
-    def _number_in_b(self) -> dict[int, int]:
-        """The number in B of each matched tensor of A."""
-        return {pair.a: pair.b for pair in self._pairs}
-
-    @cached_property
-    def _flow(self) -> Dataflow:
+    def flow(self) -> Dataflow:
         """What the operators of A read."""
-        a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self._a, self._b))
-        is_same_rank = self._placing is not None or self._a.key.rank == self._b.key.rank
-        dtypes = self._a.dtypes, self._b.dtypes
-        return Dataflow(self._a.keys, (a, b), self._number_in_b, dtypes, is_same_rank, self._has_other_ranks)
+        a, b = ([b"" if each == _UNKNOWN else each for each in side.contents] for side in (self.a, self.b))
+        is_same_rank = self._placing is not None or self.a.key.rank == self.b.key.rank
+        dtypes = self.a.dtypes, self.b.dtypes
+        in_b = {pair.a: pair.b for pair in self._pairs}
+        return Dataflow(self.a.keys, (a, b), in_b, dtypes, is_same_rank, self._has_other_ranks)
+
+    @cached_property
+    def known(self) -> dict[int, ComparedTensor]:
+        """The rows of what both sides have, by number."""
+        return {row.number: row for row in self.rows if row.name_a and row.name_b}
+
+    @property
+    def blames_scale(self) -> bool:
+        """Whether gradients of the step before, which all had one factor, have moved parameters apart."""
+        return self._seen.judge.blames_scale
 
     @cached_property
     def _partners(self) -> dict[tuple[str, OperatorKey], OperatorKey]:
-        """The counterpart of each operator, by side."""
-        return counterparts(self._a, self._b, self._all_pairs)
+        return counterparts(self.a, self.b, self.aligned.pairs)
 
-    def compare(self) -> list[ComparedTensor]:
-        """Compare all tensors; return them in order of execution. Of equal ones, some may be missing.
+    def compare(self) -> None:
+        """Compare all tensors.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
@@ -215,62 +223,54 @@ class StepComparison:
         equal = [self._pairs[number] for number in np.flatnonzero(same).tolist()]
         rows: list[ComparedTensor] = []
         if self._placing is not None:
-            measured = [_MeasuredPair(*known) for known in self._placing.measure(self._flow.parts)]
+            measured = [_MeasuredPair(*known) for known in self._placing.measure(self.flow.parts)]
         else:
             rows, measured = self._measure([self._pairs[number] for number in np.flatnonzero(~same).tolist()])
         judgements = self._judgements(rows, measured, equal)
         judged = {known.pair.a: self._judge(known, judgements.get(known.pair.a)) for known in measured}
-        self._remember(measured, judged)
+        self.placed = {known.pair.a: known.placed for known in measured if known.placed}
         rows += judged.values()
-        if self.gaps:
-            rows = ignoring_updates(rows, self._pairs, self._a.keys, self._contents)
-        unmatched = [*self._unmatched()]
-        rows += unmatched
-        self._seen.lacking = {row.name: row for row in unmatched if row.name in self._seen.shared}
-        self._seen.shared.update(self._a.names[pair.a] for pair in self._pairs)
+        if self.aligned.gaps:
+            rows = ignoring_updates(rows, self._pairs, self.a.keys, self.aligned.contents)
+        alone = [*self._unmatched_rows()]
+        rows += alone
+        self._remember(judged, alone)
         if self._choices.thresholds.are_empty and not (self._choices.mapping.rules or self._are_of_versions):
-            rows = without_effect(rows, self.matched, (self._a.keys, self._b.keys))
+            rows = without_effect(rows, self.matched, (self.a.keys, self.b.keys))
         self.counts.update(row.verdict for row in rows)
         self.counts[Verdict.EQUAL] += len(equal)
         self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)
         if self._choices.keep_equal:
             rows += [self._row(pair, Verdict.EQUAL, basis="digest") for pair in equal]
-        return sorted(rows, key=lambda row: (not row.name_a, row.number))
+        self.rows = sorted(rows, key=lambda row: (not row.name_a, row.number))
 
-    def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
-        """Return the first of these tensors that differs, and what is known of the inputs of its operator.
+    def first(self) -> FirstDifference | None:
+        """Return the first tensor that differs, and what is known of the inputs of its operator.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        scaled, parts, lacking = self._before
-        blamed = scaled if self._seen.judge.blames_scale else None
-        known = ComparedTensors(self._a, self._b, rows, self._flow, self._placed)
-        found = first_difference(known, scaled=blamed, parts=parts, lacking=lacking)
+        found = first_difference(self)
         if found is None or self._placing is None or not (ranks := self._placing.ranks_apart(found.tensor)):
             return found
         why = f"{found.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"
         return replace(found, tensor=replace(found.tensor, reason=why), ranks=ranks)
 
-    def contents_around(
-        self, first: ComparedTensor, rows: Sequence[ComparedTensor]
-    ) -> tuple[bytes, frozenset[bytes]]:
+    def contents_around(self, first: ComparedTensor) -> tuple[bytes, frozenset[bytes]]:
         """Return the digest of the first difference if it is an input, and those of outputs that differ."""
         if self._placing is not None or not first.name_a:
             return b"", frozenset()
-        differing = (row.number for row in rows if row.name_a and row.verdict is Verdict.DIFFERENT)
-        outputs = frozenset(self._flow.digest(n) for n in differing if self._flow.is_output(n))
-        content = self._flow.digest(first.number) if is_input(first.io) else b""
+        differing = (row.number for row in self.rows if row.name_a and row.verdict is Verdict.DIFFERENT)
+        outputs = frozenset(self.flow.digest(n) for n in differing if self.flow.is_output(n))
+        content = self.flow.digest(first.number) if is_input(first.io) else b""
         return content, outputs - {b""}
 
     def _is_sure(self, pair: TensorPair) -> bool:
-        """Return whether a pair is of the same tensors, if the two sides ran different operators."""
-        is_numbered = self.gaps and self._flow.is_numbered(pair.a)
+        is_numbered = self.aligned.gaps and self.flow.is_numbered(pair.a)
         return self._placing is not None or not (pair.matched_by.is_of_versions or is_numbered)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return whether digests show that a pair is equal, (pair,)."""
-        a, b, pairs = self._a, self._b, self._pairs
+        a, b, pairs = self.a, self.b, self._pairs
         if not pairs or self._placing is not None:
             return np.zeros(len(pairs), bool)
         numbers_a = np.array([pair.a for pair in pairs], int)
@@ -278,21 +278,11 @@ class StepComparison:
         digests = a.digests[numbers_a]
         same = (digests == b.digests[numbers_b]).all(axis=1) & digests.any(axis=1)
         same &= a.dumped[numbers_a] & b.dumped[numbers_b]
-        doubtful = same & ~self._have_same_forms(numbers_a, numbers_b)
-        for number in np.flatnonzero(doubtful).tolist():
-            same[number] = a.meanings[pairs[number].a] == b.meanings[pairs[number].b]
-        turned = [number for number, pair in enumerate(pairs) if pair.form is Form.TRANSPOSED]
-        same[turned] = False
+        for number in np.flatnonzero(same).tolist():
+            pair = pairs[number]
+            is_turned = pair.form is Form.TRANSPOSED
+            same[number] = not is_turned and a.meanings[pair.a] == b.meanings[pair.b]
         return np.asarray(same)
-
-    def _have_same_forms(
-        self, numbers_a: npt.NDArray[np.int64], numbers_b: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Return a mask of the pairs whose forms are equal, (pair,); False if that is not known."""
-        forms_a, forms_b = self._a.forms, self._b.forms
-        if forms_a is None or forms_b is None or forms_a.shape[1] != forms_b.shape[1]:
-            return np.zeros(len(numbers_a), bool)
-        return np.asarray((forms_a[numbers_a] == forms_b[numbers_b]).all(axis=1), bool)
 
     def _measure(self, pairs: Sequence[TensorPair]) -> tuple[list[ComparedTensor], list[_MeasuredPair]]:
         """Compare pairs without elements by statistics; return these, and the pairs that have elements."""
@@ -310,10 +300,10 @@ class StepComparison:
         for limits, members in by_limits.values():
             rows += self._judge_statistics(members, limits)
         # In the order in which A is stored, so that its chunks are read once.
-        dtypes, places = self._a.dtypes, self._a.places
+        dtypes, places = self.a.dtypes, self.a.places
         groups = sorted(by_content.values(), key=lambda group: (dtypes[at := group[0].a], int(places[at])))
         firsts = [group[0] for group in groups]
-        nbytes = self._a.nbytes[[pair.a for pair in firsts]] + self._b.nbytes[[pair.b for pair in firsts]]
+        nbytes = self.a.nbytes[[pair.a for pair in firsts]] + self.b.nbytes[[pair.b for pair in firsts]]
         batches = batched(map(self._operands, firsts), self._runner.parts, int(nbytes.sum()))
         outcomes = chain.from_iterable(self._runner.map(compare_pairs, batches))
         measured = [
@@ -326,7 +316,6 @@ class StepComparison:
     def _judgements(
         self, rows: Sequence[ComparedTensor], measured: Sequence[_MeasuredPair], equal: Sequence[TensorPair]
     ) -> Mapping[int, Judgement]:
-        """Return the judgements of differing tensors, by their numbers; none if limits are not derived."""
         if not self._choices.thresholds.are_empty or self.underived:
             return {}
         known = [self._measured(_MeasuredPair(pair, PairComparison(None))) for pair in equal]
@@ -334,37 +323,36 @@ class StepComparison:
         tensors = sorted((each for each in known if each is not None), key=lambda each: each.number)
         return self._seen.judge.judge(
             tensors,
-            self._flow,
+            self.flow,
             self._elements,
             is_last=self._is_last,
             has_other_calls=self._has_other_calls,
             is_put_together=self._placing is not None,
             has_other_shapes=any(
-                row.verdict is Verdict.SHAPE and self._flow.parts[row.number] is StepPart.ACTIVATION
+                row.verdict is Verdict.SHAPE and self.flow.parts[row.number] is StepPart.ACTIVATION
                 for row in rows
             ),
         )
 
     def _measured(self, known: _MeasuredPair) -> Measured | None:
-        """Return how far a pair is apart; None if that is not known."""
         (n, of_b, *_), outcome, placed = known
-        a, b = self._a, self._b
+        a, b = self.a, self.b
         dtypes = a.dtypes[n], b.dtypes[of_b]
         measured = Measured(n, dtypes, a.shapes[n], outcome.metrics, zeros=a.zeros[n], rms=a.sizes[n])
         if placed is not None:
             return placed.measured(measured, outcome.problem)
         return None if outcome.problem else measured
 
-    def _remember(self, measured: Sequence[_MeasuredPair], rows: Mapping[int, ComparedTensor]) -> None:
-        """Keep what the next step may be explained by."""
-        seen = self._seen
-        self._placed = {known.pair.a: known.placed for known in measured if known.placed}
-        seen.scaled = rows.get(-1 if seen.judge.scaled is None else seen.judge.scaled)
-        seen.parts = {
-            rows[number].name_a: rows[number]
-            for number, placed in self._placed.items()
-            if self._flow.parts[number] is StepPart.PARAMETER_GRADIENT and placed.is_certain_sum
+    def _remember(self, judged: Mapping[int, ComparedTensor], alone: Iterable[ComparedTensor]) -> None:
+        seen, scaled = self._seen, self._seen.judge.scaled
+        parts = {
+            judged[number].name_a: judged[number]
+            for number, placed in self.placed.items()
+            if self.flow.parts[number] is StepPart.PARAMETER_GRADIENT and placed.is_certain_sum
         }
+        lacking = {row.name: row for row in alone if row.name in seen.shared}
+        seen.last = LastStep(None if scaled is None else judged.get(scaled), parts, lacking)
+        seen.shared.update(self.a.names[pair.a] for pair in self._pairs)
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""
@@ -386,7 +374,7 @@ class StepComparison:
         return a, b
 
     def _operands(self, pair: TensorPair) -> Pair:
-        a, b = self._a.operand(pair.a), self._b.operand(pair.b)
+        a, b = self.a.operand(pair.a), self.b.operand(pair.b)
         if pair.form is Form.RESHAPED:
             b = replace(b, shape=a.shape)
         elif pair.form is Form.TRANSPOSED:
@@ -394,38 +382,34 @@ class StepComparison:
         return Pair(a, b)
 
     def _limits(self, pair: TensorPair) -> ThresholdLimits:
-        a, b, thresholds = self._a, self._b, self._choices.thresholds
+        a, b, thresholds = self.a, self.b, self._choices.thresholds
         names = (a.names[pair.a], b.names[pair.b]) if thresholds.rules else ("", "")
         return thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
 
     def _undecidable(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
-        """Return the row of a pair that is not to be compared, or cannot be; None if it can."""
         if is_ignored(limits):
             return self._row(pair, Verdict.IGNORED)
-        shape_a, shape_b = self._a.shapes[pair.a], self._b.shapes[pair.b]
+        shape_a, shape_b = self.a.shapes[pair.a], self.b.shapes[pair.b]
         if shape_a != shape_b and pair.form is Form.AS_IS:
             return self._row(pair, Verdict.SHAPE, f"{shape_text(shape_a)} and {shape_text(shape_b)}")
         return None
 
     def _have_elements(self, pair: TensorPair) -> bool:
-        """Return whether the elements of both are compared, and not their statistics."""
-        are_dumped = bool(self._choices.elements and self._a.dumped[pair.a] and self._b.dumped[pair.b])
+        are_dumped = bool(self._choices.elements and self.a.dumped[pair.a] and self.b.dumped[pair.b])
         return are_dumped and not self._are_removed(pair)
 
     def _are_removed(self, pair: TensorPair) -> bool:
-        """Return whether the elements of one of the two were removed from its store."""
-        return pair.a in self._a.removed or pair.b in self._b.removed
+        return pair.a in self.a.removed or pair.b in self.b.removed
 
     def _content(self, pair: TensorPair) -> object:
         """Return the key by which metrics of a pair are shared: equal contents are compared once."""
-        a, b = self._a, self._b
+        a, b = self.a, self.b
         contents = a.contents[pair.a], b.contents[pair.b]
         if _UNKNOWN in contents:
             return pair
         return *contents, a.meanings[pair.a], b.meanings[pair.b], pair.form
 
     def _judge(self, known: _MeasuredPair, judgement: Judgement | None) -> ComparedTensor:
-        """Return the verdict by what was derived, if that is wanted, or else by given or fixed limits."""
         pair, outcome, placed = known
         limits, metrics = self._limits(pair), outcome.metrics
         if is_ignored(limits):
@@ -454,9 +438,8 @@ class StepComparison:
     def _judge_statistics(
         self, pairs: Sequence[TensorPair], limits: ThresholdLimits
     ) -> Iterator[ComparedTensor]:
-        """Yield the comparisons of pairs with the same limits that have only statistics."""
-        a = self._a.statistics[[pair.a for pair in pairs]]
-        b = self._b.statistics[[pair.b for pair in pairs]]
+        a = self.a.statistics[[pair.a for pair in pairs]]
+        b = self.b.statistics[[pair.b for pair in pairs]]
         # The first is the number of elements, which follows from the shape.
         known_a, known_b = ~np.isnan(a[:, 1:]), ~np.isnan(b[:, 1:])
         are_known = np.any(known_a & known_b, axis=1).tolist()
@@ -470,7 +453,7 @@ class StepComparison:
                 yield self._row(pair, Verdict.CLOSE, told, basis="statistics")
             elif not is_known:
                 yield self._row(pair, Verdict.UNKNOWN, f"elements {why}, and no statistic of both is known")
-            elif reason and self._flow.is_awaited(pair.a):
+            elif reason and self.flow.is_awaited(pair.a):
                 yield self._row(pair, Verdict.NOT_READ, AWAITED, basis="statistics")
             elif reason:
                 differ = f"{reason}; elements {why}" if is_removed else reason
@@ -481,29 +464,23 @@ class StepComparison:
 
     def _told_alike(self, pair: TensorPair) -> str:
         """Return what both dumps say of a tensor without a finite statistic; "" if they disagree."""
-        if self._a.dumped[pair.a] or self._b.dumped[pair.b]:
+        if self.a.dumped[pair.a] or self.b.dumped[pair.b]:
             return ""  # the elements, which are not read, may differ
-        told_a, told_b = _told(self._a, pair.a), _told(self._b, pair.b)
+        told_a, told_b = _told(self.a, pair.a), _told(self.b, pair.b)
         return f"both dumps say {told_a or 'nothing of it'}" if told_a == told_b else ""
 
-    def _unmatched(self) -> Iterator[ComparedTensor]:
-        """Yield the rows of the tensors that one side alone has."""
+    def _unmatched_rows(self) -> Iterator[ComparedTensor]:
         for side, numbers in (("A", self._only_a), ("B", self._only_b)):
-            why = {gap.name: str(gap) for gap in self.gaps if gap.side == side}
+            why = {gap.name: str(gap) for gap in self.aligned.gaps if gap.side == side}
             for number in numbers:
                 yield self._unmatched_row(number, why, is_a=side == "A")
 
     def _unmatched_row(self, number: int, why: Mapping[str, str], *, is_a: bool) -> ComparedTensor:
-        """Return the row of a tensor of one side; `why` explains operators of that side."""
-        side, verdict = (self._a, Verdict.ONLY_A) if is_a else (self._b, Verdict.ONLY_B)
-        name, dtype, shape, key = (
-            side.names[number],
-            side.dtypes[number],
-            side.shapes[number],
-            side.keys[number],
-        )
+        side, verdict = (self.a, Verdict.ONLY_A) if is_a else (self.b, Verdict.ONLY_B)
+        name, dtype, shape = side.names[number], side.dtypes[number], side.shapes[number]
+        key = side.keys[number]
         limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-        key_a, key_b = self._a.key, self._b.key
+        key_a, key_b = self.a.key, self.b.key
         if self._placing is not None:
             rank = self._placing.holders(number, is_a=is_a)[0]
             key_a, key_b = StepKey(rank, key_a.step), StepKey(rank, key_b.step)
@@ -540,8 +517,7 @@ class StepComparison:
         placed: AssembledTensor | None = None,
         **known: Any,
     ) -> ComparedTensor:
-        """Return the row of a pair; `known` are further fields of it."""
-        a, b = self._a, self._b
+        a, b = self.a, self.b
         key, name, held = a.keys[pair.a], a.names[pair.a], placed.held if placed else None
         return ComparedTensor(
             key_a=StepKey(held.ranks_a[0], a.key.step) if held else a.key,

@@ -211,7 +211,6 @@ class ThresholdRule(NamePattern, ThresholdLimits):
     dtype: str | None = None
     """Glob for the type of the elements."""
     ignore: bool = False
-    """Do not compare these tensors."""
 
     @model_validator(mode="after")
     def _is_a_rule(self) -> Self:

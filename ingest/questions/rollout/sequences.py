@@ -17,8 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ingest.identities.definition import Array
-from ingest.questions.compare.sources import Source
-from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.sources import Source, StepTensors
 from ingest.questions.rollout.fibres import Arrived, FibreStretch, HeldParameter
 from ingest.reader.operator_kinds import is_input, is_output
 from workers.model import grouped

@@ -6,15 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.questions.compare.held_tensors import (
-    HeldTensors,
-    are_cut_into_other_calls,
-    hold_together,
-    with_tied_weights,
-)
+from ingest.questions.compare.calls import are_cut_into_other_calls
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.rank_names import with_tied_weights
 from ingest.questions.compare.selection import Selection
-from ingest.questions.compare.sources import open_source
-from ingest.questions.compare.step_tensors import StepTensors
+from ingest.questions.compare.sources import StepTensors, open_source
 from ingest.reader.mesh import Mesh
 from tests.dumps import unpack
 from tests.sharded_net import LAYOUT, Array, Dump, write

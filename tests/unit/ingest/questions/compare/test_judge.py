@@ -7,11 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from ingest.questions.compare.dataflow import Dataflow
+from ingest.questions.compare.differences import Judgement, Measured
 from ingest.questions.compare.judge import Judge
-from ingest.questions.compare.measured import Measured
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import longest_sum, relative_difference, rounding
-from ingest.questions.compare.unread import Judgement
 from workers.arrays.comparison import Metrics, RunningComparison
 from workers.store.consolidated.blocks import TensorKey
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.compare import builder
+from ingest.questions.compare import run
 from ingest.questions.compare.html import to_html
 from ingest.questions.compare.result import Comparison, Verdict
 from ingest.questions.compare.run import compare
@@ -349,7 +349,7 @@ def test_the_worst_of_many_tensors_are_listed_in_order(
     against_one: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = against_one(2, 1)
-    monkeypatch.setattr(builder, "MAX_LISTED", 3)
+    monkeypatch.setattr(run, "MAX_LISTED", 3)
     few = against_one(2, 1)
     assert few.counts == whole.counts
     worst = {row.name for row in whole.worst(3)}

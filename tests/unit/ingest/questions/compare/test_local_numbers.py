@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.questions.compare.held_tensors import renumbered
+from ingest.questions.compare.rank_names import renumbered
 from ingest.questions.compare.run import compare
 from tests.sharded_net import LAYOUT, Dump, write
 from workers.store.consolidated.blocks import TensorKey

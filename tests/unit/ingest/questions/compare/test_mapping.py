@@ -1,4 +1,4 @@
-"""Which name of A is which name of B, as a mapping file says."""
+"""Which name of A is which name of B, as a mapping file says, and what is wrong with such a file."""
 
 from pathlib import Path
 
@@ -89,6 +89,27 @@ def test_a_regular_expression_that_takes_long_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = mapping(tmp_path / "map.yml", "pairs: [{regex: '(a|aa)+[^a]', b: x}]")
-    monkeypatch.setattr(rules.rules[0].pattern, "_left_s", 0.1)
+    monkeypatch.setattr(rules.rules[0]._compiled[0], "_left_s", 0.1)
     with pytest.raises(UsageError, match=r"regex '\(a\|aa\)\+\[\^a\]' takes too long for 'aaa"):
         rules.name_in_b("a" * 80)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pairs: [{a: x}]", r":1: pairs\.0\.b: Field required"),
+        ("pairs:\n  - {b: x}", r":2: pairs\.0: .*either"),
+        ("pairs:\n  - {a: x, b: y}\n  - {a: x, b: y, c: z}", r":3: pairs\.1\.c: is not known"),
+        ("pairs: [{a: 'x*', b: '*y*'}]", "1 wildcard, "),
+        ("pairs: [{regex: '(', b: y}]", "regex"),
+        ("pairs: [{regex: 'x', b: '\\1'}]", "regex"),
+        ("pears: []", ":1: .*"),
+        ("- x", ":1: must hold names and values"),
+        ("{", r":1: "),
+        ("pairs: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("pairs: &a [*a]", "pairs|refers to itself"),
+    ],
+)
+def test_a_wrong_mapping_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        mapping(tmp_path / "m.yaml", text)

@@ -1,16 +1,33 @@
-"""Stores and dumps as sides of a comparison."""
+"""Stores and dumps as sides of a comparison, as they are typed."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from ingest.api import open_store
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.run import compare
+from ingest.questions.compare.selection import parse_selection
+from ingest.questions.compare.sources import keys_of, load_step
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
+from workers.arrays.digest import digest
+from workers.dump.formats.header import TensorHeader
+from workers.dump.model import TensorName
 from workers.errors import DamagedStore, UsageError
-from workers.store.model import Grid
+from workers.model import SourceFile
+from workers.store.model import Grid, RowKind
+from workers.tasks.model import Entry
+from workers.tasks.operands import read_whole
+
+
+@pytest.mark.parametrize(
+    "text", ["r@x", "r@1,2,3", "r@-1", "r@rank=1,rank=2", "r@1,rank=2", "r@", "r@99999999999999999999"]
+)
+def test_what_is_no_rank_and_step_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a rank and step"):
+        parse_selection(text)
 
 
 def test_layouts_of_accelerators_are_compared_in_the_order_of_the_axes(
@@ -52,3 +69,34 @@ def test_a_store_that_has_lost_its_root_is_no_dump(nan_log: Path, tmp_path: Path
     (store / "zarr.json").unlink()
     with pytest.raises(DamagedStore, match=r"its zarr\.json is missing"):
         compare(f"{store}@0", f"{store}@1")
+
+
+def test_operands_lead_to_the_bytes_that_the_index_has_digests_of(nan_log: str) -> None:
+    store = open_store(nan_log)
+    tensors = load_step(store, store.step(0, 1))
+    operands = [tensors.operand(number) for number in range(len(tensors.keys))]
+    payloads = read_whole(operands)
+    assert [digest(payload) for payload in payloads if isinstance(payload, bytes | memoryview)] == [
+        row.tobytes() for row in tensors.digests
+    ]
+    assert tensors.dumped.all()
+    assert not tensors.removed
+
+
+NAME = TensorName("Net", "0", "Mul", "m", "input", 0)
+FILE = SourceFile("a.npy", 100, 1)
+
+
+def entry(name: TensorName = NAME, header: TensorHeader | None = None) -> Entry:
+    return Entry(FILE, RowKind.TENSOR, name, header)
+
+
+def test_names_that_occur_twice_are_copies() -> None:
+    keys = keys_of([entry(), entry(NAME._replace(slot=1)), entry(), entry(NAME._replace(occurrence=1))])
+    assert [(key.slot, key.occurrence, key.copy) for key in keys] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (0, 0, 1),
+        (0, 1, 0),
+    ]
+    assert len(set(keys)) == 4

@@ -1,12 +1,15 @@
 """Which step is compared with which, and what only one side has."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.questions.compare.selection import Selection, SideSteps, pair_steps
+from ingest.questions.compare.selection import Selection, pair_steps
+from ingest.reader.snapshot import LeftOut
 from workers.errors import UsageError
 from workers.model import StepKey
 
@@ -18,11 +21,20 @@ def side(
     rank: int | None = None,
     step: int | None = None,
     left_out: list[StepKey] | None = None,
-) -> SideSteps:
+) -> Any:
     """Return a side with these steps on each of these ranks; `rank` and `step` are what the user named."""
-    keys = tuple(StepKey(n, number) for number in steps for n in ranks)
+    return whole([StepKey(n, number) for number in steps for n in ranks], left_out or (), rank, step)
+
+
+def whole(
+    keys: Iterable[StepKey],
+    left_out: Iterable[StepKey] = (),
+    rank: int | None = None,
+    step: int | None = None,
+) -> Any:
     selection = Selection("run.zarr", rank, step)
-    return SideSteps(str(selection), selection, keys, frozenset(left_out or ()))
+    left = [LeftOut(key, "partial") for key in left_out]
+    return SimpleNamespace(label=str(selection), selection=selection, keys=list(keys), left_out=left)
 
 
 def test_several_ranks_and_steps_are_compared_by_number() -> None:
@@ -87,19 +99,18 @@ _KEYS = st.sets(st.builds(StepKey, st.integers(0, 2), st.integers(0, 3)), min_si
 def test_without_a_selection_every_step_is_compared_or_named_once(
     a: set[StepKey], b: set[StepKey], left_out: set[StepKey]
 ) -> None:
-    whole = Selection("run.zarr")
-    ours = SideSteps("a", whole, tuple(sorted(a, key=lambda key: key.order)))
-    theirs = SideSteps("b", whole, tuple(sorted(b, key=lambda key: key.order)), frozenset(left_out - b))
+    in_order = [sorted(keys, key=lambda key: key.order) for keys in (a, b)]
+    ours, theirs = whole(in_order[0]), whole(in_order[1], left_out - b)
     try:
         pairing = pair_steps(ours, theirs)
     except UsageError:
         assert not a & b
         return
     compared_a, compared_b = ([group[n][0] for group in pairing.groups] for n in (0, 1))
-    assert sorted([*compared_a, *pairing.only_a, *pairing.half_complete], key=lambda key: key.order) == list(
-        ours.keys
+    assert (
+        sorted([*compared_a, *pairing.only_a, *pairing.half_complete], key=lambda key: key.order) == ours.keys
     )
-    assert sorted([*compared_b, *pairing.only_b], key=lambda key: key.order) == list(theirs.keys)
-    assert pair_steps(theirs, replace(ours, left_out=frozenset())).groups == tuple(
+    assert sorted([*compared_b, *pairing.only_b], key=lambda key: key.order) == theirs.keys
+    assert pair_steps(theirs, ours).groups == tuple(
         sorted(((y, x) for x, y in pairing.groups), key=lambda group: group[0][0].order)
     )

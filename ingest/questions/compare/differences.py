@@ -1,12 +1,15 @@
-"""How far the tensors of a step are apart, and which of them nobody computed with as they were dumped."""
+"""How far the tensors of a step are apart, and which of them nobody computed with as they were dumped.
+
+A tensor is compared with its counterpart as it is, without a factor, and with its rows in any order.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, filterfalse
 from typing import Any, NamedTuple, TypeAlias
@@ -16,11 +19,221 @@ import numpy.typing as npt
 
 from ingest.identities.limits import UNWRITTEN, unit_of
 from ingest.questions.compare.dataflow import Dataflow, gradient_name, module_of
-from ingest.questions.compare.measured import CallsWithSameBytes, Measured
 from ingest.questions.compare.result import Verdict
-from ingest.questions.compare.thresholds import RoundingBound, default_limit, longest_sum, rounding
+from ingest.questions.compare.thresholds import (
+    RoundingBound,
+    default_limit,
+    longest_sum,
+    relative_difference,
+    rounding,
+)
 from ingest.reader.operator_kinds import StepPart
 from workers.arrays.comparison import Metrics
+
+#: Gradients have one factor if what is left of them without it is less than this, relative to them.
+_PARALLEL = 1e-3
+#: Few elements are less than one in this many; a smaller tensor does not tell few from many.
+MANY = 64
+#: Last bits of a small tensor differ by another order of sums if those of one element in this many do, and of
+#: at least as many: a fault is in one element.
+_SHARE = 4
+#: Calls with the same bytes on both sides show that operators are deterministic if rounding had shown in them
+#: but with this probability. How many calls that takes.
+_CHANCE = 1e-6
+_FEWEST_CALLS = 2
+
+
+class Measured(NamedTuple):
+    """How far a tensor of A is from its counterpart."""
+
+    number: int
+    dtypes: tuple[str, str]
+    shape: tuple[int, ...]
+    metrics: Metrics | None = None
+    """None if the bytes are equal, or nothing makes the two comparable."""
+    fits: bool = True
+    """Whether they could be compared: pieces of ranks may make up no tensor."""
+    spread: float = 0.0
+    """By how much replicas differ among themselves."""
+    is_alike: bool = True
+    """Whether its ranks hold it alike on both sides, so that operators on it do the same on both."""
+    zeros: float = 0.0
+    """The share of its elements that are zero: rounding does not show in these."""
+    averaged: float = 1.0
+    """The factor of the sum if what ranks of A hold is taken for its mean, and the other way round for B."""
+    rms: float = math.nan
+    """The root mean square of its elements; NaN if it is not known."""
+
+    @property
+    def unequal(self) -> int:
+        """How many elements differ, be it in their bits alone."""
+        if self.metrics is None or self.metrics.bit_equal:
+            return 0 if self.fits else self.size
+        return max(self.metrics.unequal, 1)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def differs_in_last_bits(self, calls: int) -> bool:
+        """Return whether the last bits of many elements differ, and nothing else; narrow types hide that.
+
+        `calls` is over how many it was added up: each rounds.
+        """
+        unit = max(map(unit_of, self.dtypes))
+        share = MANY if self.size >= MANY else _SHARE
+        is_many = self.unequal >= _SHARE and self.unequal * share > self.size
+        if self.metrics is None or not is_many or not 0 < unit <= unit_of("float32"):
+            return False
+        is_factor = abs(self.metrics.norm_ratio - 1) > MANY * unit  # which may have been undone
+        return self.difference <= calls * unit and not is_factor
+
+    @property
+    def difference_text(self) -> str:
+        """How it differs: by a factor, or in how many elements, and by how much."""
+        factor = self.metrics.norm_ratio if self.metrics else 1.0
+        if self.difference <= _PARALLEL < abs(factor - 1):
+            return f"it is {factor:.4g} times B"
+        return f"{self.unequal} of {self.size} elements differ, relative difference {self.difference:.2g}"
+
+    @property
+    def difference(self) -> float:
+        """The relative difference; infinite if the two cannot be compared."""
+        return relative_difference(self.metrics) if self.fits else math.inf
+
+
+@dataclass(slots=True)
+class CallsWithSameBytes:
+    """Calls that read the same bytes on both sides."""
+
+    equal: int = 0
+    elements: float = 0.0
+    """How many elements other than zero these returned."""
+    unequal: int = 0
+
+    def add(self, tensor: Measured) -> None:
+        """Count what such a call returned, unless its difference is a fact."""
+        self.equal += not tensor.unequal
+        self.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
+        self.unequal += bool(tensor.unequal)
+
+    def __str__(self) -> str:
+        """Say how many are equal."""
+        return f"with the same bytes, {self.equal} others like it are equal"
+
+    def contradict(self, tensor: Measured) -> bool:
+        """Return whether these show that the difference of a tensor is not rounding in another order."""
+        if self.unequal or self.equal < _FEWEST_CALLS:
+            return False
+        share = min(tensor.unequal / max(tensor.size, 1), 1 - 1e-12)
+        return self.elements * math.log1p(-share) < math.log(_CHANCE)
+
+
+def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dict[int, Measured]:
+    """Return by number the gradients without the factor that all of them have, from that of the loss on.
+
+    One side may divide the loss by the number of micro-batches, or multiply it against underflow, and the
+    other one its gradients afterwards: parameters show whether they were. Where no gradient of a parameter
+    has the factor, it is not undone: so a factor that each rank has its own of is reduced.
+    """
+    gradients = [each for each in tensors if parts[each.number].is_gradient]
+    unequal = [each for each in gradients if each.unequal]
+    parallel = _parallel(unequal)
+    whole = [each for each in gradients if parts[each.number] is StepPart.PARAMETER_GRADIENT]
+    if StepPart.PARAMETER not in parts or not _may_have_factor(whole, parallel):
+        return {}
+    factors = [metrics.norm_ratio for metrics in parallel.values()]
+    factors += [each.averaged for each in unequal if each.averaged != 1.0]
+    is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
+    if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
+        return {}
+    return {
+        each.number: each._replace(metrics=parallel[each.number])
+        for each in unequal
+        if each.number in parallel
+    }
+
+
+def _may_have_factor(whole: Sequence[Measured], parallel: Container[int]) -> bool:
+    """Return whether gradients of parameters may all have one factor: one does, and none is equal."""
+    unequal = [each for each in whole if each.unequal]
+    has_equal = any(each.zeros < 1 for each in whole if not each.unequal)
+    return not has_equal and (not unequal or any(each.number in parallel for each in unequal))
+
+
+def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
+    """Return what is left without a factor, which is little, of tensors other than means of parts."""
+    rest = {
+        each.number: but_for_factor(each.metrics)
+        for each in tensors
+        if each.metrics is not None and each.averaged == 1.0
+    }
+    return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= _PARALLEL}
+
+
+def but_for_factor(metrics: Metrics, factor: float | None = None) -> Metrics:
+    """Return what is left of a difference without a factor of A.
+
+    Args:
+        metrics: how far A is from B.
+        factor: the factor; by default the one that leaves least, which `norm_ratio` then is.
+    """
+    found = metrics.cosine * metrics.norm_ratio
+    off = 0.0 if factor is None else found / factor - 1
+    rest = math.hypot(math.sqrt(max(1.0 - metrics.cosine**2, 0.0)), off)
+    rmse = metrics.rmse * rest / metrics.relative_euclidean if metrics.relative_euclidean else 0.0
+    ratio = found if factor is None else found / factor
+    return replace(metrics, relative_euclidean=rest, rmse=rmse, norm_ratio=ratio)
+
+
+def have_same_rows(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], length: int, limit: float, *, but_for_mean: bool = False
+) -> bool:
+    """Return whether rows of a length are the same within a limit, but in another order.
+
+    They may differ by one row that is added to all, `but_for_mean`. Rows are sorted by a random projection,
+    which keeps those together that differ by rounding.
+    """
+    if a.dtype.kind == "c":
+        return False
+    try:
+        first, second = (np.asarray(side, np.float64).reshape(-1, length) for side in (a, b))
+    except (ValueError, TypeError):  # no numbers
+        return False
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return False
+    size = np.linalg.norm(second)
+    if but_for_mean:
+        first, second = (side - side.mean(axis=0) for side in (first, second))
+    if np.linalg.norm(first - second) <= limit * size:
+        return False  # in the same order
+    by = np.random.default_rng(0).standard_normal(length)
+    first, second = (side[np.argsort(side @ by)] for side in (first, second))
+    return bool(np.linalg.norm(first - second) <= limit * size)
+
+
+def ways_of_rows(
+    a: npt.NDArray[Any], b: npt.NDArray[Any]
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any], int]]:
+    """Yield both sides and the length of rows: of samples, or of tokens, whichever comes first."""
+    shape = b.shape
+    for length in {math.prod(shape[1:]), shape[-1] if len(shape) > 1 else 1} - {0}:
+        yield a, b, length
+    if len(shape) > 1 and b.size:  # tokens first, then samples
+        yield np.moveaxis(a, 1, 0), np.moveaxis(b, 1, 0), b.size // shape[1]
+
+
+def real_numbers(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values in one row; of complex ones, their parts."""
+    row = np.ascontiguousarray(values).reshape(-1)
+    return (row.view(row.real.dtype) if row.dtype.kind == "c" else row).astype(np.float64)
+
+
+def repeats(values: npt.NDArray[Any], size: int) -> bool:
+    """Return whether values are those of replicas, one after another, of which each has a size."""
+    return size > 0 and values.size % size == 0 and bool((values.reshape(-1, size) == values[:size]).all())
+
 
 #: By how much one operator may enlarge the relative difference of what it reads.
 GROWTH = 16.0
@@ -120,39 +333,35 @@ class SeenSoFar:
     momentum goes on with what was uncertain in earlier steps."""
 
 
-class MeasuredStep(NamedTuple):
-    """One step, as `Judge.judge` takes it."""
-
-    tensors: Sequence[Measured]
-    flow: Dataflow
-    elements: Elements
-    has_other_calls: bool
-    has_other_shapes: bool
-    is_put_together: bool
-
-
 class StepDifferences:
     """The differences of one step, and which of them have no effect."""
 
-    def __init__(self, known: SeenSoFar, step: MeasuredStep) -> None:
-        tensors, flow, self._elements = step.tensors, step.flow, step.elements
-        self._has_other_calls, self._has_other_shapes = step.has_other_calls, step.has_other_shapes
-        self._is_put_together = step.is_put_together
-        self._known, self._flow = known, flow
+    def __init__(
+        self,
+        known: SeenSoFar,
+        tensors: Sequence[Measured],
+        flow: Dataflow,
+        elements: Elements,
+        *,
+        has_other_calls: bool,
+        has_other_shapes: bool,
+        is_put_together: bool,
+    ) -> None:
+        """Begin a step; the arguments are those of `Judge.judge`."""
+        self._known, self._flow, self._elements = known, flow, elements
+        self._has_other_shapes, self._is_put_together = has_other_shapes, is_put_together
+        self._has_other_calls = has_other_calls
         self._tensors = {tensor.number: tensor for tensor in tensors}
         self._differences = {number: tensor.difference for number, tensor in self._tensors.items()}
         self._at_start = known.healthy
         self._length = longest_sum({tensor.shape for tensor in tensors})
         self._coarsest = max((rounding(tensor.dtypes, self._length) for tensor in tensors), default=0.0)
         self._usual = _usual_gradient(flow, tensors)
-        self._remember_sizes()
-        self._unread = self._of_other_samples() if self._has_other_calls else self._without_readers()
-
-    def _remember_sizes(self) -> None:
-        sizes, keys = self._known.sizes, self._flow.keys
         for number, tensor in self._tensors.items():
-            if self._flow.parts[number] is StepPart.ACTIVATION and tensor.rms > 0:
-                sizes[keys[number].op_name] = max(sizes.get(keys[number].op_name, 0.0), tensor.rms)
+            if flow.parts[number] is StepPart.ACTIVATION and tensor.rms > 0:
+                name = flow.keys[number].op_name
+                known.sizes[name] = max(known.sizes.get(name, 0.0), tensor.rms)
+        self._unread = self._of_other_samples() if has_other_calls else self._without_readers()
 
     @cached_property
     def _usual_size(self) -> float:
@@ -191,7 +400,6 @@ class StepDifferences:
         return self._coarsest * self._usual
 
     def _is_rounding_of_zero(self, number: int) -> bool:
-        """Return whether a gradient is as small as rounding of the coarsest type makes gradients differ."""
         metrics, scale = self._tensors[number].metrics, self.rounding_of_zero
         return metrics is not None and 0 < metrics.rmse <= scale and size_of(metrics) <= GROWTH * scale
 
@@ -205,7 +413,6 @@ class StepDifferences:
         return unread | dict.fromkeys(filter(self._is_saved_of_calls, self._tensors), _OTHER_SAMPLES)
 
     def _is_saved_of_calls(self, number: int) -> bool:
-        """Return whether the program saved a tensor several times in the step, once for each call."""
         keys, last = self._flow.keys, self._flow.last_of[self._flow.repeated_name(number)]
         return keys[number].op_type == "saved" and keys[last].occurrence > 0
 
@@ -253,7 +460,10 @@ class StepDifferences:
         difference = min(self._differences[number], 1.0)
         # Without gradients of parameters, nothing tells that batches are cut in another way.
         has_effect = self._flow.parameter_gradients and self._has_effect(number, difference, unread)
-        if has_effect or not self._may_be_in_flight(number) or self._is_evaluated_apart(number, difference):
+        metrics = self._tensors[number].metrics
+        is_number = metrics is not None and metrics.count == 1  # such as a loss, which is written at once
+        may_be = bool(self._tensors[number].unequal) and self._flow.is_same_rank and not is_number
+        if has_effect or not may_be or self._is_evaluated_apart(number, difference):
             return ""
         closer = f"the {later} tensors that were executed later are at least {_CLOSER:.0f} times closer"
         return f"nothing was computed from it: {closer}"
@@ -319,10 +529,9 @@ class StepDifferences:
         return max(*map(default_limit, dtypes), DRIFT * self._at_start, 0.0)
 
     def _is_overwritten_alike(self, number: int) -> bool:
-        """Return whether what an operator has written over a differing tensor agrees."""
         if not self._tensors[number].unequal or not self._flow.is_overwritten(number):
             return False
-        written = self._flow.outputs_of(number)
+        written = self._flow.outputs[self._flow.keys[number].operator]
         return all(n in self._tensors and self._differences[n] <= self._coarsest for n in written)
 
     def _is_cut_otherwise(self, unread: Container[int], of_parameters: float) -> bool:
@@ -345,12 +554,6 @@ class StepDifferences:
         if of_parameters * _CLOSER < least:
             return True
         return of_parameters < min(least, self._most_of_gradients) and self._reads_same_elements
-
-    def _may_be_in_flight(self, number: int) -> bool:
-        """Return whether a tensor may have been dumped before it was written; a loss may not."""
-        tensor = self._tensors[number]
-        is_number = tensor.metrics is not None and tensor.metrics.count == 1
-        return bool(tensor.unequal) and self._flow.is_same_rank and not is_number
 
     def _has_effect(self, number: int, difference: float, unread: Container[int]) -> bool:
         """Return whether an operator that was given what was dumped of a tensor returned something else.
@@ -418,7 +621,6 @@ class StepDifferences:
 
     @cached_property
     def _trained_modules(self) -> frozenset[str]:
-        """The modules of which parameters have gradients in this step."""
         return frozenset(module_of(self._flow.keys[n]) for n in self._flow.parameter_gradients)
 
 

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
+from itertools import chain
 from typing import TypeAlias
 
-from ingest.questions.compare.alignment.align import AlignedCalls, Alignment, Gap, align
-from ingest.questions.compare.alignment.calls import OperatorCall, Value, calls_of, classes_of, with_contents
+import numpy as np
+
+from ingest.questions.compare.alignment import (
+    MARKS,
+    AlignedCalls,
+    Gap,
+    OperatorCall,
+    Value,
+    align,
+    classes_of,
+    kinds_of,
+)
 from ingest.questions.compare.matching import (
     Form,
     MatchedBy,
-    Matching,
     TensorPair,
+    unmatched,
     without_numbers,
 )
 from ingest.questions.compare.result import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, batched
-from ingest.questions.compare.step_tensors import StepTensors
-from ingest.reader.operator_kinds import is_input
+from ingest.questions.compare.sources import StepTensors
+from ingest.reader.context.ir import flatten
+from ingest.reader.operator_kinds import is_input, is_output
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey
-from workers.tasks.compare import Pair, are_turned
+from workers.tasks.compare import Pair, are_turned, read_contents
 
 #: How tensors are paired if neither values nor the user say that they are the same.
 _BY_NAME = frozenset({MatchedBy.EXACT, MatchedBy.NAME, MatchedBy.ORDER})
@@ -35,11 +49,113 @@ _MATRIX = 2
 _Place: TypeAlias = tuple[str, int]
 
 
+_L1 = "l1:"
+_OP_NUMBER = re.compile(r"-op\d+$")
+#: MindSpore 2.0 writes `gradMatMul-expand` and `gradMaxPool-meta` for what later versions call `Grad_MatMul`.
+_GRADIENT = re.compile(r"(?:^|(?<=[/_]))grad([A-Z]\w*?)(?:-(?:expand|meta))?(?=/)")
+_COLUMNS = tuple(FIELDS.index(name) if name in FIELDS else None for name in MARKS)
+_NARROW_NBYTES = 2
+
+
+def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner) -> StepTensors:
+    """Return a step with the digests and statistics of these tensors, which are read if they are not known.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    unknown = [number for number in numbers if side.dumped[number] and not side.digests[number].any()]
+    if not unknown:
+        return side
+    digests, statistics = side.digests.copy(), side.statistics.copy()
+    batches = batched([side.operand(number) for number in unknown], runner.parts)
+    answers = chain.from_iterable(runner.map(read_contents, batches))
+    for number, answer in zip(unknown, answers, strict=True):
+        if answer.digest:
+            digests[number] = np.frombuffer(answer.digest, np.uint8)
+        if answer.statistics:
+            statistics[number] = answer.statistics
+    return replace(side, digests=digests, statistics=statistics)
+
+
+def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], list[Value]]:
+    """Return the operators of a step in order of execution, each as a call; and the value of each tensor.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    values = [_value(side, number) for number in range(len(side.keys))]
+    firsts: dict[OperatorKey, int] = {}
+    inputs: dict[OperatorKey, list[Value]] = {}
+    outputs: dict[OperatorKey, list[Value]] = {}
+    for number, key in enumerate(side.keys):
+        firsts.setdefault(key.operator, number)
+        inputs.setdefault(key.operator, [])
+        outputs.setdefault(key.operator, [])
+        if is_output(key.io):
+            outputs[key.operator].append(values[number])
+        elif is_input(key.io):
+            inputs[key.operator].append(values[number])
+    calls = [
+        OperatorCall(
+            key[2],
+            tuple(inputs[key]),
+            tuple(outputs[key]),
+            scope_of(side.operands.full_name(first) or key[3], key[2]) or key[3],
+        )
+        for key, first in firsts.items()
+    ]
+    return list(inputs), calls, values
+
+
+def scope_of(name: str, op_type: str) -> str:
+    """Return the cells that an operator is in, from its name; "" for none, as in `MatMul-op47`.
+
+    Two versions of a framework may name one operator `MatMul-op104` and
+    `Gradients_Default_network-Net_fc-Dense_Grad_MatMul_MatMul-op0`. The graph files of a dump have the whole
+    name, in which the scope is spelt alike.
+    """
+    plain = flatten(_GRADIENT.sub(r"Grad_\1", _OP_NUMBER.sub("", name)))
+    scope = plain.removesuffix(op_type).rstrip("_")
+    return scope if scope != plain else ""
+
+
+def _told_hash(side: StepTensors, number: int) -> str | None:
+    tensor = side.operands.attributes(number).get("tensor")
+    told = tensor.get("hash") if isinstance(tensor, dict) else None
+    return told if isinstance(told, str) else None
+
+
+def _value(side: StepTensors, number: int) -> Value:
+    statistics = side.statistics[number]
+    marks = [math.nan if column is None else float(statistics[column]) for column in _COLUMNS]
+    content: Hashable = None
+    if side.digests[number].any():
+        content = side.dtypes[number], side.digests[number].tobytes()
+    elif not side.dumped[number]:
+        told = _told_hash(side, number)
+        if told is not None and told.startswith(_L1):
+            marks[0] = float(told.removeprefix(_L1))
+        else:
+            content = told
+    size = math.prod(side.shapes[number])
+    low, high = marks[2], marks[3]
+    is_weak = size <= 1 or low == high or 0.0 in marks[:2]
+    return Value(size, content, tuple(marks), is_weak, _is_narrow(side.dtypes[number]))
+
+
+def _is_narrow(dtype: str) -> bool:
+    try:
+        return from_name(dtype).itemsize <= _NARROW_NBYTES
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class AlignedPrograms:
-    """All tensors of two steps, matched or not, and the operators that only one side has."""
+    """The tensors of two steps that are the same, and the operators that only one side has."""
 
-    matching: Matching
+    pairs: list[TensorPair]
     gaps: tuple[OperatorGap, ...] = ()
     operators: tuple[int, int, int] = (0, 0, 0)
     """Of A, of B, and in common."""
@@ -48,7 +164,7 @@ class AlignedPrograms:
 
 
 def align_programs(
-    a: StepTensors, b: StepTensors, matching: Matching, runner: PairRunner, *, names_tell: bool
+    a: StepTensors, b: StepTensors, matched: list[TensorPair], runner: PairRunner, *, names_tell: bool
 ) -> AlignedPrograms:
     """Pair what names leave unpaired, by an alignment of all operators.
 
@@ -57,7 +173,7 @@ def align_programs(
     Args:
         a: the tensors of A.
         b: the tensors of B.
-        matching: what is known.
+        matched: what is known.
         runner: where tensors are read.
         names_tell: most names are the same, or a mapping file pairs them. What is left is then paired only if
             content shows it or, without a mapping file, producers. Else, names that are equal may be so by
@@ -68,54 +184,38 @@ def align_programs(
         DumpError: a file of a dump changed, or cannot be read.
     """
     a, b = (with_contents(side, range(len(side.keys)), runner) for side in (a, b))
-    programs = _Programs.of(a, b)
+    programs = _Programs(a, b)
     if not names_tell:
-        matching = programs.without_chance(matching)
-    alignment = align(programs.a.calls, programs.b.calls, programs.known(matching))
-    pairs = list(programs.pairs(matching, _trusted(alignment, matching, names_tell=names_tell)))
-    pairs += programs.parts(alignment, pairs)
-    by_name = {pair for pair in matching.pairs if names_tell and pair.matched_by is not MatchedBy.MAPPING}
-    others = [pair for pair in matching.pairs if pair not in by_name]
+        matched = programs.without_chance(matched)
+    aligned, gaps = align(programs.a.calls, programs.b.calls, programs.known(matched))
+    trusted = _trusted(matched, names_tell=names_tell)
+    pairs = list(programs.pairs(matched, [each for each in aligned if each.because in trusted]))
+    pairs += programs.parts(gaps, pairs)
+    by_name = {pair for pair in matched if names_tell and pair.matched_by is not MatchedBy.MAPPING}
+    others = [pair for pair in matched if pair not in by_name]
     return AlignedPrograms(
-        _completed(matching, [*by_name, *programs.with_forms([*others, *pairs], runner)]),
-        tuple(programs.named(alignment.gaps)),
-        (len(programs.a.calls), len(programs.b.calls), len(alignment.pairs)),
+        sorted([*by_name, *programs.with_forms([*others, *pairs], runner)]),
+        tuple(programs.named(gaps)),
+        (len(programs.a.calls), len(programs.b.calls), len(aligned)),
         (a.contents, b.contents),
     )
 
 
-def _trusted(alignment: Alignment, matching: Matching, *, names_tell: bool) -> list[AlignedCalls]:
-    """Return the aligned calls whose tensors are paired."""
+def _trusted(matched: Iterable[TensorPair], *, names_tell: bool) -> frozenset[MatchedBy]:
+    """Return what must show that calls are the same, so that their tensors are paired, too."""
     if not names_tell:
-        return list(alignment.pairs)
-    is_mapped = any(pair.matched_by is MatchedBy.MAPPING for pair in matching.pairs)
-    accepted = _CERTAIN - {MatchedBy.PRODUCERS} if is_mapped else _CERTAIN
-    return [aligned for aligned in alignment.pairs if aligned.because in accepted]
+        return frozenset(MatchedBy)
+    is_mapped = any(pair.matched_by is MatchedBy.MAPPING for pair in matched)
+    return _CERTAIN - {MatchedBy.PRODUCERS} if is_mapped else _CERTAIN
 
 
-def _completed(matching: Matching, pairs: Sequence[TensorPair]) -> Matching:
-    """Return a matching of these pairs; what was in none, and still is not, remains."""
-    taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
-    return Matching(
-        sorted(pairs, key=attrgetter("a")),
-        [number for number in matching.only_a if number not in taken_a],
-        [number for number in matching.only_b if number not in taken_b],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """One step: its tensors, what is known of them, and its operators as calls."""
-
-    tensors: StepTensors
-    operators: Sequence[OperatorKey]
-    """In order of execution."""
-    calls: Sequence[OperatorCall]
-    """Of the operators."""
-    values: Sequence[Value]
-    """Of the tensors."""
-    classes: Sequence[int]
-    """Of the values: equal on both sides for the same elements, or nearly; -1 if nothing is known of them."""
+class _StepProgram:
+    def __init__(self, tensors: StepTensors) -> None:
+        self.tensors = tensors
+        self.operators, self.calls, self.values = calls_of(tensors)
+        """Operators are in order of execution, calls are of these; values are of the tensors."""
+        self.classes: list[int] = []
+        """Of the values: equal on both sides for the same elements, or nearly; -1 if nothing is known."""
 
     def place(self, number: int) -> _Place:
         """Return where a tensor is among those of its operator."""
@@ -138,44 +238,28 @@ class _Program:
         return found
 
 
-@dataclass(frozen=True, slots=True)
 class _Programs:
-    """Two steps, and which of their tensors are the same."""
+    def __init__(self, a: StepTensors, b: StepTensors) -> None:
+        self.a, self.b = _StepProgram(a), _StepProgram(b)
+        classes, _ = classes_of(self.a.calls, self.b.calls)
+        for side in (self.a, self.b):
+            side.classes = [classes.get(id(value), -1) for value in side.values]
 
-    a: _Program
-    b: _Program
-
-    @classmethod
-    def of(cls, a: StepTensors, b: StepTensors) -> _Programs:
-        """Return the programs of two steps."""
-        operators_a, calls_a, values_a = calls_of(a)
-        operators_b, calls_b, values_b = calls_of(b)
-        classes = classes_of(calls_a, calls_b)
-        return cls(
-            _Program(a, operators_a, calls_a, values_a, list(map(classes.of, values_a))),
-            _Program(b, operators_b, calls_b, values_b, list(map(classes.of, values_b))),
-        )
-
-    def _is_chance(self, operator: OperatorKey, pairs: Iterable[TensorPair]) -> bool:
-        return _has_number(operator[3]) and any(map(self._contradicts, pairs))
-
-    def without_chance(self, matching: Matching) -> Matching:
-        """Return a matching without operators whose names are equal by chance: `op_5_t`."""
+    def without_chance(self, matched: Sequence[TensorPair]) -> list[TensorPair]:
+        """Return the pairs but for operators whose names are equal by chance: `op_5_t`."""
         by_operator: dict[OperatorKey, list[TensorPair]] = {}
-        for pair in matching.pairs:
+        for pair in matched:
             by_operator.setdefault(self.a.tensors.keys[pair.a].operator, []).append(pair)
-        dropped = {
-            pair
+        chance = {
+            operator
             for operator, pairs in by_operator.items()
-            if self._is_chance(operator, pairs)
-            for pair in pairs
-            if pair.matched_by in _BY_NAME
+            if _has_number(operator[3]) and any(map(self._contradicts, pairs))
         }
-        return Matching(
-            [pair for pair in matching.pairs if pair not in dropped],
-            sorted([*matching.only_a, *(pair.a for pair in dropped)]),
-            sorted([*matching.only_b, *(pair.b for pair in dropped)]),
-        )
+        return [
+            pair
+            for pair in matched
+            if pair.matched_by not in _BY_NAME or self.a.tensors.keys[pair.a].operator not in chance
+        ]
 
     def _contradicts(self, pair: TensorPair) -> bool:
         mine, theirs = self.a.classes[pair.a], self.b.classes[pair.b]
@@ -184,13 +268,13 @@ class _Programs:
     def _have_one_size(self, number: int, other: int) -> bool:
         return self.a.values[number].size == self.b.values[other].size
 
-    def known(self, matching: Matching) -> dict[int, int]:
+    def known(self, matched: Iterable[TensorPair]) -> dict[int, int]:
         """Return the operators of B by those of A that are the same as their tensors show."""
         numbers_a = {key: number for number, key in enumerate(self.a.operators)}
         numbers_b = {key: number for number, key in enumerate(self.b.operators)}
         known: dict[int, int] = {}
         taken: set[int] = set()
-        for pair in matching.pairs:
+        for pair in matched:
             first = numbers_a[self.a.tensors.keys[pair.a].operator]
             second = numbers_b[self.b.tensors.keys[pair.b].operator]
             if first not in known and second not in taken:
@@ -198,9 +282,10 @@ class _Programs:
                 taken.add(second)
         return known
 
-    def pairs(self, matching: Matching, alignment: Iterable[AlignedCalls]) -> Iterator[TensorPair]:
-        """Yield the tensors of aligned calls that are the same, of those that a matching leaves unpaired."""
-        left_a, left_b = self.a.by_operator(matching.only_a), self.b.by_operator(matching.only_b)
+    def pairs(self, matched: Iterable[TensorPair], alignment: Iterable[AlignedCalls]) -> Iterator[TensorPair]:
+        """Yield the tensors of aligned calls that are the same, of those that are in no pair yet."""
+        only_a, only_b = unmatched(self.a.tensors, self.b.tensors, matched)
+        left_a, left_b = self.a.by_operator(only_a), self.b.by_operator(only_b)
         for aligned in alignment:
             operators = self.a.operators[aligned.a], self.b.operators[aligned.b]
             yield from self._pairs_of(aligned, left_a.get(operators[0], []), left_b.get(operators[1], []))
@@ -211,7 +296,7 @@ class _Programs:
         """Yield the tensors of two aligned calls that are the same: by content, or else by place."""
         matched_by = MatchedBy.SEQUENCE if aligned.because is MatchedBy.EXACT else aligned.because
         by_content = MatchedBy.CONTENT if matched_by is MatchedBy.SEQUENCE else matched_by
-        same_kinds = self.a.calls[aligned.a].kinds == self.b.calls[aligned.b].kinds
+        same_kinds = kinds_of(self.a.calls[aligned.a].op_type) == kinds_of(self.b.calls[aligned.b].op_type)
         by_place = partial(self._by_place, same_kinds=same_kinds)
         places: dict[_Place, _Place] = {}
         rest = list(left_b)
@@ -227,12 +312,12 @@ class _Programs:
         for number in filter(self.a.is_statistic, left_a):
             yield from self._statistics(number, rest, places, matched_by)
 
-    def parts(self, alignment: Alignment, pairs: Sequence[TensorPair]) -> Iterator[TensorPair]:
+    def parts(self, gaps: Iterable[Gap], pairs: Sequence[TensorPair]) -> Iterator[TensorPair]:
         """Yield inputs that an operator reads on one side, and one that was fused into it on the other."""
         taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         read_a = self.a.by_operator(filter(self.a.is_input, range(len(self.a.values))))
         of_b = self.b.by_operator(range(len(self.b.values)))
-        for end_a, end_b in _fused(alignment):
+        for end_a, end_b in _fused(gaps):
             for number in read_a.get(self.a.operators[end_a], []):
                 if number in taken_a or self.a.values[number].is_weak:
                     continue
@@ -335,9 +420,8 @@ def _has_number(op_name: str) -> bool:
     return without_numbers(op_name) != op_name or _NUMBER.search(op_name) is not None
 
 
-def _fused(alignment: Alignment) -> Iterator[tuple[int, int]]:
-    """Yield the calls of A and of B of which one was fused into the other."""
-    for gap in alignment.gaps:
+def _fused(gaps: Iterable[Gap]) -> Iterator[tuple[int, int]]:
+    for gap in gaps:
         if gap.why is Why.FUSED and gap.of is not None:
             yield (gap.number, gap.of) if gap.side == "A" else (gap.of, gap.number)
 

@@ -1,1 +1,0 @@
-"""Aligns two programs that ran different operators: as sequences with gaps, and as graphs."""
