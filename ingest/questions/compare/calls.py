@@ -69,11 +69,7 @@ def are_cut_into_other_calls(a: Mapping[int, StepTensors], b: Mapping[int, StepT
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    several: list[dict[int, StepTensors]] = [{}, {}]
-    for ranks, found in zip((a, b), several, strict=True):
-        for rank, side in ranks.items():
-            if any(key.occurrence and _has_samples(side, number) for number, key in enumerate(side.keys)):
-                found[rank] = side
+    several = [{rank: side for rank, side in ranks.items() if _has_several_calls(side)} for ranks in (a, b)]
     if not all(several):
         return False
     samples = _same_samples(*several, calls=(a, b))
@@ -126,6 +122,10 @@ _Call: TypeAlias = tuple[int, StepTensors, int]
 
 def _has_samples(side: StepTensors, number: int) -> bool:
     return "int" in side.dtypes[number] and len(side.shapes[number]) > 1
+
+
+def _has_several_calls(side: StepTensors) -> bool:
+    return any(key.occurrence and _has_samples(side, number) for number, key in enumerate(side.keys))
 
 
 def _calls_with_samples(

@@ -118,18 +118,16 @@ class HeldTensors:
     def pieces(self, tensor: int) -> Pieces:
         """Describe the pieces of a tensor before they are read."""
         if tensor not in self._pieces:
-            self._pieces[tensor] = self._described(tensor)
+            first: dict[object, int] = {}
+            twins = tuple(
+                first.setdefault(digest if any(digest[0]) else number, number)
+                for number, digest in enumerate(self.digests(tensor))
+            )
+            # Where the holders lie on the mesh, if that is known and they fill a part of it.
+            places = [self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]]
+            grid = grid_of(places, self._told(tensor))
+            self._pieces[tensor] = Pieces(self.shapes(tensor), twins, grid)
         return self._pieces[tensor]
-
-    def _described(self, tensor: int) -> Pieces:
-        first: dict[object, int] = {}
-        twins = tuple(
-            first.setdefault(digest if any(digest[0]) else number, number)
-            for number, digest in enumerate(self.digests(tensor))
-        )
-        # Where the holders lie on the mesh, if that is known and they fill a part of it.
-        places = [self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]]
-        return Pieces(self.shapes(tensor), twins, grid_of(places, self._told(tensor)))
 
     def as_step(self) -> StepTensors:
         """Return the tensors as those of one step: with the form of the first piece, and the bytes of all."""

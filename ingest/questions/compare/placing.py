@@ -42,6 +42,7 @@ from workers.arrays.sharded.assembly import Assembly, Piece, Same, replicas
 from workers.arrays.sharded.placement import (
     Dimension,
     Held,
+    MarginalWay,
     MeshGrid,
     Placement,
     held_as,
@@ -84,22 +85,16 @@ def replicated_on(side: HeldTensors, tensor: int) -> Placement:
     return Placement((Dimension(Held.REPLICATED, len(shapes), None, names[0]),), Same(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class MarginalProposal:
-    """The only plain way that marginals leave."""
-
-    decision: Decision
-    others: str
-    """By how much the marginals of the next best way are off."""
-    is_shown: bool
-    """Whether the marginals also tell the order of what is cut."""
-
-
-def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> MarginalProposal | None:
-    """Return the way that marginals leave; None if they are not known, leave several or none.
+def propose(
+    a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int
+) -> tuple[Decision, str, bool] | None:
+    """Return the only plain way that marginals leave; None if they are not known, leave several or none.
 
     Of replicas that differ, the worst has to be found by elements; and a mesh of several dimensions has more
     ways than marginals are compared for.
+
+    Returns:
+        The way; a sentence on the next best one; and whether marginals also tell the order of what is cut.
     """
     pieces, whole = a.pieces(tensor_a), b.pieces(tensor_b)
     grid, count = pieces.grid, len(pieces.shapes)
@@ -115,10 +110,7 @@ def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Mar
     if best is None or (best.held is Held.REPLICATED and not pieces.identical):
         return None
     named = MeshGrid(grid.names if grid is not None else ("",), np.arange(count))
-    known = placements(named, pieces.shapes, whole.shapes[0]) if count > 1 else ()
-    wanted = best.held, best.axis
-    fitting = (way for way in known if (way.dimensions[0].held, way.dimensions[0].axis) == wanted)
-    placement = next(fitting, None)
+    placement = _placement(best, named, pieces.shapes, whole.shapes[0]) if count > 1 else None
     if placement is None:
         return None
     off = min((way.error for way in ways[1:]), default=math.inf)
@@ -127,19 +119,28 @@ def propose(a: HeldTensors, tensor_a: int, b: HeldTensors, tensor_b: int) -> Mar
     scored = ScoredWay(placement, replicated_on(b, tensor_b), best.error)
     text = f"the marginals agree within {best.error:.1e}; {others}"
     decision = Decision(scored, Certainty.BY_MARGINALS, text, search=Search((scored,)))
-    return MarginalProposal(decision, others, is_shown=best.axis is None or best.axis in of_whole)
+    return decision, others, best.axis is None or best.axis in of_whole
 
 
-def confirmed(proposal: MarginalProposal, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
+def _placement(
+    way: MarginalWay, grid: MeshGrid, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]
+) -> Placement | None:
+    for placement in placements(grid, shapes, whole):
+        if (placement.dimensions[0].held, placement.dimensions[0].axis) == (way.held, way.axis):
+            return placement
+    return None
+
+
+def _confirmed(proposed: Decision, others: str, metrics: Metrics, dtypes: Sequence[str]) -> Decision | None:
     """Return the decision that elements confirm; None if they do not agree in the proposed way."""
     error = relative_difference(metrics)
-    way = proposal.decision.way
+    way = proposed.way
     if way is None or error > fit_limit(dtypes):
         return None
     factor = metrics.cosine * metrics.norm_ratio
     rest = math.sqrt(max(1.0 - metrics.cosine**2, 0.0))
     scored = replace(way, error=error, factor=factor, error_besides_factor=rest)
-    text = f"relative error {error:.1e}; by marginals, {proposal.others}"
+    text = f"relative error {error:.1e}; by marginals, {others}"
     return Decision(scored, Certainty.CERTAIN, text, search=Search((scored,)))
 
 
@@ -379,13 +380,13 @@ class Placing:
 
     def _without_confirmed(self, pairs: Sequence[TensorPair]) -> list[TensorPair]:
         """Decide what marginals propose and elements confirm, in one pass over these; return the rest."""
-        proposals = {pair: propose(self._a, pair.a, self._b, pair.b) for pair in pairs}
-        proposed = [(pair, proposal) for pair, proposal in proposals.items() if proposal is not None]
-        jobs = [self._placed(pair, proposal.decision) for pair, proposal in proposed]
+        proposals = [(pair, propose(self._a, pair.a, self._b, pair.b)) for pair in pairs]
+        proposed = [(pair, *proposal) for pair, proposal in proposals if proposal is not None]
+        jobs = [self._placed(pair, decision) for pair, decision, *_ in proposed]
         answers = answer_each(self._runner, compare_placed, jobs)
-        for (pair, proposal), outcome in zip(proposed, answers, strict=True):
-            decision = confirmed(proposal, outcome.metrics, self._dtypes(pair)) if outcome.metrics else None
-            if decision is not None:
+        for (pair, way, others, _), outcome in zip(proposed, answers, strict=True):
+            dtypes, metrics = self._dtypes(pair), outcome.metrics
+            if metrics is not None and (decision := _confirmed(way, others, metrics, dtypes)):
                 self._decisions[pair.a], self._outcomes[pair.a] = decision, outcome
         return [pair for pair in pairs if pair.a not in self._decisions]
 
@@ -394,8 +395,8 @@ class Placing:
             if self._have_same_content(pair):
                 continue
             proposal = propose(self._a, pair.a, self._b, pair.b)
-            if proposal is not None and proposal.is_shown:
-                self._decisions[pair.a] = proposal.decision
+            if proposal is not None and proposal[2]:
+                self._decisions[pair.a] = proposal[0]
 
     def _have_same_content(self, pair: TensorPair) -> bool:
         a, b = self._a, self._b

@@ -7,7 +7,6 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -30,7 +29,7 @@ from ingest.questions.compare.matching import (
     without_numbers,
 )
 from ingest.questions.compare.result import OperatorGap, Why
-from ingest.questions.compare.runner import PairRunner, batched
+from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.context.ir import flatten
 from ingest.reader.operator_kinds import is_input, is_output
@@ -68,8 +67,7 @@ def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner)
     if not unknown:
         return side
     digests, statistics = side.digests.copy(), side.statistics.copy()
-    batches = batched([side.operand(number) for number in unknown], runner.parts)
-    answers = chain.from_iterable(runner.map(read_contents, batches))
+    answers = answer_each(runner, read_contents, [side.operand(number) for number in unknown])
     for number, answer in zip(unknown, answers, strict=True):
         if answer.digest:
             digests[number] = np.frombuffer(answer.digest, np.uint8)
@@ -376,9 +374,7 @@ class _Programs:
         a, b = self.a.tensors, self.b.tensors
         doubtful = [pair for pair in pairs if self._may_be_turned(pair) and self._elements_tell(pair)]
         jobs = [Pair(a.operand(pair.a), b.operand(pair.b)) for pair in doubtful]
-        answers = (
-            answer for batch in runner.map(are_turned, batched(jobs, runner.parts)) for answer in batch
-        )
+        answers = answer_each(runner, are_turned, jobs)
         told = dict(zip(doubtful, answers, strict=True))
         for pair in pairs:
             yield pair._replace(form=self._form(pair, is_turned=told.get(pair)))
