@@ -226,21 +226,20 @@ def sources_of(calls: Sequence[OperatorCall]) -> list[tuple[int, ...]]:
     """
     written: dict[Hashable, int] = {}
     for number, call in enumerate(calls):
-        if call.op_type == "Parameter":
-            for value in call.outputs:
-                if value.identity is not None:
-                    written.setdefault((value.size, value.identity), number)
+        for key in _known(call.outputs) if call.op_type == _PARAMETER else ():
+            written.setdefault(key, number)
     sources: list[tuple[int, ...]] = []
     for number, call in enumerate(calls):
-        keys = ((value.size, value.identity) for value in call.inputs if value.identity is not None)
-        writers = dict.fromkeys(written[key] for key in keys if key in written)
+        writers = dict.fromkeys(written[key] for key in _known(call.inputs) if key in written)
         sources.append(tuple(source for source in writers if source != number))
-        if call.op_type != "Parameter":
-            for value in call.outputs:
-                key = value.size, value.identity
-                if value.identity is not None and not (only_moves(call.op_type) and key in written):
-                    written[key] = number
+        for key in _known(call.outputs) if call.op_type != _PARAMETER else ():
+            if not (only_moves(call.op_type) and key in written):
+                written[key] = number
     return sources
+
+
+def _known(values: Iterable[Value]) -> list[Hashable]:
+    return [(value.size, value.identity) for value in values if value.identity is not None]
 
 
 #: Points. What is shared among several inputs, sources or readers is given once if all of them agree.

@@ -44,25 +44,26 @@ from workers.store.consolidated.blocks import OperatorKey, TensorKey
 from workers.store.roles import hints_of, roles_of
 
 
-def model_pairs(
-    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of outputs of A and B that are the same output of the model.
+def by_model(
+    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
+) -> Iterator[TensorPair]:
+    """Yield the outputs of A and B that are the same output of the model.
 
     At least one side says so, or is a reference; the other may have the operator of the model by its name.
     """
-    of_a, of_b = list(numbers_a), list(numbers_b)
-    if is_reference(a, of_a) and is_reference(b, of_b):
+    of_references = is_reference(a, left_a), is_reference(b, left_b)
+    if all(of_references):
         return
-    told_a, named_a = _outputs(a, of_a)
-    told_b, named_b = _outputs(b, of_b)
+    matched_by = MatchedBy.REFERENCE if any(of_references) else MatchedBy.MODEL
+    told_a, named_a = _outputs(a, left_a)
+    told_b, named_b = _outputs(b, left_b)
     taken: set[int] = set()
     for output, number in {**named_a, **told_a}.items():
         # Equal names alone are for those who compare types, too.
         other = told_b.get(output, named_b.get(output) if output in told_a else None)
         if other is not None and other not in taken:
             taken.add(other)
-            yield number, other
+            yield TensorPair(number, other, matched_by)
 
 
 def is_reference(tensors: StepTensors, numbers: Iterable[int]) -> bool:
@@ -76,7 +77,6 @@ def _outputs(
     """Return the outputs by what they are in the model: as the dump tells, and of the others, by name."""
     told: dict[ModelOutput, int] = {}
     named: dict[ModelOutput, int] = {}
-    numbers = list(numbers)
     if is_reference(dump, numbers):
         known = ((dump.keys[number], number) for number in numbers)
         return {ModelOutput(of.op_name, of.slot): n for of, n in known if of.op_type == REFERENCE}, {}
@@ -252,14 +252,6 @@ def _by_key(
             yield TensorPair(number, by_key[key], MatchedBy.EXACT)
 
 
-def _by_model(
-    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
-) -> Iterator[TensorPair]:
-    has_reference = is_reference(a, left_a) or is_reference(b, left_b)
-    for pair in model_pairs(a, b, left_a, left_b):
-        yield TensorPair(*pair, MatchedBy.REFERENCE if has_reference else MatchedBy.MODEL)
-
-
 def _by_group(
     a: StepTensors,
     b: StepTensors,
@@ -358,7 +350,7 @@ def _spelling(tensors: StepTensors, number: int) -> Hashable:
 #: How tensors are matched, the surest way first: each looks at those that the ones before it have left.
 _MATCHERS: tuple[_Matcher, ...] = (
     _by_key,
-    _by_model,
+    by_model,
     partial(_by_group, key=_name, matched_by=MatchedBy.NAME),
     partial(_by_group, key=_scope_and_shape, matched_by=MatchedBy.ORDER),
     _alone,

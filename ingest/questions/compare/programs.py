@@ -83,27 +83,23 @@ def calls_of(side: StepTensors) -> tuple[list[OperatorKey], list[OperatorCall], 
         StoreError: the store cannot be read.
     """
     values = [_value(side, number) for number in range(len(side.keys))]
-    firsts: dict[OperatorKey, int] = {}
-    inputs: dict[OperatorKey, list[Value]] = {}
-    outputs: dict[OperatorKey, list[Value]] = {}
+    found: dict[OperatorKey, tuple[int, list[Value], list[Value]]] = {}
     for number, key in enumerate(side.keys):
-        firsts.setdefault(key.operator, number)
-        inputs.setdefault(key.operator, [])
-        outputs.setdefault(key.operator, [])
+        _, inputs, outputs = found.setdefault(key.operator, (number, [], []))
         if is_output(key.io):
-            outputs[key.operator].append(values[number])
+            outputs.append(values[number])
         elif is_input(key.io):
-            inputs[key.operator].append(values[number])
+            inputs.append(values[number])
     calls = [
         OperatorCall(
             key[2],
-            tuple(inputs[key]),
-            tuple(outputs[key]),
+            tuple(inputs),
+            tuple(outputs),
             scope_of(side.operands.full_name(first) or key[3], key[2]) or key[3],
         )
-        for key, first in firsts.items()
+        for key, (first, inputs, outputs) in found.items()
     ]
-    return list(inputs), calls, values
+    return list(found), calls, values
 
 
 def scope_of(name: str, op_type: str) -> str:

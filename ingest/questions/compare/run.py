@@ -610,7 +610,13 @@ class ComparisonBuilder:
                 some = counted(count, "step")
                 yield f"the limits of {some} are the fixed ones of types, not derived: {why}"
         if self._close_beyond and self._unexplained:
-            yield _beyond_rounding(self._close_beyond, self._unexplained)
+            first, bound = self._unexplained, self._unexplained.bound
+            figures = f"{bound.times:.2g} times the limit {bound.limit:.2g}" if bound else ""
+            where = f"{first.name} in step {first.key_a.step} of rank {first.key_a.rank}"
+            yield (
+                f"{counted(self._close_beyond, 'tensor')} within the limits of their types, but different by "
+                f"more than rounding explains; the first that differs so is {where}: {figures}"
+            )
 
     @property
     def _limits(self) -> Limits:
@@ -644,17 +650,6 @@ class ComparisonBuilder:
 
 def _order(tensor: ComparedTensor) -> tuple[int, int, int]:
     return tensor.key_a.step or 0, tensor.number, tensor.key_a.rank
-
-
-def _beyond_rounding(close: int, first: ComparedTensor) -> str:
-    bound = first.bound
-    figures = f"{bound.times:.2g} times the limit {bound.limit:.2g}" if bound else ""
-    where = f"{first.name} in step {first.key_a.step} of rank {first.key_a.rank}"
-    return (
-        f"{counted(close, 'tensor')} within the limits of their types, but different by more than rounding "
-        "explains; "
-        f"the first that differs so is {where}: {figures}"
-    )
 
 
 def _flat_parameters(tensors: Sequence[ComparedTensor]) -> Iterator[str]:
