@@ -290,9 +290,10 @@ def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair])
             yield pair
         else:
             groups.setdefault(_scope(a, pair.a), []).append(pair)
-    operators_a, operators_b = _operators(a), _operators(b)
+    of_a, of_b = (_grouped(side, range(len(side.keys)), _scope) for side in (a, b))
     for scope, members in groups.items():
-        names_a, names_b = operators_a[scope], operators_b[scope]
+        names_a = {a.keys[number].op_name for number in of_a[scope]}
+        names_b = {b.keys[number].op_name for number in of_b[scope]}
         if names_a != names_b and not names_a.isdisjoint(names_b):
             # The numbers in their names were given again.
             yield from (pair._replace(ambiguous=True) for pair in members)
@@ -309,13 +310,6 @@ def _mark_other_order(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair
         is_elsewhere = any(digest) and digest != b.digests[pair.b].tobytes() and digest in digests_b
         is_doubtful = pair.matched_by is MatchedBy.ORDER and is_elsewhere
         yield pair._replace(ambiguous=True) if is_doubtful else pair
-
-
-def _operators(tensors: StepTensors) -> dict[Hashable, set[str]]:
-    names: dict[Hashable, set[str]] = {}
-    for number, key in enumerate(tensors.keys):
-        names.setdefault(_scope(tensors, number), set()).add(key.op_name)
-    return names
 
 
 def _grouped(tensors: StepTensors, numbers: Iterable[int], key: GroupKey) -> _Groups:
