@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -33,7 +33,7 @@ from ingest.questions.compare.result import (
     Programs,
     Verdict,
 )
-from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
+from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.selection import (
     Selection,
     StepPairing,
@@ -147,7 +147,8 @@ def compare(
     else:
         pairing = pair_steps(side_a, side_b)
     with ExitStack() as stack:
-        run = _Run(sides, choices, stack.enter_context(_runner(client)), layout_map or LayoutMap())
+        runner = stack.enter_context(PairRunner(client() if callable(client) else client))
+        run = _Run(sides, choices, runner, layout_map or LayoutMap())
         run.compare(pairing, stack.enter_context(closing(_load(pairing, sides, choices))))
     if sides[0] is not side_a:
         exchanged = f"A and B were exchanged: A is {sides[0].label}, which has more ranks"
@@ -255,15 +256,6 @@ class _Run:
 
 def _are_alike(a: StepTensors, b: StepTensors) -> bool:
     return a.keys == b.keys and a.shapes == b.shapes
-
-
-@contextmanager
-def _runner(client: TaskClient | Callable[[], TaskClient] | None) -> Iterator[PairRunner]:
-    if client is None:
-        with ThreadRunner() as threads:
-            yield threads
-    else:
-        yield ClusterRunner(client() if callable(client) else client)
 
 
 def _load(

@@ -40,11 +40,25 @@ _Job = TypeVar("_Job", bound=Sized)
 _Answer = TypeVar("_Answer")
 
 
-class PairRunner(Protocol):
-    """Compares batches of pairs."""
+class PairRunner:
+    """Compares batches of pairs in threads of this process, or in tasks of a Dask cluster. A context manager.
 
-    parts: int
-    """How many batches are compared at once."""
+    The workers of the cluster must see store and dump under the same names.
+    """
+
+    def __init__(self, client: TaskClient | None = None) -> None:
+        """Use the workers behind `client`, which stays open; without one, a thread for each processor."""
+        self._client = client
+        threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dump-ingest-compare")
+        self.parts = threads if client is None else max(sum(client.nthreads().values()), 1)
+        """How many batches are compared at once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
     def map(
         self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
@@ -54,6 +68,19 @@ class PairRunner(Protocol):
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
+        if self._client is None:
+            yield from in_order(
+                batches, lambda batch: self._pool.submit(function, batch), ahead=2 * self.parts
+            )
+            return
+        packed = map(partial(pack, function), batches)
+        try:
+            yield from run_in_order(self._client, run_packed, packed, ahead=_TASKS_AHEAD * self.parts)
+        except DumpIngestError:
+            raise
+        except Exception as exc:
+            message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
+            raise ClusterError(message, hint=AGAIN_HINT) from exc
 
 
 def batched(pairs: Iterable[_Job], parts: int = 1, total: int | None = None) -> Iterator[list[_Job]]:
@@ -91,45 +118,3 @@ def answer_each(
     """
     for answers in runner.map(function, batched(jobs, runner.parts)):
         yield from answers
-
-
-class ThreadRunner:
-    """Compares in threads of this process. A context manager."""
-
-    def __init__(self, count: int | None = None) -> None:
-        self.parts = count or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-        self._pool = ThreadPoolExecutor(self.parts, thread_name_prefix="dump-ingest-compare")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def map(
-        self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
-    ) -> Iterator[list[_Answer]]:
-        """Yield the results of a function for each batch, in the order of the batches."""
-        return in_order(batches, lambda batch: self._pool.submit(function, batch), ahead=2 * self.parts)
-
-
-class ClusterRunner:
-    """Compares in tasks of a Dask cluster, whose workers must see store and dump under the same names."""
-
-    def __init__(self, client: TaskClient) -> None:
-        """Use the workers behind `client`, which stays open."""
-        self._client = client
-        self.parts = max(sum(client.nthreads().values()), 1)
-
-    def map(
-        self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
-    ) -> Iterator[list[_Answer]]:
-        """Yield the results of a function for each batch, in the order of the batches."""
-        packed = map(partial(pack, function), batches)
-        try:
-            yield from run_in_order(self._client, run_packed, packed, ahead=_TASKS_AHEAD * self.parts)
-        except DumpIngestError:
-            raise
-        except Exception as exc:
-            message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
-            raise ClusterError(message, hint=AGAIN_HINT) from exc

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.questions.compare.runner import ClusterRunner
+from ingest.questions.compare.runner import PairRunner
 from workers.arrays.dtypes import from_name
 from workers.errors import ClusterError, SourceChanged
 from workers.tasks.compare import Pair, compare_pairs
@@ -40,4 +40,4 @@ class FailingClient:
 def test_an_error_of_a_worker_is_one_of_ours(raised: Exception, expected: type[Exception]) -> None:
     client: Any = FailingClient(raised)
     with pytest.raises(expected):
-        list(ClusterRunner(client).map(compare_pairs, [[pair(2)]]))
+        list(PairRunner(client).map(compare_pairs, [[pair(2)]]))
