@@ -477,8 +477,9 @@ class StepComparison:
 
     def _unmatched_row(self, number: int, why: Mapping[str, str], *, is_a: bool) -> ComparedTensor:
         side, verdict = (self.a, Verdict.ONLY_A) if is_a else (self.b, Verdict.ONLY_B)
-        name, dtype, shape = side.names[number], side.dtypes[number], side.shapes[number]
-        key = side.keys[number]
+        name, dtype, key = side.names[number], side.dtypes[number], side.keys[number]
+        known: tuple[str, str, tuple[int, ...] | None] = name, dtype, side.shapes[number]
+        of_a, of_b = (known, _NOT_THERE) if is_a else (_NOT_THERE, known)
         limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
         key_a, key_b = self.a.key, self.b.key
         if self._placing is not None:
@@ -488,15 +489,15 @@ class StepComparison:
             key_a=key_a,
             key_b=key_b,
             number=number,
-            name_a=name if is_a else "",
-            name_b="" if is_a else name,
+            name_a=of_a[0],
+            name_b=of_b[0],
             graph=key.graph,
             op_type=key.op_type,
             io=key.io,
-            dtype_a=dtype if is_a else "",
-            dtype_b="" if is_a else dtype,
-            shape_a=shape if is_a else None,
-            shape_b=None if is_a else shape,
+            dtype_a=of_a[1],
+            dtype_b=of_b[1],
+            shape_a=of_a[2],
+            shape_b=of_b[2],
             verdict=Verdict.IGNORED if is_ignored(limits) else verdict,
             reason=why.get(operator_name(key.operator)) or self._not_in_partner(key.operator, is_a=is_a),
         )
@@ -543,6 +544,8 @@ class StepComparison:
         )
 
 
+#: The name, type and shape of a tensor on the side that does not have it.
+_NOT_THERE: tuple[str, str, tuple[int, ...] | None] = ("", "", None)
 #: The digest of a payload that is not known.
 _UNKNOWN = bytes(DIGEST_BYTES)
 
