@@ -16,9 +16,10 @@ from typing import Annotated
 
 import numpy as np
 
-from ingest.questions.compare.held_tensors import HeldTensors, hold_together, propose
-from ingest.questions.compare.runner import PairRunner, ThreadRunner, answer_each
-from ingest.questions.compare.stored_steps import load_step
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.placing import propose
+from ingest.questions.compare.runner import PairRunner, answer_each
+from ingest.questions.compare.sources import load_step
 from ingest.questions.divergence.agreement import ABSENT, AgreementOfRanks, observe
 from ingest.questions.placement.agree import Kind, kind_of
 from ingest.questions.placement.decide import Certainty, Decision, decide, fit_limit
@@ -66,7 +67,7 @@ def find_collective_results(
     shown = _by_elements(held, [pair for pair in asked if not is_removed(held, pair)], runner)
     for pair in asked:
         if is_removed(held, pair) and (proposal := propose(held, pair[0], held, pair[1])):
-            shown[pair] = _making_up(proposal.decision, Certainty.BY_MARGINALS)
+            shown[pair] = _making_up(proposal[0], Certainty.BY_MARGINALS)
     whole: dict[int, tuple[int, str]] = {}
     for pairs in kinds.values():
         ways = [shown[pair] for pair in pairs[:_OF_A_KIND] if shown.get(pair)]
@@ -183,7 +184,7 @@ def _layout_of(snapshot: Snapshot) -> RunLayout:
     seen = observe(statistics, ranks, replicas.visit).only_together()
     table = _Kinds(seen, ranks)
     missing = {*range(len(seen.keys))}
-    with ThreadRunner() as runner:
+    with PairRunner() as runner:
         # The first step that has a tensor stands for all: later ones are held against it by digests.
         while missing:
             left = [*missing]
