@@ -14,9 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from ingest.layouts.base import Layout, System, step_of
+from ingest.layouts.base import Layout, PathRank, System, step_of
 from ingest.layouts.detect import LAYOUTS
-from ingest.layouts.places import PathRank
 from workers.arrays import device_format
 from workers.arrays.dtypes import core_name, from_name
 from workers.dump.formats import dump_data

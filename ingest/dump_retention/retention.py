@@ -31,7 +31,7 @@ from ingest.dump_retention.policy import (
     SourceDeleted,
     SourceJudge,
 )
-from ingest.layouts.base import LayoutPlace, Listing
+from ingest.layouts.base import Listing, Place
 from ingest.steps.events import KeepReason, SourceKept
 from ingest.steps.state import DeletionStage, StepState
 from workers.dump import paths
@@ -45,11 +45,11 @@ from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 _STEP_FIELDS = frozenset(["step", "iteration", "previous_step"])
 
 
-def step_directories(places: Iterable[LayoutPlace]) -> Iterator[str]:
+def step_directories(places: Iterable[Place]) -> Iterator[str]:
     """Yield the directories that are a step's by name, if its places lie below them: `step8/rank0`."""
-    for located in places:
-        path = located.place.path
-        pattern = next((own for own in located.layout.patterns if own.match_path(path) is not None), None)
+    for place in places:
+        path = place.path
+        pattern = next((own for own in place.layout.patterns if own.match_path(path) is not None), None)
         if pattern is not None:
             names = path.split("/")
             named = (pattern.match(level, name) or {} for level, name in enumerate(names))

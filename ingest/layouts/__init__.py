@@ -7,7 +7,6 @@ base.py, detect.py          the contract of layouts, with patterns of directorie
                             the pattern that an unknown tree seems to follow
 tree.py, walk.py, places.py one walk over a dump for all layouts: directories, places of steps, their files;
                             logs that hold the lines of many steps
-logged_statistics.py        formats of logs with statistics
 
 All other modules are layouts.
 """

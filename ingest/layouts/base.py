@@ -13,13 +13,12 @@ place is one entry of `FIELDS`.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -34,11 +33,6 @@ _NO_STEP = 2147483647
 
 def _step(number: int) -> int | None:
     return None if number == _NO_STEP else number
-
-
-def _step_before(number: int) -> int:
-    # TorchAir once named directories after the next step.
-    return max(number - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,8 @@ FIELDS: Mapping[str, Field] = {
     "device": Field(r"0|[1-9][0-9]{0,8}"),
     "pid": Field(r"[1-9][0-9]{0,8}", is_of_run=True),
     "time": Field(r"[0-9]{14}", is_of_run=True),
-    "previous_step": Field(r"[0-9]{1,18}", _step_before),
+    # TorchAir once named directories after the next step.
+    "previous_step": Field(r"[0-9]{1,18}", lambda number: max(number - 1, 0)),
     "step": Field(r"[0-9]{1,18}", _step),
     "iteration": Field(r"[0-9]{1,18}", _step),
     **{name: Field(r"[0-9]{1,9}") for name in MESH_FIELDS},
@@ -119,15 +114,11 @@ class Pattern:
     def match_path(self, path: str) -> dict[str, str] | None:
         """Return the fields in a path from the root of a dump, or None if it does not fit to the end."""
         names = path.split("/")
-        if len(names) != len(self.levels):
+        matches = [level.fullmatch(name) for level, name in zip(self.levels, names, strict=False)]
+        fields = [match.groupdict() for match in matches if match is not None]
+        if not len(fields) == len(names) == len(self.levels):
             return None
-        fields: dict[str, str] = {}
-        for level, name in enumerate(names):
-            matched = self.match(level, name)
-            if matched is None:
-                return None
-            fields |= matched
-        return fields
+        return {name: value for of_level in fields for name, value in of_level.items()}
 
 
 def parse(text: str, *, of_files: bool = False) -> Pattern:
@@ -216,9 +207,32 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class PathRank:
+    """What a path says about its rank: one of three numbers, named by `kind`, or a place in the mesh."""
+
+    kind: str
+    """`rank`, `device`, `pid` or `mesh`."""
+    number: int
+    """Of `mesh`: 0."""
+    place: tuple[int, ...] = ()
+    """Of `mesh`: its numbers along the axes, the slowest first."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Self | None:
+        """Return the first of the numbers that the fields of a pattern have, or None."""
+        for kind in ("rank", "device", "pid"):
+            if kind in fields:
+                return cls(kind, int(fields[kind]))
+        if fields.keys().isdisjoint(MESH_FIELDS):
+            return None
+        return cls("mesh", 0, tuple(int(fields.get(name, "0")) for name in MESH_FIELDS))
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One directory of a dump that holds a step of one rank, or a part of it; or some files in one."""
 
+    layout: Layout
     path: str
     """Relative to the dump. If only some files of a directory are meant, with what their names say behind it:
     this path does not exist."""
@@ -234,6 +248,11 @@ class Place:
     def directory(self) -> str:
         """The directory that holds its files, relative to the dump."""
         return self.path if self.names is None else self.path.rpartition("/")[0]
+
+    @property
+    def rank(self) -> PathRank | None:
+        """What its path says about its rank."""
+        return PathRank.of(self.fields)
 
 
 NameMember: TypeAlias = Callable[[TensorName, tuple[str, ...], int], TensorName]
@@ -293,6 +312,18 @@ class Description:
     sections: frozenset[str] = frozenset()
     """The paths of the logs of which this is a section: whole, they are kept with the run files."""
 
+    @classmethod
+    def joined(cls, parts: Iterable[Description]) -> Description:
+        """Return what several descriptions say together."""
+        parts = list(parts)
+        return cls(
+            {path: file for part in parts for path, file in part.named.items()},
+            [row for part in parts for row in part.reported],
+            [problem for part in parts for problem in part.problems],
+            next((part.unfinished for part in parts if part.unfinished), ""),
+            frozenset().union(*(part.sections for part in parts)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -303,23 +334,21 @@ class System:
     place: str
     """A directory as that system names it, with some rank and step."""
     holds: str
-    """What is read there."""
 
 
-class Layout(ABC):
+class Layout:
     """One family of directory trees. Has no state."""
 
     name: ClassVar[str]
     """Its name in commit records."""
-    patterns: ClassVar[Sequence[Pattern]]
+    patterns: ClassVar[Sequence[Pattern]] = ()
     """The directories that hold steps. The first pattern that fits a directory counts."""
     file_patterns: ClassVar[Sequence[Pattern]] = ()
     """The same for directories that hold files of several ranks or steps: the last level is that of the names
     of files, which tell rank and step."""
     implied: ClassVar[Mapping[str, str]] = {}
     """Fields of every place, for dumps that do not name their step."""
-    systems: ClassVar[Sequence[System]]
-    """What writes such trees."""
+    systems: ClassVar[Sequence[System]] = ()
     transient: ClassVar[Sequence[Pattern]] = ()
     """Directories from which the writer moves files to their place; their files are ignored."""
     evidence: ClassVar[re.Pattern[str] | None] = None
@@ -350,27 +379,26 @@ class Layout(ABC):
     configuration: ClassVar[str] = ""
     """The end of the path of files, outside of places, that `expected_steps` can read; "" for none."""
 
-    @abstractmethod
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one place. Opens only what it reads through `read`.
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Describe the files of one place: by the name of each alone, unless a layout knows more.
+
+        Opens only what it reads through `read`.
 
         Args:
             place: the directory.
             files: everything in it and in the directories below it, in order of path.
             read: reads a small file (a mapping, a table, JSON), by its path.
         """
+        named = ((file.path, self._tensor_file(place, file.path)) for file in files)
+        return Description({path: tensor for path, tensor in named if tensor is not None})
+
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
+        """Return what the path of a file in a place says; None if the file is kept as one."""
+        return None
 
     def expected_steps(self, configuration: bytes) -> frozenset[int]:  # noqa: ARG002
         """Return the steps that a configuration asks for; empty if it does not say, or asks for all."""
         return frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutPlace:
-    """A place, and the layout that knows what it holds."""
-
-    layout: Layout
-    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +421,7 @@ class Listing:
     """Names of the layouts of its places, as the commit record has them."""
     rank_from: str = "path"
     """Where the rank comes from; see `workers.store.model.Origin`."""
-    places: tuple[LayoutPlace, ...] = ()
+    places: tuple[Place, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -403,7 +431,7 @@ class Listing:
     @property
     def naming(self) -> str:
         """What makes names of tensors from paths: its layouts, and the patterns that the user declared."""
-        declared = {located.layout.declared for located in self.places} - {""}
+        declared = {place.layout.declared for place in self.places} - {""}
         return "\n".join((self.layout, *sorted(declared)))
 
 

@@ -62,11 +62,9 @@ class RingState:
     """What a trigger would save now."""
     nbytes: int
     keep_nbytes: int
-    """The most that `nbytes` may be."""
     saved_nbytes: int
     """What incidents have taken so far."""
     budget_nbytes: int
-    """The most that `saved_nbytes` may be."""
     left_out: int
     """How many tensors lack elements, or were not recorded, because ring or queue were full."""
     overhead: float

@@ -65,7 +65,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile, parse
@@ -113,17 +113,7 @@ STATISTIC_CSV = "statistic.csv"
 _CUT_HINT = "Its writer was still at work, or died."
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """The statistics in one file."""
-
-    reported: tuple[ReportedStatistics, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    unfinished: bool = False
-    """Whether it ends within a row."""
-
-
-def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
+def read_reports(path: str, read: ReadSmall, name: TensorName) -> Description:
     """Return the statistics in one file.
 
     Args:
@@ -133,13 +123,14 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     """
     data = read(path)
     if data is None:
-        return Reports(problems=(Problem(path, "has statistics, but cannot be read"),))
+        return Description(problems=(Problem(path, "has statistics, but cannot be read"),))
     table = statistic_csv.parse(data)
     problems = [Problem(path, problem) for problem in table.problems]
     if table.unfinished:
         # Seen only if the step is ingested nevertheless: while the file may still grow, the step waits.
         problems.append(Problem(path, "ends within a line, which is left out", _CUT_HINT))
-    return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
+    reported = [_reported(path, row, name) for row in table.rows]
+    return Description(reported=reported, problems=problems, unfinished=path if table.unfinished else "")
 
 
 def _reported(path: str, row: statistic_csv.StatisticRow, name: TensorName) -> ReportedStatistics:
@@ -201,7 +192,7 @@ def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorN
         op_name=op_name,
         task=known_id(int(numbers[0])),
         stream=known_id(int(numbers[1])) if at == 2 else -1,
-        timestamp=_microseconds(numbers[at]),
+        timestamp=_timestamp(numbers[at]),
     )
 
 
@@ -229,15 +220,24 @@ def _time_at(numbers: Sequence[str]) -> int:
     return 2 if len(numbers[2]) >= len(numbers[1]) else 1
 
 
-def _microseconds(text: str) -> int:
+def _timestamp(text: str) -> int:
     """Return microseconds since the epoch; for a date, which is local time, as if it were UTC."""
-    if len(text) == 17:
-        try:
-            date = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-        except ValueError:
-            return int(text)
-        return int(date.timestamp()) * 1_000_000 + int(text[14:]) * 1000
-    return int(text)
+    return _microseconds(text, 1000, int(text)) if len(text) == 17 else int(text)
+
+
+def _microseconds(date: str, unit_us: int, otherwise: int) -> int:
+    """Return microseconds since the epoch; `otherwise` for an invalid date.
+
+    Args:
+        date: with a fraction of a second behind it.
+        unit_us: the unit of the fraction, in microseconds.
+        otherwise: returned if there is no such date.
+    """
+    try:
+        second = datetime.strptime(date[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return otherwise
+    return int(second.timestamp()) * 1_000_000 + int(date[14:]) * unit_us
 
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"
@@ -348,9 +348,7 @@ def describe_files(
     paths = {file.path for file in files}
     names = LongNames(read)
     named: dict[str, TensorFile] = {}
-    reported: list[ReportedStatistics] = []
-    problems: list[Problem] = []
-    unfinished = ""
+    reports: list[Description] = []
     for file in files:
         stem, extension = _split(file.path.rpartition("/")[2])
         if extension in ("", ".npy"):
@@ -358,12 +356,8 @@ def describe_files(
             if tensor is not None and not _is_copy(file.path, paths):
                 named[file.path] = tensor
         elif extension == ".csv":
-            reports = _read_csv(file.path, stem, names, place, read)
-            reported += reports.reported
-            problems += reports.problems
-            if reports.unfinished:
-                unfinished = unfinished or file.path
-    return Description(named, tuple(reported), tuple(problems), unfinished)
+            reports.append(_read_csv(file.path, stem, names, place, read))
+    return Description.joined([Description(named), *reports])
 
 
 def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
@@ -425,12 +419,12 @@ def _is_copy(path: str, paths: Collection[str]) -> bool:
     return match is not None and f"{directory}{slash}{match['bin']}" in paths
 
 
-def _read_csv(path: str, stem: str, names: LongNames, place: TensorName, read: ReadSmall) -> Reports:
+def _read_csv(path: str, stem: str, names: LongNames, place: TensorName, read: ReadSmall) -> Description:
     name, settled = _reported_name(path, stem, names, place)
     if name is None:
-        return Reports()
+        return Description()
     reports = read_reports(path, read, name)
-    return reports if settled else replace(reports, unfinished=True)
+    return reports if settled else replace(reports, unfinished=path)
 
 
 def _reported_name(
@@ -485,18 +479,14 @@ class TorchAir(Layout):
         System("TorchAir, aclgraph and npugraph_ex", "worldsize4_global_rank1", "pt, of no step"),
     )
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
+        directory, _, file_name = path.rpartition("/")
         graph = place.fields.get("graph", "")
-        named = {}
-        for file in files:
-            directory, _, file_name = file.path.rpartition("/")
-            if graph and file_name.endswith(".npy"):
-                name = parse_call_name(file_name, graph=graph)
-                named[file.path] = TensorFile(name, Container.NPY, any_argument=True)
-            elif not graph and directory == place.path and file_name.endswith(".pt"):
-                named[file.path] = TensorFile(parse_node_name(file_name), Container.PT)
-        return Description(named)
+        if graph and file_name.endswith(".npy"):
+            return TensorFile(parse_call_name(file_name, graph=graph), Container.NPY, any_argument=True)
+        if not graph and directory == place.path and file_name.endswith(".pt"):
+            return TensorFile(parse_node_name(file_name), Container.PT)
+        return None
 
 
 def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
@@ -515,7 +505,7 @@ def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
         op_name=match["node"],
         io=io if j is None else f"{io}.{i}",
         slot=i if j is None else int(j),
-        timestamp=_fx_microseconds(match["time"]),
+        timestamp=_microseconds(match["time"], 1, -1),
     )
 
 
@@ -533,15 +523,6 @@ def parse_node_name(file_name: str) -> TensorName | None:
     return TensorName(op_type=op_type, op_name=match["node"], io="output", sequence=int(match["count"]))
 
 
-def _fx_microseconds(time: str) -> int:
-    """Return microseconds since the epoch; -1 for an invalid time."""
-    try:
-        date = datetime.strptime(time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return -1
-    return int(date.timestamp()) * 1_000_000 + int(time[14:])
-
-
 #: The type of all operators of a reference dump.
 REFERENCE = "Reference"
 QUANTIZED = "quantized"
@@ -553,7 +534,6 @@ class ReferenceDump(Layout):
     """The files that a reference of an Ascend dump consists of: of one process."""
 
     name = "reference"
-    patterns = ()
     file_patterns = tuple(
         parse(f"{above}{_FILE}", of_files=True)
         for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
@@ -567,10 +547,8 @@ class ReferenceDump(Layout):
         ),
     )
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        named = ((file.path, parse_reference_name(file.path.rpartition("/")[2])) for file in files)
-        return Description({path: tensor for path, tensor in named if tensor is not None})
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
+        return parse_reference_name(path.rpartition("/")[2])
 
 
 def parse_reference_name(file_name: str) -> TensorFile | None:

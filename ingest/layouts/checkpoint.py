@@ -75,7 +75,6 @@ class DistributedCheckpoint(Layout):
 
     name = "distributed_checkpoint"
     is_checkpoint = True
-    patterns = ()
     file_patterns = tuple(
         parse(f"{above}{FILE}", of_files=True)
         for above in (
@@ -160,14 +159,10 @@ def _member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
     return join_member(name._replace(op_name=first), tuple(rest), number)
 
 
+@lru_cache(maxsize=1)  # all ranks ask for the same one
 def _parsed(data: bytes) -> Mapping[str, Mapping[int, Chunk]]:
     if len(data) > MAX_METADATA_NBYTES:
         raise UnreadableTensor(f"has {len(data)} bytes; at most {MAX_METADATA_NBYTES} are read")
-    return _last_parsed(data)
-
-
-@lru_cache(maxsize=1)  # all ranks ask for the same one
-def _last_parsed(data: bytes) -> Mapping[str, Mapping[int, Chunk]]:
     return read_metadata(data)
 
 
@@ -198,22 +193,14 @@ class TrainerCheckpoint(Layout):
 
     is_checkpoint = True
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        containers = ((file.path, _container_of(file.path.rpartition("/")[2])) for file in files)
-        return Description(
-            {
-                path: TensorFile(_name_of(place, path), container, name_member=_below)
-                for path, container in containers
-                if container is not None
-            }
-        )
-
-
-def _container_of(file_name: str) -> Container | None:
-    if file_name in _WITHOUT_TENSORS:
-        return None
-    return Container.PT if _ACCELERATE.fullmatch(file_name) else CONTAINERS.get(file_name.rpartition(".")[2])
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
+        file_name = path.rpartition("/")[2]
+        container = CONTAINERS.get(file_name.rpartition(".")[2])
+        if _ACCELERATE.fullmatch(file_name):
+            container = Container.PT
+        if container is None or file_name in _WITHOUT_TENSORS:
+            return None
+        return TensorFile(_name_of(place, path), container, name_member=_below)
 
 
 def _name_of(place: Place, path: str) -> TensorName:
@@ -333,7 +320,6 @@ class CheckpointFiles(TrainerCheckpoint):
     """Checkpoints of one file each."""
 
     name = "checkpoint_file"
-    patterns = ()
     file_patterns = (
         parse(_LIGHTNING, of_files=True),
         parse(r"checkpoint_{epoch:\d{1,9}}_{step}.pt", of_files=True),

@@ -23,11 +23,9 @@ from typing import ClassVar
 from ingest.layouts.base import (
     FIELDS,
     STEP_FIELDS,
-    Description,
     Layout,
     Pattern,
     Place,
-    ReadSmall,
     TensorFile,
     join_slot,
     parse,
@@ -36,7 +34,6 @@ from ingest.layouts.pytorch import module_type
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.errors import UsageError
-from workers.model import SourceFile
 
 CONTAINERS: Mapping[str, Container] = {
     "pt": Container.PT,
@@ -84,17 +81,14 @@ def _declared(text: str) -> _Declared:
 
 
 class _Declared(Layout):
-    """A layout made from a pattern."""
-
     name: ClassVar[str] = "declared"
     patterns: Sequence[Pattern] = ()  # type: ignore[misc]  # those of all other layouts are the same for all
     file_patterns: Sequence[Pattern] = ()  # type: ignore[misc]
-    implied: Mapping[str, str] = {}  # type: ignore[misc]
-    proves_dump: bool = True  # type: ignore[misc]
-    declared: str = ""  # type: ignore[misc]
+    implied: Mapping[str, str]  # type: ignore[misc]
+    proves_dump: bool  # type: ignore[misc]
+    declared: str  # type: ignore[misc]
     tensor_suffixes = frozenset(CONTAINERS)
     own_file: re.Pattern[str]  # type: ignore[misc]
-    systems = ()
 
     def __init__(
         self, text: str, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
@@ -109,26 +103,21 @@ class _Declared(Layout):
         self.implied = {} if fields & STEP_FIELDS.keys() else {"step": "0"}
         self.proves_dump = bool(fields & {*STEP_FIELDS, "rank", "device", "pid"})
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        named = {}
-        for file in files:
-            file_name = file.path.rpartition("/")[2]
-            container = CONTAINERS.get(file_name.rpartition(".")[2])
-            fields = self._of_file.match(0, file_name)
-            if container is None and fields is not None:
-                container = Container.PT
-            if container is not None:
-                name = _named({**place.fields, **fields}) if fields is not None else _stem(place, file_name)
-                member = _module_member if fields is None else join_slot
-                named[file.path] = TensorFile(name, container, name_member=member)
-        return Description(named)
-
-
-def _stem(place: Place, file_name: str) -> TensorName:
-    """Return the name of a file that does not fit: its stem, behind the module that its directories name."""
-    above, stem = _named(place.fields), file_name.rpartition(".")[0]
-    return above._replace(op_type="file", op_name=".".join(filter(None, (above.op_name, stem))))
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
+        file_name = path.rpartition("/")[2]
+        stem, _, suffix = file_name.rpartition(".")
+        container = CONTAINERS.get(suffix)
+        fields = self._of_file.match(0, file_name)
+        if fields is not None:
+            name = _named({**place.fields, **fields})
+            return TensorFile(name, container or Container.PT, name_member=join_slot)
+        if container is None:
+            return None
+        # It does not fit: its stem stands behind the module that its directories name.
+        above = _named(place.fields)
+        op_name = ".".join(filter(None, (above.op_name, stem)))
+        name = above._replace(op_type="file", op_name=op_name)
+        return TensorFile(name, container, name_member=_module_member)
 
 
 def _named(fields: Mapping[str, str]) -> TensorName:

@@ -13,12 +13,13 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ingest.layouts.base import Dump, Layout, Pattern, Place, step_of
+from ingest.layouts.base import Dump, Layout, PathRank, Pattern, Place, step_of
 from ingest.layouts.cann import Cann, ReferenceDump, TorchAir
 from ingest.layouts.checkpoint import (
     CheckpointFiles,
@@ -39,7 +40,7 @@ from ingest.layouts.numerics import (
     TransformerEngineLogs,
     TransformerEngineStatistics,
 )
-from ingest.layouts.places import MAX_SEEN, PathRank
+from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.pytorch import (
     AotInductor,
     ForwardHooks,
@@ -92,21 +93,15 @@ class ProposedPattern(NamedTuple):
 
     pattern: str
     fits: int
-    """How many files it covers."""
     files: int
-    """How many files were looked at."""
 
 
 class _Told(NamedTuple):
-    """A number in a path that tells the rank or the step."""
-
     begin: int
     """Where the word for it begins."""
     number: int
-    """Where the number begins."""
     end: int
     field: str
-    """The field that takes the place of the number."""
 
 
 def propose(directory: Path) -> ProposedPattern | None:
@@ -133,16 +128,13 @@ def proposed_hint(directory: Path, *, step_above: int | None = None) -> str:
         step_above: the step must be in one of this many levels at the top; None if it may be anywhere.
     """
     found = propose(directory)
-    if found is None or (step_above is not None and "{step}" not in _top(found.pattern, step_above)):
+    top = [] if found is None else found.pattern.split("/")[:step_above]
+    if found is None or (step_above is not None and "{step}" not in "/".join(top)):
         return ""
     return (
         f"{found.fits} of {found.files} files would fit --layout {shlex.quote(found.pattern)}. "
         "If that is how the tree is meant, pass it."
     )
-
-
-def _top(pattern: str, levels: int) -> str:
-    return "/".join(pattern.split("/")[:levels])
 
 
 def _files(root: Path, below: str, depth: int, budget: Iterator[int]) -> Iterator[str]:
@@ -182,15 +174,12 @@ def _fits(pattern: str, paths: Sequence[str]) -> int:
 def _name(layout: Layout, path: str) -> object:
     """Return rank, step and name that a layout gives to a file; None if it does not cover it."""
     for pattern in chain(layout.file_patterns, layout.patterns):
-        fields = pattern.match_path(_place(pattern, path))
+        above = "/".join(path.split("/")[:-1][: len(pattern.levels)])
+        fields = pattern.match_path(path if pattern.of_files else above)
         if fields is not None:
-            named = layout.describe(Place("", fields), [SourceFile(path, 0, 0)], lambda _: None).named
+            named = layout.describe(Place(layout, "", fields), [SourceFile(path, 0, 0)], lambda _: None).named
             return PathRank.of(fields), step_of(fields), named[path].name
     return None
-
-
-def _place(pattern: Pattern, path: str) -> str:
-    return path if pattern.of_files else "/".join(path.split("/")[:-1][: len(pattern.levels)])
 
 
 def _pattern_of(path: str) -> str:
@@ -213,7 +202,6 @@ def _pattern_of(path: str) -> str:
 
 
 def _rank_in(stem: str) -> re.Match[str] | None:
-    """Return the number that tells the rank; None if none does, or only several together."""
     processes = list(_PROCESS.finditer(stem))
     sure = [match for match in processes if match["word"].lower() in _OF_ALL]
     # Of several numbers, such as those of a node and of its device, each is only a part of the rank.
@@ -439,15 +427,10 @@ class _DumpSearch:
     """Looks for the roots of dumps. Lists each directory once, for all patterns."""
 
     def __init__(self) -> None:
-        self._patterns: list[Pattern] = []
-        #: Of patterns whose directories have names that other programs use, too.
-        self._evidence: dict[Pattern, re.Pattern[str]] = {}
-        #: Of patterns of files whose names other programs use, too.
-        self._contents: dict[Pattern, re.Pattern[bytes]] = {}
+        self._patterns: list[tuple[Layout, Pattern]] = []
         # The name of a file may fit several patterns: it is opened once.
         self._begins_like = cache(begins_like)
-        self._files: dict[Path, list[str]] = {}
-        self._names: dict[Path, list[str]] = {}
+        self._files_in, self._subdirectories = cache(_files_in), cache(_subdirectories)
         self.denied: list[AccessDenied] = []
         """Directories that may not be read; they are passed over."""
 
@@ -461,26 +444,14 @@ class _DumpSearch:
         Raises:
             DumpError: one cannot be listed.
         """
-        self._look_for([layout for layout in layouts if layout.proves_dump])
+        self._patterns = [
+            (layout, pattern)
+            for layout in layouts
+            if layout.proves_dump
+            for pattern in (*layout.patterns, *layout.file_patterns)
+        ]
         dumps = self.below(directory, MAX_DEPTH)
         return dumps, self.above(directory) if dumps in ([], [directory]) else None
-
-    def _look_for(self, layouts: Sequence[Layout]) -> None:
-        self._patterns = [
-            pattern for layout in layouts for pattern in (*layout.patterns, *layout.file_patterns)
-        ]
-        self._evidence = {
-            pattern: layout.evidence
-            for layout in layouts
-            for pattern in layout.patterns
-            if layout.evidence is not None and layout.needs_evidence
-        }
-        self._contents = {
-            pattern: layout.content
-            for layout in layouts
-            for pattern in layout.file_patterns
-            if layout.content is not None
-        }
 
     def below(self, directory: Path, depth: int) -> list[Path]:
         """Return the dumps at a directory, or at most `depth` levels below it.
@@ -497,7 +468,7 @@ class _DumpSearch:
             return []
         except OSError as exc:
             raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
-        if any(self._is_proven(pattern, 0, directory) for pattern in self._patterns):
+        if any(self._is_proven(*pattern, 0, directory) for pattern in self._patterns):
             return [directory]
         if depth == 0:
             return []
@@ -509,83 +480,80 @@ class _DumpSearch:
         If `directory` is a dump by itself, too, the one above must tell more about the same tree: the rank of
         a process, say, of which the graph engine knows only the device.
         """
-        proven = {pattern.text for pattern in self._patterns if self._is_proven(pattern, 0, directory)}
+        proven = {
+            pattern.text
+            for layout, pattern in self._patterns
+            if self._is_proven(layout, pattern, 0, directory)
+        }
         highest: Path | None = None
         for root in directory.parents[:_MAX_ABOVE]:
             names = directory.relative_to(root).parts
             # A name such as `3` fits a step by chance.
             if names[0].isdecimal() and len(names[0]) != _TIME_DIGITS and (proven or highest):
                 continue
-            if any(self._extends(pattern, names, directory, proven) for pattern in self._patterns):
+            if any(self._extends(*pattern, names, directory, proven) for pattern in self._patterns):
                 highest = root
         return highest
 
-    def _extends(self, pattern: Pattern, names: Sequence[str], directory: Path, proven: set[str]) -> bool:
-        """Return whether a directory is part of a dump by a pattern, which extends a proven one if any is."""
-        is_same_tree = not proven or "/".join(pattern.text.split("/")[len(names) :]) in proven
-        return is_same_tree and self._fits(pattern, names, directory)
-
-    def _fits(self, pattern: Pattern, names: Sequence[str], directory: Path) -> bool:
-        """Return whether a directory is part of a dump by a pattern.
+    def _extends(
+        self, layout: Layout, pattern: Pattern, names: Sequence[str], directory: Path, proven: set[str]
+    ) -> bool:
+        """Return whether a directory is part of a dump by a pattern, which extends a proven one if any is.
 
         Args:
+            layout: that of the pattern.
             pattern: the pattern.
             names: the names of the directories from the root of the dump down to `directory`.
             directory: the directory.
+            proven: the patterns by which the directory itself is a dump.
         """
         level = len(names)
-        if level > pattern.directories or any(
-            pattern.match(above, name) is None for above, name in enumerate(names)
-        ):
+        is_same_tree = not proven or "/".join(pattern.text.split("/")[level:]) in proven
+        if not is_same_tree or level > pattern.directories:
             return False
-        return level > pattern.proof or self._is_proven(pattern, level, directory)
+        if any(pattern.match(above, name) is None for above, name in enumerate(names)):
+            return False
+        return level > pattern.proof or self._is_proven(layout, pattern, level, directory)
 
-    def _is_proven(self, pattern: Pattern, level: int, directory: Path) -> bool:
+    def _is_proven(self, layout: Layout, pattern: Pattern, level: int, directory: Path) -> bool:
         """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""
         if level == pattern.proof:
-            evidence = self._evidence.get(pattern)
-            return evidence is None or any(map(evidence.fullmatch, _entries_of(directory)))
+            return pattern.of_files or _has_evidence(layout, directory)
         if level == pattern.directories:
-            content = self._contents.get(pattern)
             return any(
                 pattern.match(level, name) is not None
-                and (content is None or self._begins_like(f"{directory}/{name}", content))
+                and (layout.content is None or self._begins_like(f"{directory}/{name}", layout.content))
                 for name in self._files_in(directory)
             )
-        try:
-            names = self._subdirectories(directory)
-        except OSError:
-            return False
-        return any(
-            pattern.match(level, name) is not None and self._is_proven(pattern, level + 1, directory / name)
-            for name in names
-        )
-
-    def _files_in(self, directory: Path) -> list[str]:
-        """Return the names of the first files in a directory; none if it cannot be listed."""
-        if directory not in self._files:
-            try:
-                with os.scandir(directory) as entries:
-                    seen = itertools.islice(entries, MAX_SEEN)
-                    self._files[directory] = [entry.name for entry in seen if not entry.is_dir()]
-            except OSError:
-                self._files[directory] = []
-        return self._files[directory]
-
-    def _subdirectories(self, directory: Path) -> list[str]:
-        """Return the names of the directories in a directory, sorted.
-
-        Raises:
-            OSError: it cannot be listed.
-        """
-        if directory not in self._names:
-            with os.scandir(directory) as entries:
-                self._names[directory] = sorted(entry.name for entry in entries if is_directory(entry))
-        return self._names[directory]
+        with suppress(OSError):
+            return any(
+                pattern.match(level, name) is not None
+                and self._is_proven(layout, pattern, level + 1, directory / name)
+                for name in self._subdirectories(directory)
+            )
+        return False
 
 
-def _entries_of(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)  # noqa: PTH208  (names are all that is needed)
-    except OSError:
-        return []
+def _has_evidence(layout: Layout, directory: Path) -> bool:
+    if layout.evidence is None or not layout.needs_evidence:
+        return True
+    with suppress(OSError):
+        return any(map(layout.evidence.fullmatch, os.listdir(directory)))  # noqa: PTH208  (names suffice)
+    return False
+
+
+def _files_in(directory: Path) -> list[str]:
+    """Return the names of the first files in a directory; none if it cannot be listed."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        return [entry.name for entry in itertools.islice(entries, MAX_SEEN) if not entry.is_dir()]
+    return []
+
+
+def _subdirectories(directory: Path) -> list[str]:
+    """Return the names of the directories in a directory, sorted.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if is_directory(entry))

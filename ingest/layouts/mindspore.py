@@ -165,11 +165,8 @@ class MindSporeRaw(Layout):
     )
     evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        net = place.fields.get("net", "")
-        named = {file.path: parse_raw_name(file.path.rpartition("/")[2], net=net) for file in files}
-        return Description({path: tensor for path, tensor in named.items() if tensor is not None})
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
+        return parse_raw_name(path.rpartition("/")[2], net=place.fields.get("net", ""))
 
 
 def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:

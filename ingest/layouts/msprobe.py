@@ -461,13 +461,10 @@ def _json_files(place: Place, paths: Collection[str]) -> list[str]:
 
 @dataclass(slots=True)
 class _JsonContent:
-    """What the JSON files of one place say."""
-
     tensors: list[tuple[str, JsonTensor]] = field(default_factory=list)
     """Each with the path of its JSON file."""
     problems: list[Problem] = field(default_factory=list)
     unfinished: str = ""
-    """A file that is still being written; "" if there is none."""
 
 
 def _read_json_files(paths: Sequence[str], mode: str, read: ReadSmall) -> _JsonContent:
@@ -512,7 +509,18 @@ def _locate(
             path = ""
         elif container := _CONTAINERS.get(_extension(path)):
             named.setdefault(path, TensorFile(tensor.name, container))
-        reported.append(_reported(source, tensor, path))
+        reported.append(
+            ReportedStatistics(
+                source=source,
+                name=tensor.name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                statistics=tensor.statistics,
+                tensor=path,
+                checksum=tensor.checksum,
+                digits=tensor.digits,
+            )
+        )
     return named, reported, missing
 
 
@@ -547,19 +555,6 @@ def _named_by_path(path: str, mode: str) -> TensorFile:
     extension = _extension(path)
     stem = path.rpartition("/")[2].removesuffix(extension)
     return TensorFile(parse_tensor_name(stem, graph=mode), _CONTAINERS[extension])
-
-
-def _reported(source: str, tensor: JsonTensor, path: str) -> ReportedStatistics:
-    return ReportedStatistics(
-        source=source,
-        name=tensor.name,
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-        statistics=tensor.statistics,
-        tensor=path,
-        checksum=tensor.checksum,
-        digits=tensor.digits,
-    )
 
 
 def _extension(path: str) -> str:
@@ -608,20 +603,14 @@ class MsProbeNative(Layout):
         """Describe the files of one step; see `Layout.describe`."""
         names = LongNames(read)
         named: dict[str, TensorFile] = {}
-        reported: list[ReportedStatistics] = []
-        problems: list[Problem] = []
-        unfinished = ""
+        reports: list[Description] = []
         for file in files:
             file_name = file.path.rpartition("/")[2]
             if file_name == STATISTIC_CSV:
-                reports = read_reports(file.path, read, TensorName())
-                reported += reports.reported
-                problems += reports.problems
-                if reports.unfinished:
-                    unfinished = unfinished or file.path
+                reports.append(read_reports(file.path, read, TensorName()))
             elif (tensor := _named(file.path, file_name, names)) is not None:
                 named[file.path] = tensor
-        return Description(named, reported, problems, unfinished)
+        return Description.joined([Description(named), *reports])
 
 
 def parse_native_name(file_name: str) -> TensorFile | None:

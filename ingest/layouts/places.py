@@ -24,15 +24,14 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
-from ingest.layouts.base import FIELDS, MESH_FIELDS, STEP_FIELDS, Layout, LayoutPlace, Pattern, Place, Problem
+from ingest.layouts.base import FIELDS, STEP_FIELDS, Layout, PathRank, Pattern, Place, Problem
 from ingest.layouts.declared import CONTAINERS
 from ingest.layouts.walk import Walk, begins_like, is_directory, parents
 from workers.host.paths import absolute
@@ -44,36 +43,30 @@ _RUNS_HINT = (
 )
 
 
-def find_clashes(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[int, tuple[Problem, ...]]:
+def find_clashes(places: Iterable[Place], ranks: Ranks) -> dict[int, tuple[Problem, ...]]:
     """Return the problems of ranks that several devices or runs claim, by rank; no other rank is in it."""
     devices: dict[int, dict[int, str]] = {}
     runs: dict[int, dict[str, str]] = {}
-    for located in places:
-        place = located.place
-        path_rank = PathRank.of(place.fields)
+    for place in places:
+        path_rank = place.rank
         rank, _ = ranks.resolve(path_rank)
         if path_rank is not None and path_rank.kind == "device":
             devices.setdefault(rank, {}).setdefault(path_rank.number, place.directory)
-        if located.layout.run_field in place.fields:
-            runs.setdefault(rank, {}).setdefault(place.fields[located.layout.run_field], place.directory)
-    claimed = {rank: (*_of_devices(rank, devices), *_of_runs(rank, runs)) for rank in {*devices, *runs}}
-    return {rank: problems for rank, problems in claimed.items() if problems}
-
-
-def _of_devices(rank: int, devices: Mapping[int, Mapping[int, str]]) -> Iterable[Problem]:
-    claims = sorted(devices.get(rank, {}).items())
-    if len(claims) > 1:
-        (first, path), (second, _) = islice(claims, 2)
-        reason = f"devices {first} and {second} would both be rank {rank}"
-        yield Problem(path, reason, _RANK_MAP_HINT, denied=True)
-
-
-def _of_runs(rank: int, runs: Mapping[int, Mapping[str, str]]) -> Iterable[Problem]:
-    claims = sorted(runs.get(rank, {}).values())
-    if len(claims) > 1:
-        first, second = islice(claims, 2)
-        reason = f"{first} and {second} are dumps of two processes of rank {rank}"
-        yield Problem(first, reason, _RUNS_HINT, denied=True)
+        if place.layout.run_field in place.fields:
+            runs.setdefault(rank, {}).setdefault(place.fields[place.layout.run_field], place.directory)
+    problems: dict[int, tuple[Problem, ...]] = {}
+    for rank, of_rank in devices.items():
+        if len(of_rank) > 1:
+            (first, path), (second, _), *_ = sorted(of_rank.items())
+            reason = f"devices {first} and {second} would both be rank {rank}"
+            problems[rank] = (Problem(path, reason, _RANK_MAP_HINT, denied=True),)
+    for rank, of_run in runs.items():
+        if len(of_run) > 1:
+            one, other, *_ = sorted(of_run.values())
+            reason = f"{one} and {other} are dumps of two processes of rank {rank}"
+            problem = Problem(one, reason, _RUNS_HINT, denied=True)
+            problems[rank] = (*problems.get(rank, ()), problem)
+    return problems
 
 
 #: The most ranks that a table may give.
@@ -81,52 +74,23 @@ _MAX_RANKS = 1_000_000
 _TABLE_NAMES = ("hccl", "rank_table", "ranktable")
 
 
-@dataclass(frozen=True, slots=True)
-class PathRank:
-    """What a path says about its rank: one of three numbers, named by `kind`, or a place in the mesh."""
-
-    kind: str
-    """`rank`, `device`, `pid` or `mesh`."""
-    number: int
-    """Of `mesh`: 0."""
-    place: tuple[int, ...] = ()
-    """Of `mesh`: its numbers along the axes, the slowest first."""
-
-    @classmethod
-    def of(cls, fields: Mapping[str, str]) -> Self | None:
-        """Return the first of the numbers that the fields of a pattern have, or None."""
-        for kind in ("rank", "device", "pid"):
-            if kind in fields:
-                return cls(kind, int(fields[kind]))
-        if fields.keys().isdisjoint(MESH_FIELDS):
-            return None
-        return cls("mesh", 0, tuple(int(fields.get(name, "0")) for name in MESH_FIELDS))
-
-
-def _mesh_sizes(path_ranks: Sequence[PathRank | None]) -> list[int]:
-    places = [rank.place for rank in path_ranks if rank is not None and rank.kind == "mesh"]
+def _mesh_sizes(path_ranks: Iterable[PathRank]) -> list[int]:
+    places = [rank.place for rank in path_ranks if rank.kind == "mesh"]
     return [max(numbers) + 1 for numbers in zip(*places, strict=True)]
 
 
-def _is_single_process(path_ranks: Sequence[PathRank | None]) -> bool:
-    """Return whether only one process has its id in the path: then the job has only this process."""
-    pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
-    return len(pids) == 1 and all(rank is None or rank.kind == "pid" for rank in path_ranks)
-
-
 class Ranks:
-    """The ranks of one dump."""
+    """The ranks of one dump.
+
+    Args:
+        path_ranks: what the paths of all places say.
+        rank_map: ranks by device id, from the user.
+        tables: the content of rank tables in the dump.
+    """
 
     def __init__(
         self, path_ranks: Sequence[PathRank | None], rank_map: Mapping[int, int], tables: Iterable[bytes]
     ) -> None:
-        """Resolve the ranks of all places.
-
-        Args:
-            path_ranks: what the paths of all places say.
-            rank_map: ranks by device id, from the user.
-            tables: the content of rank tables in the dump.
-        """
         self.problems: list[Problem] = []
         self._map = rank_map
         # Each rank may have a copy of the table of all ranks.
@@ -134,8 +98,10 @@ class Ranks:
         self._table = _merge(entries, self.problems)
         self.expected: int | None = len({rank for _, rank in entries}) or None
         """How many ranks the tables name, on all hosts; None without a table."""
-        self._is_single = _is_single_process(path_ranks)
-        self._mesh_sizes = _mesh_sizes(path_ranks)
+        known = [rank for rank in path_ranks if rank is not None]
+        # If only one process has its id in the path, the job has only this process.
+        self._is_single = len(set(known)) == 1 and known[0].kind == "pid"
+        self._mesh_sizes = _mesh_sizes(known)
         resolved = [self.resolve(rank) for rank in path_ranks]
         self._sources = dict(resolved)
         self.lowest = min((rank for rank, _ in resolved), default=None)
@@ -160,6 +126,10 @@ class Ranks:
         for number, size in zip(place, self._mesh_sizes, strict=True):
             rank = rank * size + number
         return rank
+
+    def sources_of(self, places: Iterable[Place]) -> str:
+        """Return where the ranks of places come from."""
+        return "+".join(sorted({self.resolve(place.rank)[1] for place in places}))
 
     def source(self, rank: int) -> str:
         """Return where a rank comes from."""
@@ -271,7 +241,6 @@ class Owner:
     """The rank that files outside of places belong to."""
 
     rank: PathRank | None
-    """None for files of no rank."""
     unproven: str = ""
     """A directory that belongs to a dump only if there is a place below it; "" if it certainly does."""
 
@@ -282,9 +251,8 @@ class Discovery:
 
     unowned: Walk
     """Lists directories that belong to no rank; has their problems, and no files."""
-    places: list[LayoutPlace] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     outside: dict[Owner, Walk] = field(default_factory=dict)
-    """The files outside of places, by owner."""
 
     def outside_of(self, owner: Owner) -> Walk:
         """Return the walk that collects the files of an owner."""
@@ -293,8 +261,6 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A pattern whose first levels fit a directory."""
-
     layout: Layout
     pattern: Pattern
     level: int
@@ -320,25 +286,17 @@ class _Match:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A directory that the walk still has to enter."""
-
     path: str
     matches: Sequence[_Match]
     in_place: bool
-    """Whether it is a place, or inside of one."""
-
-    @property
-    def depth(self) -> int:
-        return self.path.count("/") + 1 if self.path else 0
 
 
 class _FilePlaces:
     """The places in one directory that are told by the names of its files."""
 
-    def __init__(self, root: Path, directory: _Directory, begins_like: _BeginsLike) -> None:
-        self._root = root
+    def __init__(self, directory: _Directory, is_like: Callable[[Layout, str], bool]) -> None:
         self._path = directory.path
-        self._begins_like = begins_like
+        self._is_like = is_like
         matches = [match for match in directory.matches if match.is_at_files]
         # What is needed of a pattern for each name of a file, of which there may be many.
         levels = [match.pattern.levels[match.level] for match in matches]
@@ -350,42 +308,37 @@ class _FilePlaces:
         """Add a file; return its match, and that of its name; None if it does not belong to a place."""
         for number, (match, level, told) in enumerate(self._levels):
             matched = level.fullmatch(name)
-            if matched is not None and self._is_like(match.layout, name):
+            if matched is not None and self._is_like(match.layout, f"{self._path}/{name}"):
                 values = tuple([matched[field] for field in told])
                 self._names.setdefault((number, values), []).append(name)
                 return match, matched
         return None
 
-    def _is_like(self, layout: Layout, name: str) -> bool:
-        content = layout.content
-        return content is None or self._begins_like(f"{self._root}/{self._path}/{name}", content)
-
-    def places(self) -> Iterator[LayoutPlace]:
+    def places(self) -> Iterator[Place]:
         for (number, values), names in self._names.items():
             match, _, told = self._levels[number]
             of_names = dict(zip(told, values, strict=True))
             fields = {**match.layout.implied, **match.fields, **of_names}
             virtual = ",".join(f"{name}={value}" for name, value in of_names.items())
-            yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
+            yield Place(match.layout, f"{self._path}/{virtual}", fields, tuple(sorted(names)))
 
 
 class PlaceSearch:
-    """A walk over the directories of one dump."""
+    """A walk over the directories of one dump.
+
+    Args:
+        root: the directory from which the patterns are matched.
+        layouts: the layouts that may be found.
+        below: only this directory, relative to `root`, is entered; "" for all.
+    """
 
     def __init__(self, root: Path, layouts: Sequence[Layout], below: str = "") -> None:
-        """Prepare the walk.
-
-        Args:
-            root: the directory from which the patterns are matched.
-            layouts: the layouts that may be found.
-            below: only this directory, relative to `root`, is entered; "" for all.
-        """
         self._root = root
         self._layouts = layouts
         self._below = tuple(below.split("/")) if below else ()
         #: Directories that fit no pattern of a layout of the whole tree, and the suffixes of its files.
         self._unfit: dict[str, frozenset[str]] = {}
-        #: Directories whose names resemble those of ranks, where a pattern has these.
+        #: Directories whose names begin like those of the ranks beside them, where a pattern has these.
         self._near_ranks: list[str] = []
         self._begins_like: _BeginsLike = begins_like
 
@@ -402,26 +355,24 @@ class PlaceSearch:
         pending = [_Directory("", matches, in_place=False)]
         while pending:
             pending += self._subdirectories(pending.pop(), discovery)
-        of_dump = all_parents(discovery.places) | {located.place.path for located in discovery.places}
+        of_dump = all_parents(discovery.places) | {place.path for place in discovery.places}
+        problems = discovery.unowned.problems
         for path, suffixes in sorted(self._unfit.items()):
             if path not in of_dump and holds_tensors(self._root / path, suffixes):
-                problem = Problem(path, _UNFIT, _UNFIT_HINT, left_out=True)
-                discovery.unowned.problems.append(problem)
-        self._report_near_ranks(discovery, of_dump)
+                problems.append(Problem(path, _UNFIT, _UNFIT_HINT, left_out=True))
+        self._report_near_ranks(problems, of_dump)
         return discovery
 
-    def _report_near_ranks(self, discovery: Discovery, of_dump: Collection[str]) -> None:
-        """Report directories of tensor files whose names begin like those of the ranks beside them."""
-        problems = discovery.unowned.problems
+    def _report_near_ranks(self, problems: list[Problem], of_dump: set[str]) -> None:
         reported = {above for problem in problems for above in (problem.path, *parents(problem.path))}
-        for path in sorted(self._near_ranks):
-            if path not in of_dump and path not in reported and holds_tensors(self._root / path, _SUFFIXES):
-                problems.append(misnamed_rank(path, path))
+        near = sorted(set(self._near_ranks) - reported - of_dump)
+        holding = (path for path in near if holds_tensors(self._root / path, _SUFFIXES))
+        problems += [misnamed_rank(path, path) for path in holding]
 
     def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
         owner = _owner(directory)
-        depth = directory.depth
-        of_files = _FilePlaces(self._root, directory, self._begins_like)
+        depth = directory.path.count("/") + 1 if directory.path else 0
+        of_files = _FilePlaces(directory, self._is_like)
         walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
         for entry in walk.entries(directory.path):
             if depth < len(self._below) and entry.name != self._below[depth]:
@@ -453,8 +404,8 @@ class PlaceSearch:
             return None
         if complete:
             match = self._claimant(complete, path)
-            place = Place(path, {**match.layout.implied, **match.fields})
-            discovery.places.append(LayoutPlace(match.layout, place))
+            fields = {**match.layout.implied, **match.fields}
+            discovery.places.append(Place(match.layout, path, fields))
         if len(complete) < len(matches):
             return _Directory(path, matches, directory.in_place or bool(complete))
         if not matches and not directory.in_place:
@@ -479,36 +430,38 @@ class PlaceSearch:
         entered = [entered for match in directory.matches if (entered := match.enter(name)) is not None]
         return _with_siblings([match for match in entered if self._is_likely(match, path)], entered)
 
-    def _is_likely(self, match: _Match, path: str) -> bool:
+    def _is_likely(self, match: _Match, directory: str) -> bool:
         """Return whether the first entries of a directory agree with what a pattern expects in it."""
-        is_evident = not match.is_complete or self._has_entry(match.layout.evidence, path)
-        return is_evident and self._has_files(match, path)
-
-    def _has_files(self, match: _Match, directory: str) -> bool:
-        """Return whether a directory has a file of a pattern, if files are the next level of it."""
-        if not match.is_at_files:
-            return True
-        try:
-            with os.scandir(f"{self._root}/{directory}") as entries:
-                names = (entry.name for entry in itertools.islice(entries, MAX_SEEN))
-                fitting = (name for name in names if match.pattern.match(match.level, name) is not None)
-                content = match.layout.content
-                return any(
-                    content is None or self._begins_like(f"{self._root}/{directory}/{name}", content)
-                    for name in fitting
-                )
-        except PermissionError:
-            return True  # to be reported when it is listed
-        except OSError:
+        if match.is_complete and not self._has_entry(match.layout.evidence, directory):
             return False
+        level = match.pattern.levels[match.level] if match.is_at_files else None
+        return self._has_entry(
+            level, directory, lambda name: self._is_like(match.layout, f"{directory}/{name}"), MAX_SEEN
+        )
 
-    def _has_entry(self, expression: re.Pattern[str] | None, directory: str) -> bool:
-        """Return whether a directory has an entry of such a name; any will do without an expression."""
+    def _is_like(self, layout: Layout, path: str) -> bool:
+        content = layout.content
+        return content is None or self._begins_like(f"{self._root}/{path}", content)
+
+    def _has_entry(
+        self,
+        expression: re.Pattern[str] | None,
+        directory: str,
+        is_like: Callable[[str], bool] = lambda _: True,
+        most: int | None = None,
+    ) -> bool:
+        """Return whether a directory has, among its first entries, one of such a name and content.
+
+        Any will do without an expression.
+        """
         if expression is None:
             return True
         try:
             with os.scandir(f"{self._root}/{directory}") as entries:
-                return any(expression.fullmatch(entry.name) for entry in entries)
+                return any(
+                    expression.fullmatch(entry.name) and is_like(entry.name)
+                    for entry in itertools.islice(entries, most)
+                )
         except PermissionError:
             return True  # to be reported when it is listed
         except OSError:
@@ -583,11 +536,11 @@ def _owner(directory: _Directory) -> Owner:
     return owner
 
 
-def all_parents(places: Iterable[LayoutPlace]) -> set[str]:
+def all_parents(places: Iterable[Place]) -> set[str]:
     """Return every directory above a place."""
     directories: set[str] = set()
-    for located in places:
-        for directory in parents(located.place.path):
+    for place in places:
+        for directory in parents(place.path):
             if directory in directories:
                 break
             directories.add(directory)

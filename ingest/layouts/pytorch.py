@@ -263,6 +263,7 @@ _PREVIOUS = re.compile(
 
 
 _below_value = below("value", join_slot)
+_below_precision = below("high_precision", join_member)
 
 
 def _as_written(files: Sequence[SourceFile]) -> list[str]:
@@ -316,7 +317,6 @@ class ForwardHooks(Layout):
     """The passes that the forward hooks of SGLang and vLLM save: one dictionary each."""
 
     name = "forward_hooks"
-    patterns = ()
     file_patterns = (
         parse(r"TP{tp:\d+}_PP{pp:\d+}_Rank{rank}_pid{process:\d+}/Pass{step:\d{5,18}}.pt", of_files=True),
     )
@@ -329,12 +329,9 @@ class ForwardHooks(Layout):
         ),
     )
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
+    def _tensor_file(self, place: Place, path: str) -> TensorFile:  # noqa: ARG002
         name_member = _first_pass_member if int(place.fields["step"]) == 0 else _pass_member
-        return Description(
-            {file.path: TensorFile(TensorName(), Container.PT, name_member=name_member) for file in files}
-        )
+        return TensorFile(TensorName(), Container.PT, name_member=name_member)
 
 
 def _pass_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
@@ -364,26 +361,15 @@ class TransformerEngine(Layout):
         System("TransformerEngine, DumpTensors", "tensor_dumps/rank_1/iter_000008", "pt, a dictionary"),
     )
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        return Description(
-            {
-                file.path: TensorFile(
-                    parse_te_name(file.path.rpartition("/")[2]),
-                    Container.PT,
-                    name_member=below("high_precision", join_member),
-                )
-                for file in files
-                if file.path.endswith(".pt")
-            }
-        )
+    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
+        name = parse_te_name(path.rpartition("/")[2])
+        return TensorFile(name, Container.PT, name_member=_below_precision) if path.endswith(".pt") else None
 
 
 class TensorRtLlm(Layout):
     """The files of TensorRT-LLM's debug hook, which does not name their step: step 0."""
 
     name = "tensorrt_llm"
-    patterns = ()
     file_patterns = tuple(
         parse(
             rf"{above}rank{{rank}}/{{call:\d+\.[^-]+(?:-\d+\.[^-]+)*-(?:input|output)\..+}}.pt", of_files=True
@@ -411,7 +397,6 @@ class AotInductor(Layout):
     """The buffers that AOTInductor saves before and after each kernel: of one process, and of no step."""
 
     name = "aot_inductor"
-    patterns = ()
     file_patterns = tuple(
         parse(rf"{above}{writer}{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
         for above in ("", "tmp/")
@@ -462,7 +447,6 @@ class OnnxRuntime(Layout):
     """The tensors that a debug build of ONNX Runtime dumps: of the last run, which has no number."""
 
     name = "onnx_runtime"
-    patterns = ()
     file_patterns = tuple(
         parse(f"{above}{name}.tensorproto", of_files=True)
         for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
@@ -471,14 +455,9 @@ class OnnxRuntime(Layout):
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
     systems = (System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),)
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        named = {}
-        for file in files:
-            tensor = re.sub(
-                r"(?:_default)?_rank_\d+\Z", "", file.path.rpartition("/")[2].removesuffix(".tensorproto")
-            )
-            # A tensor is an output of one node, and the input of others: the file does not tell which.
-            name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
-            named[file.path] = TensorFile(name, Container.TENSOR_PROTO)
-        return Description(named)
+    def _tensor_file(self, place: Place, path: str) -> TensorFile:  # noqa: ARG002
+        stem = path.rpartition("/")[2].removesuffix(".tensorproto")
+        tensor = re.sub(r"(?:_default)?_rank_\d+\Z", "", stem)
+        # A tensor is an output of one node, and the input of others: the file does not tell which.
+        name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
+        return TensorFile(name, Container.TENSOR_PROTO)

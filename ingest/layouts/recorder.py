@@ -108,7 +108,6 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     left_out: int = 0
     """How many tensors have no elements, or no line, because the queue was full."""
     problems: tuple[str, ...] = ()
-    """What else could not be recorded."""
     not_looked_at: int = 0
     """How many modules were left out to keep within `overhead`: each has a line without statistics."""
     overhead: float | None = None
@@ -162,43 +161,31 @@ def _lines(path: str, read: ReadSmall) -> tuple[tuple[RecordedTensor, ...], list
         return (), [Problem(path, "has statistics, but cannot be read")]
     whole, _, rest = data.rpartition(b"\n")
     decoder = msgspec.json.Decoder(RecordedTensor)
-    lines, bad = [], 0
-    for text in whole.splitlines():
-        try:
-            line = decoder.decode(text)
-        except msgspec.DecodeError:
-            bad += 1
-        else:
-            if _is_possible(line):
-                lines.append(line)
-            else:
-                bad += 1
+    decoded = [_line(decoder, text) for text in whole.splitlines()]
+    lines = tuple(line for line in decoded if line is not None)
     problems = []
-    if bad:
+    if bad := len(decoded) - len(lines):
         problems.append(Problem(path, f"{bad} of its lines are not those of the recorder, and are left out"))
     if rest:
         hint = "The process was still at work, or died."
         problems.append(Problem(path, "ends within a line, which is left out", hint))
-    return tuple(lines), problems
+    return lines, problems
 
 
-def _is_possible(line: RecordedTensor) -> bool:
-    return (
+def _line(decoder: msgspec.json.Decoder[RecordedTensor], text: bytes) -> RecordedTensor | None:
+    try:
+        line = decoder.decode(text)
+        from_name(line.dtype)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    is_possible = (
         len(line.shape) <= MAX_NDIM
         and all(0 <= n < _MAX_NUMBER for n in line.shape)
         and -1 <= line.slot < 1 << 31
         and 0 <= line.sequence < _MAX_NUMBER
         and "/" not in line.file
-        and _is_type(line.dtype)
     )
-
-
-def _is_type(dtype: str) -> bool:
-    try:
-        from_name(dtype)
-    except ValueError:
-        return False
-    return True
+    return line if is_possible else None
 
 
 def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,18 +29,17 @@ from ingest.layouts.base import (
     Description,
     DumpScan,
     Layout,
-    LayoutPlace,
     Listing,
+    PathRank,
+    Place,
     Problem,
     Section,
-    TensorFile,
     series_of,
     step_of,
 )
 from ingest.layouts.places import (
     Discovery,
     Owner,
-    PathRank,
     PlaceSearch,
     Ranks,
     all_parents,
@@ -54,10 +53,10 @@ from ingest.layouts.walk import (
     files_by_place,
     list_places,
     merge,
+    open_regular,
     parents,
     read_small,
 )
-from workers.dump.model import ReportedStatistics
 from workers.host.heartbeat import beat
 from workers.model import MIB, SourceFile, StepKey
 
@@ -76,8 +75,6 @@ _LAST_MS = 2**63 // _NS - 1
 
 @dataclass(slots=True)
 class _StepLines:
-    """The lines of one step, as far as a log was read."""
-
     ranges: list[tuple[int, int]] = field(default_factory=list)
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
     time: bytes = b""
@@ -97,8 +94,6 @@ class _StepLines:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a log."""
-
     inode: int = -1
     mtime_ns: int = -1
     end: int = 0
@@ -120,10 +115,13 @@ class _Read:
 
 
 class LogSections:
-    """The sections of one log, which may grow."""
+    """The sections of one log, which may grow.
+
+    Args:
+        step_of_line: see `Layout.step_of_line`.
+    """
 
     def __init__(self, step_of_line: re.Pattern[bytes]) -> None:
-        """Prepare for a log whose lines tell their steps by this expression; see `Layout.step_of_line`."""
         self._expression = step_of_line
         self._read = _Read()
 
@@ -138,21 +136,14 @@ class LogSections:
         Takes memory in proportion to the number of steps, and a few MiB.
         """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open_regular(path) as file:
+                status = os.fstat(file.fileno())
+                if not self._read.continues(file.fileno(), status):
+                    self._read = _Read()
+                self._read.inode, self._read.mtime_ns = status.st_ino, status.st_mtime_ns
+                self._read_to(file.fileno(), status.st_size)
         except OSError:
             return {}
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return {}
-            if not self._read.continues(fd, status):
-                self._read = _Read()
-            self._read.inode, self._read.mtime_ns = status.st_ino, status.st_mtime_ns
-            self._read_to(fd, status.st_size)
-        except OSError:
-            return {}
-        finally:
-            os.close(fd)
         sections = {step: lines.section() for step, lines in self._read.steps.items()}
         if self._read.last:
             last = int(self._read.last)
@@ -221,7 +212,7 @@ class SectionedLogs:
         self._root = root
         self._logs: dict[str, LogSections] = {}
 
-    def expand(self, places: list[LayoutPlace]) -> tuple[list[LayoutPlace], list[Problem]]:
+    def expand(self, places: list[Place]) -> tuple[list[Place], list[Problem]]:
         """Return places, with each log of many steps replaced by a place for each of its steps.
 
         Args:
@@ -230,18 +221,18 @@ class SectionedLogs:
         Returns:
             The places, and what is wrong with logs.
         """
-        expanded: list[LayoutPlace] = []
+        expanded: list[Place] = []
         problems: list[Problem] = []
         logs, self._logs = self._logs, {}
-        for located in places:
-            if located.layout.step_of_line is None:
-                expanded.append(located)
+        for place in places:
+            if place.layout.step_of_line is None:
+                expanded.append(place)
                 continue
-            for name in located.place.names or ():
-                path = f"{located.place.directory}/{name}".lstrip("/")
-                log = self._logs[path] = logs.get(path) or LogSections(located.layout.step_of_line)
+            for name in place.names or ():
+                path = f"{place.directory}/{name}".lstrip("/")
+                log = self._logs[path] = logs.get(path) or LogSections(place.layout.step_of_line)
                 sections = log.update(self._root / path)
-                expanded += [_of_step(located, name, step, section) for step, section in sections.items()]
+                expanded += [_of_step(place, name, step, section) for step, section in sections.items()]
                 if not log.is_whole:
                     problems.append(
                         Problem(path, f"goes back and forth between steps more than {_MAX_RUNS} times")
@@ -249,27 +240,19 @@ class SectionedLogs:
         return expanded, problems
 
 
-def _of_step(located: LayoutPlace, name: str, step: int, section: Section) -> LayoutPlace:
-    place = located.place
+def _of_step(place: Place, name: str, step: int, section: Section) -> Place:
     fields = {**place.fields, "step": str(step)}
     path = f"{place.directory}/{name},step={step}"
-    return replace(located, place=replace(place, path=path, fields=fields, names=(name,), section=section))
+    return replace(place, path=path, fields=fields, names=(name,), section=section)
 
 
 def read_section(path: Path, section: Section, limit: int) -> bytes | None:
     """Return the lines of a section; None if they cannot be read, or are more than `limit` bytes."""
     if section.nbytes > limit:
         return None
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return b"".join(os.pread(fd, end - begin, begin) for begin, end in section.ranges)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    with suppress(OSError), open_regular(path) as file:
+        return b"".join(os.pread(file.fileno(), end - begin, begin) for begin, end in section.ranges)
+    return None
 
 
 #: How long a look goes on with listing again what is old, in seconds; one step at least.
@@ -278,20 +261,17 @@ _AGED_S = 0.1
 _RANKS_FILES = 50_000
 
 
-@dataclass(slots=True)
-class _StepPlaces:
-    """The places of one rank and step."""
-
-    places: list[LayoutPlace] = field(default_factory=list)
-    rank_sources: set[str] = field(default_factory=set)
-    """Where the rank comes from, for each place."""
-
-    def are_in(self, paths: Collection[str]) -> bool:
-        return all(located.place.path in paths for located in self.places)
-
-
 class DumpTree:
-    """One dump directory, in any mixture of layouts."""
+    """One dump directory, in any mixture of layouts.
+
+    Nothing is read before `scan`.
+
+    Args:
+        root: the directory from which the patterns are matched.
+        layouts: the layouts that may be found.
+        below: only this directory, relative to `root`, is scanned; "" for all.
+        rank_map: ranks by device id, if the user gives them.
+    """
 
     def __init__(
         self,
@@ -301,14 +281,6 @@ class DumpTree:
         below: str = "",
         rank_map: Mapping[int, int] | None = None,
     ) -> None:
-        """Open the dump in `root`. Nothing is read before `scan`.
-
-        Args:
-            root: the directory from which the patterns are matched.
-            layouts: the layouts that may be found.
-            below: only this directory, relative to `root`, is scanned; "" for all.
-            rank_map: ranks by device id, if the user gives them.
-        """
         self.root = root
         self._layouts = layouts
         self._below = below
@@ -331,18 +303,20 @@ class DumpTree:
         overtaken = self._overtaken(steps)
         deferred = set(defer({*steps, *_run_keys(discovery, ranks)})) - known.keys()
         unlisted = {key for key in steps if key in deferred and key.step is not None}
-        to_list = [key for key in _in_order(steps, beginning) if key not in unlisted]
+        to_list = [key for key in steps if key not in unlisted]
+        if beginning is not None:
+            to_list.sort(key=lambda key: key.order, reverse=beginning.newest_first)
         of_places = _directories_and_files(discovery.places)
 
         def listed(key: StepKey, known_listing: Listing | None) -> Listing:
-            step = steps[key]
+            places = steps[key]
             return list_places(
                 self.root,
                 key,
-                step.places,
+                places,
                 without=of_places,
-                rank_from="+".join(sorted(step.rank_sources)),
-                later_begun=step.are_in(overtaken) if key.step is not None else False,
+                rank_from=ranks.sources_of(places),
+                later_begun=key.step is not None and overtaken.issuperset(place.path for place in places),
                 known=known_listing,
             )
 
@@ -367,7 +341,7 @@ class DumpTree:
                 problems = dict.fromkeys((*listing.problems, *clashes[key.rank]))
                 listings[key] = replace(listing, problems=tuple(problems))
         run_listings = _run_listings(discovery, ranks, steps)
-        _merge_into(listings, run_listings)
+        _merge_into(listings, run_listings.values())
         return DumpScan(
             tuple(listings[key] for key in sorted(listings, key=lambda key: key.order)),
             (*discovery.unowned.problems, *ranks.problems, *of_logs),
@@ -378,48 +352,30 @@ class DumpTree:
 
     def describe(self, listing: Listing) -> Description:
         """Describe the files of a step by their names and small files; see `Dump.describe`."""
-        named: dict[str, TensorFile] = {}
-        reported: list[ReportedStatistics] = []
-        problems: list[Problem] = []
-        unfinished = ""
-        sections: set[str] = set()
         files = files_by_place(listing)
-        for located in listing.places:
-            place = located.place
-            read = self._read if place.section is None else partial(self._read_section, section=place.section)
-            if place.section is not None:
-                sections.update(file.path for file in files[place.path])
-            described = located.layout.describe(place, files[place.path], read)
-            named.update(described.named)
-            reported += described.reported
-            problems += described.problems
-            unfinished = unfinished or described.unfinished
-        return Description(named, reported, problems, unfinished, frozenset(sections))
+        return Description.joined(self._described(place, files[place.path]) for place in listing.places)
 
-    def _read(self, path: str) -> bytes | None:
+    def _described(self, place: Place, files: Sequence[SourceFile]) -> Description:
+        if place.section is None:
+            return place.layout.describe(place, files, self._read)
+        described = place.layout.describe(place, files, partial(self._read, section=place.section))
+        return replace(described, sections=frozenset(file.path for file in files))
+
+    def _read(self, path: str, section: Section | None = None) -> bytes | None:
+        if section is not None:
+            return read_section(self.root / path, section, MAX_SMALL_FILE_NBYTES)
         return read_small(self.root / path)
 
-    def _read_section(self, path: str, section: Section) -> bytes | None:
-        return read_section(self.root / path, section, MAX_SMALL_FILE_NBYTES)
-
     def _ranks(self, discovery: Discovery) -> Ranks:
-        tables = [
-            file.path
-            for walk in discovery.outside.values()
-            for file in walk.files
-            if is_rank_table(file.path)
-        ]
-        path_ranks = _path_ranks(discovery)
-        if self._below and any(rank is not None and rank.kind == "mesh" for rank in path_ranks):
+        files = (file.path for walk in discovery.outside.values() for file in walk.files)
+        tables = [self._read(path) for path in files if is_rank_table(path)]
+        places = discovery.places
+        if self._below and any(rank is not None and rank.kind == "mesh" for rank in _path_ranks(places)):
             # These are counted over the whole dump, whichever part of it is wanted.
-            path_ranks = _path_ranks(PlaceSearch(self.root, self._layouts).run())
-        return Ranks(
-            path_ranks,
-            self._rank_map,
-            (content for path in tables if (content := self._read(path)) is not None),
-        )
+            places = PlaceSearch(self.root, self._layouts).run().places
+        return Ranks(_path_ranks(places), self._rank_map, filter(None, tables))
 
-    def _overtaken(self, steps: Mapping[StepKey, _StepPlaces]) -> set[str]:
+    def _overtaken(self, steps: Mapping[StepKey, Sequence[Place]]) -> set[str]:
         """Return the places after which a later one of the same series (rank, graph...) has files."""
         # A job that is started again continues in a directory of a later time, and may repeat steps: then the
         # steps that the previous job reached do not tell how far this one is.
@@ -427,9 +383,8 @@ class DumpTree:
         overtaken = set()
         keys = sorted((key for key in steps if key.step is not None), key=lambda key: key.order, reverse=True)
         for key in keys:
-            for located in steps[key].places:
-                place = located.place
-                series = (key.rank, located.layout.name, series_of(place.fields))
+            for place in steps[key]:
+                series = (key.rank, place.layout.name, series_of(place.fields))
                 begun = place.fields.get("time", "")
                 if series in latest and latest[series] >= begun:
                     overtaken.add(place.path)
@@ -445,7 +400,6 @@ class DumpTree:
             return False
 
     def _expected_steps(self, run_listings: Iterable[Listing]) -> frozenset[int] | None:
-        """Return the steps that configurations among the run files ask for."""
         layouts = [layout for layout in self._layouts if layout.configuration]
         expected: set[int] = set()
         for file in (file for listing in run_listings for file in listing.files):
@@ -455,14 +409,10 @@ class DumpTree:
         return frozenset(expected) or None
 
 
-def _path_ranks(discovery: Discovery) -> list[PathRank | None]:
-    return [PathRank.of(located.place.fields) for located in discovery.places]
-
-
-def _directories_and_files(places: Iterable[LayoutPlace]) -> set[str]:
+def _directories_and_files(places: Iterable[Place]) -> set[str]:
     """Return the paths of places that are directories, and of files in them that are places of their own."""
     directories, of_files = set(), []
-    for place in (located.place for located in places):
+    for place in places:
         if place.names is None:
             directories.add(place.path)
         elif place.section is None:
@@ -471,25 +421,21 @@ def _directories_and_files(places: Iterable[LayoutPlace]) -> set[str]:
     return directories | {f"{above}{name}" for above, names in inside for name in names}
 
 
-def _by_step(places: Iterable[LayoutPlace], ranks: Ranks) -> dict[StepKey, _StepPlaces]:
-    steps: dict[StepKey, _StepPlaces] = {}
-    for located in places:
-        rank, source = ranks.resolve(PathRank.of(located.place.fields))
-        step = steps.setdefault(StepKey(rank, step_of(located.place.fields)), _StepPlaces())
-        step.places.append(located)
-        step.rank_sources.add(source)
+def _by_step(places: Iterable[Place], ranks: Ranks) -> dict[StepKey, list[Place]]:
+    steps: dict[StepKey, list[Place]] = {}
+    for place in places:
+        rank, _ = ranks.resolve(place.rank)
+        steps.setdefault(StepKey(rank, step_of(place.fields)), []).append(place)
     return steps
-
-
-def _in_order(steps: Collection[StepKey], beginning: Beginning | None) -> Collection[StepKey]:
-    if beginning is None:
-        return steps
-    return sorted(steps, key=lambda key: key.order, reverse=beginning.newest_first)
 
 
 def _rank_of(owner: Owner, ranks: Ranks) -> int | None:
     """Return the rank that an owner's files belong to; files of no rank belong to the lowest one."""
     return ranks.lowest if owner.rank is None else ranks.resolve(owner.rank)[0]
+
+
+def _path_ranks(places: Iterable[Place]) -> list[PathRank | None]:
+    return [place.rank for place in places]
 
 
 def _run_keys(discovery: Discovery, ranks: Ranks) -> set[StepKey]:
@@ -498,11 +444,11 @@ def _run_keys(discovery: Discovery, ranks: Ranks) -> set[StepKey]:
 
 
 def _run_listings(
-    discovery: Discovery, ranks: Ranks, steps: Mapping[StepKey, _StepPlaces]
+    discovery: Discovery, ranks: Ranks, steps: Mapping[StepKey, Sequence[Place]]
 ) -> dict[StepKey, Listing]:
     layouts: dict[int, set[str]] = {}
-    for key, step in steps.items():
-        layouts.setdefault(key.rank, set()).update(located.layout.name for located in step.places)
+    for key, places in steps.items():
+        layouts.setdefault(key.rank, set()).update(place.layout.name for place in places)
     of_dump = {"", *all_parents(discovery.places)}
     listings: dict[StepKey, Listing] = {}
     for owner, walk in discovery.outside.items():
@@ -512,9 +458,8 @@ def _run_listings(
         files, problems = _owned(owner, walk, of_dump)
         if not files and not problems:
             continue
-        key = StepKey(rank, None)
         listing = Listing(
-            key,
+            StepKey(rank, None),
             tuple(sorted(files, key=lambda file: file.path)),
             walk.newest_change,
             later_begun=False,
@@ -522,13 +467,14 @@ def _run_listings(
             layout="+".join(sorted(layouts.get(rank, ()))),
             rank_from=ranks.source(rank),
         )
-        _merge_into(listings, {key: listing})
+        _merge_into(listings, [listing])
     return listings
 
 
-def _merge_into(listings: dict[StepKey, Listing], others: Mapping[StepKey, Listing]) -> None:
-    for key, listing in others.items():
-        listings[key] = merge(listings[key], listing) if key in listings else listing
+def _merge_into(listings: dict[StepKey, Listing], others: Iterable[Listing]) -> None:
+    for listing in others:
+        first = listings.get(listing.key)
+        listings[listing.key] = listing if first is None else merge(first, listing)
 
 
 def _owned(owner: Owner, walk: Walk, of_dump: Collection[str]) -> tuple[list[SourceFile], list[Problem]]:

@@ -5,16 +5,19 @@ Listing the files of one rank and step, and whether an earlier listing may be us
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import BinaryIO
 
-from ingest.layouts.base import LayoutPlace, Listing, Place, Problem, Section
+from ingest.layouts.base import Listing, Place, Problem, Section
 from workers.errors import AccessDenied
 from workers.host.heartbeat import beat
 from workers.model import MIB, SourceFile, StepKey, bounded_ns
@@ -32,7 +35,7 @@ _path = attrgetter("path")
 def list_places(
     root: Path,
     key: StepKey,
-    places: Sequence[LayoutPlace],
+    places: Sequence[Place],
     *,
     without: Collection[str],
     rank_from: str,
@@ -53,12 +56,11 @@ def list_places(
     """
     beat()
     listed_at = time.time()
-    places = tuple(sorted(places, key=lambda located: located.place.path))
-    if known is not None and _is_unchanged(root, known, [located.place for located in places]):
+    places = tuple(sorted(places, key=_path))
+    if known is not None and _is_unchanged(root, known, places):
         return _without_beside(replace(known, later_begun=later_begun, rank_from=rank_from, places=places))
     walk = Walk(root)
-    for located in places:
-        place = located.place
+    for place in places:
         if place.names is None:
             walk.add_tree(place.path, without=without)
         elif place.section is None:
@@ -75,7 +77,7 @@ def list_places(
         tuple(walk.directories),
         listed_at,
         tuple(walk.problems),
-        layout="+".join(sorted({located.layout.name for located in places})),
+        layout="+".join(sorted({place.layout.name for place in places})),
         rank_from=rank_from,
         places=places,
     )
@@ -100,8 +102,8 @@ def merge(first: Listing, second: Listing) -> Listing:
 def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     """Return the files of each place, by its path. A file in nested places belongs to the inner one."""
     if len(listing.places) == 1 and listing.key.step is not None:  # run files lie beside their places
-        return {listing.places[0].place.path: list(listing.files)}
-    files: dict[str, list[SourceFile]] = {located.place.path: [] for located in listing.places}
+        return {listing.places[0].path: list(listing.files)}
+    files: dict[str, list[SourceFile]] = {place.path: [] for place in listing.places}
     named = _named_files(listing)
     homes: dict[str, list[SourceFile]] = {}
     """By directory, the files of the place that it is in; most files share their directory with thousands."""
@@ -118,47 +120,43 @@ def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
 
 
 def _named_files(listing: Listing) -> dict[str, str]:
-    places = [located.place for located in listing.places if located.place.names is not None]
     return {
-        f"{place.directory}/{name}".lstrip("/"): place.path for place in places for name in place.names or ()
+        f"{place.directory}/{name}".lstrip("/"): place.path
+        for place in listing.places
+        for name in place.names or ()
     }
 
 
 def _is_unchanged(root: Path, known: Listing, places: Sequence[Place]) -> bool:
-    of_files = [place for place in places if place.names is not None]
-    if not _has_whole(known, places) or (of_files and not _has_same_files(known, of_files)):
+    # Both the files and the directories had been quiet for a while when they were listed.
+    quiet_since, of_files = known.listed_at - _TICK_S, _of_files(places)
+    if of_files and (_of_files(known.places) != of_files or known.newest_change > quiet_since):
         return False
-    if any(mtime_ns / 1e9 > known.listed_at - _TICK_S for _, mtime_ns in known.directories):
+    directories = {directory for directory, _ in known.directories}
+    if not directories.issuperset(place.path for place in places if place.names is None):
         return False
-    return bool(known.directories or of_files) and _have_times(root, known.directories)
+    return bool(directories or of_files) and _have_times(root, known.directories, quiet_since)
 
 
-def _have_times(root: Path, directories: Iterable[tuple[str, int]]) -> bool:
+def _of_files(places: Iterable[Place]) -> list[Place]:
+    return [place for place in places if place.names is not None]
+
+
+def _have_times(root: Path, directories: Iterable[tuple[str, int]], quiet_since: float) -> bool:
     try:
         return all(
-            os.stat(f"{root}/{directory}").st_mtime_ns == mtime_ns  # noqa: PTH116 (twice as fast)
+            mtime_ns / 1e9 <= quiet_since and os.stat(f"{root}/{directory}").st_mtime_ns == mtime_ns  # noqa: PTH116 (twice as fast)
             for directory, mtime_ns in directories
         )
     except OSError:
         return False
 
 
-def _has_whole(known: Listing, places: Sequence[Place]) -> bool:
-    whole = [place.path for place in places if place.names is None]
-    return {directory for directory, _ in known.directories}.issuperset(whole)
-
-
-def _has_same_files(known: Listing, of_files: Sequence[Place]) -> bool:
-    """Return whether a listing has these files, and was made when they had been quiet for a while."""
-    listed = [located.place for located in known.places if located.place.names is not None]
-    return listed == list(of_files) and known.newest_change <= known.listed_at - _TICK_S
-
-
 def _without_beside(listing: Listing) -> Listing:
     """Return a listing of places without the files outside of them, which each scan adds again."""
     if listing.key.step is not None:
         return listing
-    places = {located.place.path for located in listing.places}
+    places = {place.path for place in listing.places}
     named = _named_files(listing)
 
     def is_in_place(path: str) -> bool:
@@ -177,40 +175,36 @@ MAX_SMALL_FILE_NBYTES = 64 * MIB
 _HEAD_NBYTES = 512
 
 
-def read_small(path: Path) -> bytes | None:
-    """Return the content of a small regular file; None if it cannot be read, or is too large to be one.
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file. Follows no link, and does not wait for the writer of a FIFO.
 
-    Follows no link, and does not wait for the writer of a FIFO.
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SMALL_FILE_NBYTES:
-            return None
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(MAX_SMALL_FILE_NBYTES)
-    except OSError:
-        return None
-    finally:
+    return open(path, "rb", opener=_open)
+
+
+def _open(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return fd
+
+
+def read_small(path: Path) -> bytes | None:
+    """Return the content of a small regular file; None if it cannot be read, or is too large to be one."""
+    with suppress(OSError), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= MAX_SMALL_FILE_NBYTES:
+            return file.read(MAX_SMALL_FILE_NBYTES)
+    return None
 
 
 def begins_like(path: str, content: re.Pattern[bytes]) -> bool:
     """Return whether the first bytes of a regular file have a match. Follows no link."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        return is_file and content.search(os.pread(fd, _HEAD_NBYTES, 0)) is not None
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    with suppress(OSError), open_regular(path) as file:
+        return content.search(file.read(_HEAD_NBYTES)) is not None
+    return False
 
 
 def is_directory(entry: os.DirEntry[str]) -> bool:

@@ -22,7 +22,7 @@ import atheris
 with atheris.instrument_imports(
     include=["workers.dump.formats", "ingest.layouts", "ingest.reader.context.ir"]
 ):
-    from ingest.layouts import cann, logged_statistics, mindspore, msprobe, numerics, pytorch
+    from ingest.layouts import cann, mindspore, msprobe, numerics, pytorch
     from ingest.layouts.tree import runs
     from ingest.reader.context import ir
     from workers.dump import paths
@@ -132,14 +132,14 @@ def read_logs(content: bytes) -> None:
     head, tabs = b"2026-01-01 00:00:00,000 - INFO - a_weight_max", b" \t\t "
     line = head + tabs + b"iteration=000001" + tabs + b"value=" + content + b"\n"
     for variant in (content, line + content + line):
-        list(logged_statistics.read_te_lines("log", variant, "tensors"))
+        list(numerics.read_te_lines("log", variant, "tensors"))
         end = 0
-        for _, begin, behind, _ in runs(variant, logged_statistics.TE_LINE):
+        for _, begin, behind, _ in runs(variant, numerics.TE_LINE):
             assert end <= begin < behind <= len(variant)
             end = behind
     block = f"[a/op_0_mm]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}\n  Location: {text}"
     for log in (text, block):
-        list(logged_statistics.read_titan_log("log", log))
+        list(numerics.read_titan_log("log", log))
     call = {"type": "op", "op_name": text, "args_str": text, "output_str": text, "stack_trace": text}
     for variant in (content, json.dumps({"logs": [call]}).encode()):
         with suppress(numerics.NotDebugMode):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.layouts.base import LayoutPlace, Listing, Place
+from ingest.layouts.base import Listing, Place
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.walk import aged, files_by_place, list_places
 from workers.model import StepKey
@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
 def listing_of(
     root: Path, places: Sequence[str] = PLACES, known: Listing | None = None, key: StepKey = KEY
 ) -> Listing:
-    located = [LayoutPlace(MindSpore(), Place(path, {})) for path in places]
-    return list_places(root, key, located, without=PLACES, rank_from="path", later_begun=False, known=known)
+    found = [Place(MindSpore(), path, {}) for path in places]
+    return list_places(root, key, found, without=PLACES, rank_from="path", later_begun=False, known=known)
 
 
 def test_directories_that_did_not_change_are_not_listed_again(root: Path) -> None:

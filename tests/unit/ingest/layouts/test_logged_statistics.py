@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ingest.layouts.logged_statistics import (
+from ingest.layouts.numerics import (
     LoggedTensor,
     Precision,
     number_row,

@@ -34,7 +34,7 @@ def describe(files: Mapping[str, bytes], fields: Mapping[str, str] | None = None
     """Describe a place `p` that has these files, by their names in it."""
     content = {f"p/{name}": data for name, data in files.items()}
     listed = [SourceFile(path, len(data), 0) for path, data in sorted(content.items())]
-    return MsProbe().describe(Place("p", fields or {}), listed, content.get)
+    return MsProbe().describe(Place(MsProbe(), "p", fields or {}), listed, content.get)
 
 
 def dump_json(data: Mapping[str, Any]) -> bytes:
@@ -56,7 +56,7 @@ def places_of(root: Path) -> list[tuple[Path, Description]]:
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         ]
-        place = Place(str(directory.relative_to(root)), {})
+        place = Place(MsProbe(), str(directory.relative_to(root)), {})
         found.append((directory, MsProbe().describe(place, files, lambda path: (root / path).read_bytes())))
     assert found
     return found
@@ -159,7 +159,7 @@ def test_json_in_the_middle_of_being_rewritten_keeps_the_step_open(length: int) 
 def test_path_in_an_entry_leads_nowhere_else() -> None:
     data = dump_json({"F.f.0.forward": {"output": [{**TENSOR, "data_name": "../../q/x.pt"}]}})
     files = [SourceFile("p/dump.json", 1, 0), SourceFile("q/x.pt", 1, 0)]
-    found = MsProbe().describe(Place("p", {}), files, lambda _: data)
+    found = MsProbe().describe(Place(MsProbe(), "p", {}), files, lambda _: data)
     assert found.reported[0].tensor == ""
     assert "q/x.pt" not in {path for path in found.named if not path.startswith("q/")}
 

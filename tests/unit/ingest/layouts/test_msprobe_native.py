@@ -24,7 +24,7 @@ def describe(files: Mapping[str, bytes]) -> Description:
     """Describe a step that has these files, by their names in it."""
     content = {f"{STEP}/{name}": data for name, data in files.items()}
     listed = [SourceFile(path, len(data), 0) for path, data in sorted(content.items())]
-    place = Place(STEP, {"rank": "0", "time": "20240801120000", "step": "3"})
+    place = Place(MsProbeNative(), STEP, {"rank": "0", "time": "20240801120000", "step": "3"})
     return MsProbeNative().describe(place, listed, content.get)
 
 

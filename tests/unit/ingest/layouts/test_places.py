@@ -23,7 +23,7 @@ def make(root: Path, *paths: str) -> None:
 
 
 def places(discovery: Discovery) -> set[tuple[str, str]]:
-    return {(located.layout.name, located.place.path) for located in discovery.places}
+    return {(place.layout.name, place.path) for place in discovery.places}
 
 
 def beside(discovery: Discovery) -> set[str]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.places import PathRank, Ranks
+from ingest.layouts.base import PathRank
+from ingest.layouts.places import Ranks
 from tests.dumps import DumpLibrary
 
 DEVICE_3, RANK_3, PID_3 = (PathRank(kind, 3) for kind in ("device", "rank", "pid"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.logged_statistics import TE_LINE
+from ingest.layouts.numerics import TE_LINE
 from ingest.layouts.tree import LogSections, read_section
 
 

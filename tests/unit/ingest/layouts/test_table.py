@@ -53,9 +53,9 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     (tmp_path / "dump" / path).write_bytes(content)
     dump = find_dump(tmp_path / "dump")
     (listing,) = [listing for listing in dump.scan({}).listings if listing.files and listing.places]
-    holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
+    holding = max(listing.places, key=lambda place: len(place.path))
     place = directory if is_file else system.place
-    assert (holding.layout.name, holding.place.directory) == (layout.name, place)
+    assert (holding.layout.name, holding.directory) == (layout.name, place)
     fields = tables.match(layout, system)
     assert [file.path for file in listing.files] == [path]
     numbers = {int(fields.get(name, -1)) for name in ("rank", "device", "pid", *MESH_FIELDS)}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ingest.layouts.logged_statistics import read_te_lines
+from ingest.layouts.numerics import read_te_lines
 from workers.dump.model import ReportedStatistics
 
 

@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.logged_statistics import read_titan_log
+from ingest.layouts.numerics import read_titan_log
 from workers.dump.model import ReportedStatistics
 
 

@@ -48,7 +48,7 @@ def test_sample_is_understood(dumps: DumpLibrary) -> None:
         SourceFile(str(file.relative_to(root)), file.stat().st_size, 0)
         for file in sorted((root / path).iterdir())
     ]
-    named = TorchAir().describe(Place(path, fields), files, lambda _: None).named
+    named = TorchAir().describe(Place(TorchAir(), path, fields), files, lambda _: None).named
     assert named.keys() == {file.path for file in files}
     found = sorted(
         (name.op_type, name.op_name, name.io, name.slot, name.graph)
@@ -76,7 +76,7 @@ def test_files_of_a_captured_graph_stand_directly_in_the_directory_of_the_rank()
     files = [
         SourceFile(f"{rank}/{name}", 1, 0) for name in ("mm_device_0_1.pt", "x/y_device_0_1.pt", "a.json")
     ]
-    named = TorchAir().describe(Place(rank, {"rank": "0"}), files, lambda _: None).named
+    named = TorchAir().describe(Place(TorchAir(), rank, {"rank": "0"}), files, lambda _: None).named
     assert [(path, tensor_file.container) for path, tensor_file in named.items()] == [
         (f"{rank}/mm_device_0_1.pt", Container.PT)
     ]
