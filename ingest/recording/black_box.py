@@ -37,6 +37,7 @@ from ingest.layouts import black_box
 from ingest.layouts.black_box import RingState, Trigger, write_whole
 from ingest.layouts.recorder import (
     DIRECTORY,
+    STACK_FILE,
     STATISTICS_FILE,
     STEP_FILE,
     RecordedStep,
@@ -68,14 +69,6 @@ _ALIGNMENT = 64
 #: What stands before the data of a chunk in a file: the step that holds it, as int64; -1 for none.
 _HEADER_NBYTES = mmap.PAGESIZE
 _CHUNK_NBYTES = 32 * MIB
-
-
-class Room(NamedTuple):
-    """Memory of the ring for the elements of one tensor."""
-
-    data: Bytes
-    chunk: int
-    begin: int
 
 
 class RingChunk(NamedTuple):
@@ -136,8 +129,11 @@ class Ring:
         with self._lock:
             return [held.step for held in self._held]
 
-    def room(self, step: int, nbytes: int) -> Room | None:
-        """Return memory for a tensor of the step that runs; None if all of the ring is in use."""
+    def room(self, step: int, nbytes: int) -> tuple[Bytes, tuple[int, int]] | None:
+        """Return memory for a tensor of the step that runs, and its place as in `Row.place`.
+
+        None if all of the ring is in use.
+        """
         with self._lock:
             held = self.running(step)
             if not held.chunks or held.end + nbytes > len(held.chunks[-1].data):
@@ -149,7 +145,7 @@ class Ring:
                 held.end = 0
             begin, chunk = held.end, held.chunks[-1]
             held.end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-            return Room(chunk.data[begin : begin + nbytes], chunk.number, begin)
+            return chunk.data[begin : begin + nbytes], (chunk.number, begin)
 
     def running(self, step: int) -> HeldStep:
         """Return a step that is not finished yet."""
@@ -210,7 +206,10 @@ class Ring:
                 except OSError:
                     self.limit_nbytes = self.nbytes  # the file system has no more room
             elif self._free:
-                self._drop(self._free.pop())
+                dropped = self._free.pop()
+                self.nbytes -= len(dropped.data)
+                if self.directory is not None:
+                    self._path(dropped.number).unlink(missing_ok=True)
             elif self._held:
                 self.free(self._held.popleft())
             else:
@@ -234,27 +233,11 @@ class Ring:
         self.nbytes += size
         return RingChunk(number, data, holder)
 
-    def _drop(self, chunk: RingChunk) -> None:
-        self.nbytes -= len(chunk.data)
-        if self.directory is not None:
-            self._path(chunk.number).unlink(missing_ok=True)
-
     def _path(self, number: int) -> Path:
         assert self.directory is not None  # noqa: S101  (for mypy: only rings in files have paths)
         return self.directory / f"chunk_{number:05d}"
 
 
-def chunk_of(directory: Path, number: int, step: int) -> Bytes | None:
-    """Return the data of a chunk in the files of a process that died; None if the step held it no longer."""
-    try:
-        content = np.memmap(directory / f"chunk_{number:05d}", np.uint8, "r")
-    except (OSError, ValueError):
-        return None
-    is_held = len(content) > _HEADER_NBYTES and int(content[:8].view(np.int64)[0]) == step
-    return content[_HEADER_NBYTES:] if is_held else None
-
-
-_STACK_FILE = "stack.json"
 #: Steps in the ring beyond those that an incident saves: other ranks learn of it that much later.
 SLACK = 2
 #: How often triggers are looked for while nothing is recorded, as in a job that hangs, and how often at most
@@ -290,7 +273,6 @@ class RingOwner(msgspec.Struct, frozen=True):
     host: str
     rank: int
     incidents: int
-    """How many may be saved in the run."""
     ring: str
     """The directory with the elements; "" if they are in memory."""
 
@@ -301,7 +283,6 @@ class RingLine(msgspec.Struct, frozen=True):
     tensor: RecordedTensor
     nbytes: int
     place: tuple[int, int] | None
-    """None if it has no elements there."""
 
 
 class BlackBoxWriter(Writer):
@@ -342,19 +323,22 @@ class BlackBoxWriter(Writer):
         self._left_out = 0
         self._stacks = b"{}"
         self._in_part = -1
-        """The step that was saved while it ran."""
         self._end: StepEnd | None = None
         self._all_left_out = 0
         self._told_at = -math.inf
         self.lost: dict[str, list[int]] = {}
         """The steps that are not written, or only in part, by the reason."""
         self._untold = 0
-        """How many of these no mark has told yet."""
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Which steps were not written as a whole though others were, and why."""
-        return tuple(map(_loss, self.lost.items()))
+        told = []
+        for reason, steps in self.lost.items():
+            several = f"{len(steps)} steps from {steps[0]} to {steps[-1]} were"
+            which = f"step {steps[0]} was" if len(steps) == 1 else several
+            told.append(f"{which} not written as a whole: {reason}")
+        return tuple(told)
 
     def start(self) -> None:
         """Take in what a process before this one has left, claim the ring, and begin to write.
@@ -470,11 +454,11 @@ class BlackBoxWriter(Writer):
         if (room := self.ring.room(row.step, row.snapshot.nbytes)) is None:
             self._left_out += 1
             return replace(row, snapshot=_without_elements(row.snapshot))
-        elements = row.snapshot.elements()
-        copy = room.data.view(elements.dtype)
+        elements, (data, place) = row.snapshot.elements(), room
+        copy = data.view(elements.dtype)
         copy[:] = elements
         snapshot = replace(row.snapshot, _row=row.snapshot.statistics(), _elements=copy)
-        return replace(row, snapshot=snapshot, place=(room.chunk, room.begin))
+        return replace(row, snapshot=snapshot, place=place)
 
     def _finish(self, end: StepEnd) -> None:
         held, files = self.ring.finish(end.step), self._files
@@ -511,7 +495,6 @@ class BlackBoxWriter(Writer):
         self._tell()
 
     def _tell(self) -> None:
-        """Write down what the ring holds, for people who watch."""
         if self._end is None or time.monotonic() < self._told_at + _IDLE_S:
             return
         self._told_at = time.monotonic()
@@ -573,18 +556,7 @@ class BlackBoxWriter(Writer):
 
 
 def _reason(exc: Exception) -> str:
-    """Return what went wrong, in the same words for each file."""
     return f"{type(exc).__name__}: {getattr(exc, 'strerror', None) or exc}"[:300]
-
-
-def _loss(lost: tuple[str, list[int]]) -> str:
-    reason, steps = lost
-    which = (
-        f"step {steps[0]} was"
-        if len(steps) == 1
-        else f"{len(steps)} steps from {steps[0]} to {steps[-1]} were"
-    )
-    return f"{which} not written as a whole: {reason}"
 
 
 def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:
@@ -594,7 +566,6 @@ def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:
 def _why_not(
     directory: Path, held: HeldStep, incident: SavedSteps, choice: BlackBox, saved_nbytes: int
 ) -> str:
-    """Return why a step is not saved; "" if it is."""
     if incident.is_beyond_budget:
         return f"{choice.incidents} incidents of this run were saved, and no more may be"
     if saved_nbytes + held.nbytes > choice.budget_nbytes:
@@ -754,7 +725,7 @@ def _mark_of(directory: Path) -> RecordedStep:
 
 
 def _left_behind(ring: Path, directory: Path) -> Iterator[HeldStep]:
-    stacks = max(directory.glob(f"step_*/{_STACK_FILE}"), key=lambda path: path.stat().st_mtime, default=None)
+    stacks = max(directory.glob(f"step_*/{STACK_FILE}"), key=lambda path: path.stat().st_mtime, default=None)
     numbers = sorted(int(path.stem.removeprefix("step_")) for path in ring.glob("step_*.jsonl"))
     for step in numbers:
         mark = _mark_of(directory / f"step_{step}")
@@ -773,17 +744,16 @@ def _left_behind(ring: Path, directory: Path) -> Iterator[HeldStep]:
 
 
 def _snapshot_of(line: RingLine, ring: Path, step: int) -> TensorSnapshot:
-    told = tuple(_number(line.tensor.statistics.get(name)) for name in FIELDS)
-    snapshot = TensorSnapshot(
-        line.tensor.dtype, line.tensor.shape, 0, _row=told if line.tensor.statistics else None
-    )
-    if line.place is None or (chunk := chunk_of(ring, line.place[0], step)) is None:
+    told = line.tensor.statistics
+    values = (math.nan if (value := told.get(name)) is None else value for name in FIELDS)
+    snapshot = TensorSnapshot(line.tensor.dtype, line.tensor.shape, 0, _row=tuple(values) if told else None)
+    if line.place is None:
         return snapshot
-    elements = chunk[line.place[1] : line.place[1] + line.nbytes].view(
-        from_name(line.tensor.dtype).to_numpy()
-    )
-    return replace(snapshot, nbytes=line.nbytes, _elements=elements)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+    number, begin = line.place
+    with contextlib.suppress(OSError, ValueError):
+        chunk = np.memmap(ring / f"chunk_{number:05d}", np.uint8, "r")
+        if len(chunk) > _HEADER_NBYTES and int(chunk[:8].view(np.int64)[0]) == step:
+            data = chunk[_HEADER_NBYTES:][begin : begin + line.nbytes]
+            elements = data.view(from_name(line.tensor.dtype).to_numpy())
+            return replace(snapshot, nbytes=line.nbytes, _elements=elements)
+    return snapshot

@@ -148,6 +148,15 @@ class Sink(Protocol):
         """Note what could not be recorded: a recorder must not end a training."""
 
 
+def _tensors_in(value: Any, name: str, torch: Torch, sink: Sink | None) -> list[tuple[Way, TorchTensor]]:
+    try:
+        return list(tensors_in(value, torch.Tensor))
+    except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
+        if sink is not None:
+            sink.fail(name, exc)
+        return []
+
+
 _ATTRIBUTE = "_compiled_call_impl"
 
 
@@ -156,52 +165,38 @@ def is_compiled(module: TorchModule) -> bool:
     return type(module).__name__ == "OptimizedModule" or getattr(module, _ATTRIBUTE, None) is not None
 
 
-def run_within(module: TorchModule, context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], None]:
-    """Run the compiled code of a module within a context from now on; return what ends that."""
+def run_within(
+    module: TorchModule, run: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+) -> Callable[[], None]:
+    """Have a function run the compiled code of a module from now on; return what ends that."""
     attribute = "forward" if type(module).__name__ == "OptimizedModule" else _ATTRIBUTE
     call = getattr(module, attribute)
-
-    def within(*args: Any, **kwargs: Any) -> Any:
-        with context():
-            return call(*args, **kwargs)
-
-    object.__setattr__(module, attribute, within)
+    object.__setattr__(module, attribute, lambda *args, **kwargs: run(call, args, kwargs))
     return lambda: object.__setattr__(module, attribute, call)
 
 
-class CompiledCalls:
-    """Wraps the calls of modules that are compiled by `module.compile()`.
+def hook_compiled(
+    module: TorchModule, before: Callable[..., Any], after: Callable[..., Any]
+) -> Callable[[], None] | None:
+    """Add hooks to a module that is compiled by `module.compile()`; None for any other module.
 
     Args:
+        module: the module.
         before, after: as forward hooks with keyword arguments are called.
+
+    Returns:
+        What removes them.
     """
+    if getattr(module, _ATTRIBUTE, None) is None or type(module).__name__ == "OptimizedModule":
+        return None
 
-    def __init__(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
-        self._before = before
-        self._after = after
-        self._wrapped: list[tuple[TorchModule, Any]] = []
+    def run(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before(module, args, kwargs)
+        output = call(*args, **kwargs)
+        after(module, args, kwargs, output)
+        return output
 
-    def wrap(self, module: TorchModule) -> bool:
-        """Wrap a module, and return whether it is one to wrap."""
-        call = getattr(module, _ATTRIBUTE, None)
-        if call is None or type(module).__name__ == "OptimizedModule":
-            return False
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._before(module, args, kwargs)
-            output = call(*args, **kwargs)
-            self._after(module, args, kwargs, output)
-            return output
-
-        object.__setattr__(module, _ATTRIBUTE, wrapped)
-        self._wrapped.append((module, call))
-        return True
-
-    def unwrap(self) -> None:
-        """Restore all modules."""
-        for module, call in self._wrapped:
-            object.__setattr__(module, _ATTRIBUTE, call)
-        self._wrapped = []
+    return run_within(module, run)
 
 
 #: Questions about a tensor, changes of its attributes, and memory that holds anything: they compute nothing.
@@ -329,14 +324,10 @@ class FunctionCalls:
         return caller.startswith(self._left_out) or bool(self._torch.compiler.is_compiling())
 
     def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
-        try:
-            tensors = list(tensors_in(value, self._torch.Tensor))
-        except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
-            self._sink.fail(op_name, exc)
-            return 0
+        tensors = _tensors_in(value, op_name, self._torch, self._sink)
         for way, tensor in tensors:
             io, slot = io_and_slot(role, way)
-            self._sink.take(tensor, TensorName(op_type=op_type, op_name=op_name, io=io, slot=slot))
+            self._sink.take(tensor, TensorName("", "", op_type, op_name, io, slot))
         return len(tensors)
 
 
@@ -441,8 +432,7 @@ class StepHooks:
         self._pattern = modules
         self._functions = functions
         self.names = names or Names(model, inside_compiled=inside_compiled)
-        self._handles: list[Any] = []
-        self._compiled_calls = CompiledCalls(self.before, self.after)
+        self._at_end: list[Callable[[], object]] = []
         self._backward_ends = False
         self._graded: set[int] = set()
         """The parameters whose gradient a backward pass of the step has left."""
@@ -460,11 +450,14 @@ class StepHooks:
                 continue
             if self._looked_at is not None and self._name_of(module) is None:
                 continue
-            if module not in self.names.compiled or not self._compiled_calls.wrap(module):
-                self._handles.append(module.register_forward_pre_hook(self.before, with_kwargs=True))
-                self._handles.append(
-                    module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
-                )
+            is_boundary = module in self.names.compiled
+            unwrap = hook_compiled(module, self.before, self.after) if is_boundary else None
+            if unwrap is not None:
+                self._at_end.append(unwrap)
+                continue
+            before = module.register_forward_pre_hook(self.before, with_kwargs=True)
+            after = module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
+            self._at_end += [before.remove, after.remove]
 
     def take_parameters(self) -> None:
         """Record parameters and buffers, once: as late as when the first module is called.
@@ -479,9 +472,8 @@ class StepHooks:
 
     def detach(self) -> None:
         """Remove all hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._compiled_calls.unwrap()
+        for remove in self._at_end:
+            remove()
         self._sink = None
 
     def before(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -517,10 +509,10 @@ class StepHooks:
             self._await_gradients(name, output)
 
     def _await_gradients(self, name: str | None, output: Any) -> None:
-        for way, tensor in self._tensors_in(output, name or ROOT):
+        for way, tensor in _tensors_in(output, name or ROOT, self._torch, self._sink):
             if tensor.requires_grad:
                 # Some live on: a module may return one of its parameters.
-                self._handles.append(tensor.register_hook(partial(self._gradient, name, way)))
+                self._at_end.append(tensor.register_hook(partial(self._gradient, name, way)).remove)
 
     def _name_of(self, module: TorchModule) -> str | None:
         name = self.names.modules.get(module)
@@ -530,19 +522,12 @@ class StepHooks:
         return (self._looked_at is None or module in self._looked_at) and fnmatchcase(name, self._pattern)
 
     def _take_all(self, module: TorchModule, name: str, role: str, value: Any, graph: str) -> None:
-        op_type = f"Module.{_class_of(module)}"
-        for way, tensor in self._tensors_in(value, name):
+        op_type, sink = f"Module.{_class_of(module)}", self._sink
+        if sink is None:
+            return
+        for way, tensor in _tensors_in(value, name, self._torch, sink):
             io, slot = io_and_slot(role, way)
-            if self._sink is not None:
-                self._sink.take(tensor, TensorName("", graph, op_type, name, io, slot))
-
-    def _tensors_in(self, value: Any, name: str) -> list[tuple[Way, TorchTensor]]:
-        try:
-            return list(tensors_in(value, self._torch.Tensor))
-        except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
-            if self._sink is not None:
-                self._sink.fail(name, exc)
-            return []
+            sink.take(tensor, TensorName("", graph, op_type, name, io, slot))
 
     def _graph(self) -> str:
         """Return whether a module runs again for the backward pass, as checkpointed ones do."""
@@ -606,10 +591,6 @@ def _writes(gradient: TorchTensor) -> tuple[int, int]:
     return gradient._version, local._version  # noqa: SLF001  (torch has no public ones)
 
 
-def _prefix_below(path: str) -> str:
-    return f"{path}." if path else ""
-
-
 class Names:
     """The names of the modules and parameters of a model, without what wrappers add to them.
 
@@ -621,24 +602,20 @@ class Names:
     def __init__(self, model: TorchModule, *, inside_compiled: bool) -> None:
         self.modules: dict[TorchModule, str] = {}
         self.compiled: list[TorchModule] = []
+        """Those of which only the outside is seen."""
         self._wrappers: set[str] = set()
         hidden: tuple[str, ...] = ()
         for path, module in model.named_modules():
             is_boundary = is_compiled(module) and not inside_compiled
             is_hidden = path.startswith(hidden)
             if is_boundary and not is_hidden:
-                hidden += (_prefix_below(path),)
+                hidden += (f"{path}.".lstrip("."),)
                 self.compiled.append(module)
             is_wrapper = type(module).__name__ in _WRAPPER_TYPES
             if is_wrapper:
                 self._wrappers.add(path)
             if not is_hidden and (is_boundary or not is_wrapper):
                 self.modules[module] = self.plain(path) or ROOT
-
-    @property
-    def compiled_names(self) -> list[str]:
-        """The names of the compiled modules, of which only the outside is seen."""
-        return [self.modules[module] for module in self.compiled]
 
     def plain(self, path: str) -> str:
         """Return the name of a module or parameter, without the parts that follow a wrapper."""

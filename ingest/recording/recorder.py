@@ -10,7 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -23,10 +23,10 @@ from ingest.layouts.recorder import RecordedPlacement, RecordedStep
 from ingest.recording.black_box import GRACE_S, BlackBox, BlackBoxWriter
 from ingest.recording.hooks import (
     CallLines,
-    CompiledCalls,
     FunctionCalls,
     Names,
     StepHooks,
+    hook_compiled,
     io_and_slot,
     run_within,
     tensors_in,
@@ -41,7 +41,15 @@ from ingest.recording.snapshots import (
     placement_of,
 )
 from ingest.recording.triggers import save_on_sigterm
-from ingest.recording.writer import Request, Row, StepEnd, Writer, existing_steps, has_only_parameters
+from ingest.recording.writer import (
+    MARGIN_NBYTES,
+    Request,
+    Row,
+    StepEnd,
+    Writer,
+    existing_steps,
+    has_only_parameters,
+)
 from workers.arrays.compiled import kernels
 from workers.dump.model import TensorName
 from workers.errors import UsageError
@@ -122,7 +130,6 @@ class Choice:
     overhead: float | None = None
     """The share of a step that looking may take; None for any."""
     black_box: BlackBox | None = None
-    """None if elements are written in every step, or in none."""
 
     def has(self, step: int) -> bool:
         """Return whether a step is to be recorded."""
@@ -220,7 +227,7 @@ class Recorder:
             self._functions = FunctionCalls(self._torch, self, self._lines)
             self._mode.enter_context(self._functions.mode())
             for module in Names(self._model, inside_compiled=False).compiled:
-                self._mode.callback(run_within(module, self._around_compiled))
+                self._mode.callback(run_within(module, self._run_compiled))
         self._watch()
         if self._box is not None:
             self._mode.callback(save_on_sigterm(lambda: bool(self._request("SIGTERM").done.wait(GRACE_S))))
@@ -250,12 +257,13 @@ class Recorder:
         elif self.problems:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    def _around_compiled(self) -> AbstractContextManager[Any]:
-        """Return the context of compiled code: the mode of functions would break its graph."""
+    def _run_compiled(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run compiled code without the mode of functions, which would break its graph."""
         runs_uncompiled = self._hooks is not None and self._choice.compiled == "eager"
         if self._functions is None or runs_uncompiled:
-            return nullcontext()
-        return self._functions.mode_taken_away()
+            return call(*args, **kwargs)
+        with self._functions.mode_taken_away():
+            return call(*args, **kwargs)
 
     @property
     def _is_copy(self) -> bool:
@@ -371,12 +379,12 @@ class Recorder:
             elements, nbytes = room is not None, ROW_NBYTES
             self.left_out += room is None
         if not queue.reserve(nbytes, wait=wait):
-            has_room = queue.reserve_margin(ROW_NBYTES)
+            has_room = queue.reserve(ROW_NBYTES, margin_nbytes=MARGIN_NBYTES)
             self.left_out += elements or not has_room
             if not has_room:
                 return
             elements, nbytes, room = False, ROW_NBYTES, None
-        into, place = (None, None) if room is None else (room.data, (room.chunk, room.begin))
+        into, place = room or (None, None)
         try:
             snapshot = self._camera.take(tensor, elements=elements, into=into)
         except BaseException:
@@ -429,9 +437,9 @@ class Recorder:
 
     def _watch(self) -> None:
         """Add the hooks that count the steps, which are also those of the outermost module."""
-        calls = CompiledCalls(self._before_model, self._after_model)
-        if calls.wrap(self._model):
-            self._watching.callback(calls.unwrap)
+        unwrap = hook_compiled(self._model, self._before_model, self._after_model)
+        if unwrap is not None:
+            self._watching.callback(unwrap)
         else:
             # First of all hooks: FSDP puts the shards of parameters together before a call.
             begin = self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True)
@@ -495,8 +503,7 @@ class Recorder:
         return after
 
     def _begin_after_update(self) -> None:
-        """Begin a step for what the last update made, if nothing has called the model since."""
-        if self._is_updated:
+        if self._is_updated:  # and nothing has called the model since: a step for what the update made
             self._next()
 
     def _next(self) -> None:
@@ -538,7 +545,7 @@ class Recorder:
             return 0
         left_out = [name for name in self._budget.names if name not in self._looked_at]
         for name in left_out:
-            if name in self._outputs and self._writer.queue.reserve_margin(ROW_NBYTES):
+            if name in self._outputs and self._writer.queue.reserve(ROW_NBYTES, margin_nbytes=MARGIN_NBYTES):
                 tensor, dtype, shape = self._outputs[name]
                 self._writer.queue.put(
                     Row(self.step or 0, tensor, TensorSnapshot(dtype, shape, 0), ROW_NBYTES)
@@ -578,18 +585,20 @@ class Recorder:
         )
         if is_eager:
             self._step_resources.enter_context(self._torch.compiler.set_stance("force_eager"))
-        self._say_what_is_compiled(hooks.names.compiled_names)
+        self._say_what_is_compiled(hooks.names)
         self._hooks = hooks
         if self._functions is not None:
             self._functions.begin()
         hooks.attach()
         self.recorded.append(step)
 
-    def _say_what_is_compiled(self, names: Sequence[str]) -> None:
-        if names:
+    def _say_what_is_compiled(self, names: Names) -> None:
+        compiled = [names.modules[module] for module in names.compiled]
+        if compiled:
+            more = " and others" if compiled[3:] else ""
             self._add_problem(
-                f"{', '.join(names[:3])}{' and others' if names[3:] else ''}: compiled, so nothing inside is "
-                "recorded; with compiled='eager', they run uncompiled in the steps that are recorded"
+                f"{', '.join(compiled[:3])}{more}: compiled, so nothing inside is recorded; with "
+                "compiled='eager', they run uncompiled in the steps that are recorded"
             )
 
     def _end(self, ended: str) -> None:

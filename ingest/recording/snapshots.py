@@ -195,7 +195,6 @@ class TensorSnapshot:
     _pieces: Array | None = None
     """What a device computed; see `device_statistics`."""
     _wait: Callable[[], None] = field(default=lambda: None)
-    """Returns when the copies from the device have arrived."""
 
     @property
     def has_elements(self) -> bool:
@@ -314,7 +313,6 @@ class Camera:
     def _to_host(
         self, device: Any, tensors: tuple[TorchTensor | None, ...]
     ) -> tuple[list[TorchTensor | None], Callable[[], None]]:
-        """Begin to copy tensors to the host; return the copies, and what waits for them."""
         module: Any = getattr(self._torch, device.type, None)
         if not hasattr(module, "Stream"):
             return [tensor if tensor is None else tensor.cpu() for tensor in tensors], lambda: None
@@ -367,10 +365,3 @@ def _row_of(elements: Array) -> Row | None:
     running = RunningStatistics()
     running.update(elements)
     return running.row()
-
-
-def by_name(row: Row | None, names: tuple[str, ...]) -> dict[str, float | None]:
-    """Return statistics by name, None for those that are not known."""
-    if row is None:
-        return {}
-    return {name: value if math.isfinite(value) else None for name, value in zip(names, row, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from ingest.layouts.recorder import (
     RecordedStep,
     RecordedTensor,
 )
-from ingest.recording.snapshots import TensorSnapshot, by_name
+from ingest.recording.snapshots import TensorSnapshot
 from workers.arrays.statistics import FIELDS
 from workers.dump.formats.safetensors import CODES, TensorInFile, encode_header
 from workers.dump.model import TensorName
@@ -31,7 +32,7 @@ from workers.model import MIB
 
 Item = TypeVar("Item")
 #: Beyond the limit, so that statistics are recorded where elements do not find room.
-_MARGIN_NBYTES = 64 * 1024 * 1024
+MARGIN_NBYTES = 64 * MIB
 
 
 class ByteQueue(Generic[Item]):
@@ -49,29 +50,23 @@ class ByteQueue(Generic[Item]):
         self._waiting = 0
         self._changed = threading.Condition()
 
-    def reserve(self, nbytes: int, *, wait: bool) -> bool:
+    def reserve(self, nbytes: int, *, wait: bool = False, margin_nbytes: int = 0) -> bool:
         """Reserve room, and return whether there is.
 
         Args:
             nbytes: how much.
             wait: whether to wait for it.
+            margin_nbytes: how far beyond the limit, for something small.
         """
+        limit_nbytes = self.limit_nbytes + margin_nbytes
         with self._changed:
-            while self.held_nbytes and self.held_nbytes + nbytes > self.limit_nbytes:
+            while self.held_nbytes and self.held_nbytes + nbytes > limit_nbytes:
                 if not wait:
                     return False
                 self._waiting += 1
                 self._changed.notify_all()
                 self._changed.wait()
                 self._waiting -= 1
-            self.held_nbytes += nbytes
-            return True
-
-    def reserve_margin(self, nbytes: int) -> bool:
-        """Reserve room beyond the limit, for something small, and return whether there is."""
-        with self._changed:
-            if self.held_nbytes + nbytes > self.limit_nbytes + _MARGIN_NBYTES:
-                return False
             self.held_nbytes += nbytes
             return True
 
@@ -187,6 +182,7 @@ def line_of(
     key: str = "",
 ) -> RecordedTensor:
     """Return the line of a tensor, whose elements are in a file if it has a name."""
+    told = zip(FIELDS, snapshot.statistics() or (), strict=False)  # none if they are not numbers
     return RecordedTensor(
         op_type=name.op_type,
         op_name=name.op_name,
@@ -196,7 +192,7 @@ def line_of(
         sequence=name.sequence,
         dtype=snapshot.dtype,
         shape=snapshot.shape,
-        statistics=by_name(snapshot.statistics(), FIELDS),
+        statistics={field: value if math.isfinite(value) else None for field, value in told},
         file=file,
         key=key,
         dtensor=dtensor,
@@ -265,7 +261,6 @@ class StepEnd:
     """Without the number of tensors, which the writer knows."""
     stacks: Callable[[], bytes]
     overhead: float
-    """What the recorder has cost so far, as a share of the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +270,6 @@ class Request:
     step: int
     why: str
     done: threading.Event = field(default_factory=threading.Event)
-    """Set when what was held is saved."""
 
 
 @dataclass(frozen=True, slots=True)

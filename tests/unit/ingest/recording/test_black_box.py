@@ -159,7 +159,7 @@ def test_the_ring_never_takes_more_than_it_may() -> None:
     for step in range(50):
         rooms = [ring.room(step, 1 + (step * 7919 + number * 104729) % 100_000) for number in range(12)]
         assert ring.nbytes <= 1 << 20
-        given = [room.data for room in rooms if room is not None]
+        given = [room[0] for room in rooms if room is not None]
         for number, data in enumerate(given):
             data[:] = number
         assert all((data == number).all() for number, data in enumerate(given))
