@@ -127,8 +127,6 @@ async def serve_stdio(library: Library) -> None:
 
 
 class _Guarded:
-    """An application that only those reach who may see the page."""
-
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
 
@@ -198,7 +196,6 @@ class Tool:
     words: str
     parameters: tuple[UrlParameter, ...]
     endpoint: Endpoint | None = None
-    """None for the list of runs."""
 
     @property
     def schema(self) -> dict[str, Any]:

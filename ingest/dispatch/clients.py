@@ -102,7 +102,6 @@ def replace_worker(client: TaskClient, worker: str) -> None:
 
 
 def _at_work(client: Client, worker: str) -> frozenset[Any] | None:
-    """Return the keys of the tasks that a worker runs; None if it does not say."""
     scheduler: Any = client.scheduler
     question = {"op": "call_stack", "keys": None}
     try:

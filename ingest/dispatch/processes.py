@@ -33,16 +33,14 @@ class ProcessFuture(Future[Any]):
     """A task, as seen by the caller that submitted it.
 
     To cancel a task is to forget it: if it runs, its process finishes it, and nobody hears of it.
+
+    Args:
+        key: its name.
+        message: what is sent to the process that runs it.
+        retries: how often it is run again if it fails.
     """
 
     def __init__(self, key: str, message: bytes, retries: int = 0) -> None:
-        """Describe a task that waits.
-
-        Args:
-            key: its name.
-            message: what is sent to the process that runs it.
-            retries: how often it is run again if it fails.
-        """
         super().__init__()
         self.key = key
         self.message = message
@@ -58,8 +56,6 @@ class ProcessFuture(Future[Any]):
 
 @dataclass(eq=False, slots=True)
 class _Slot:
-    """One of the workers, whichever process it is at the moment."""
-
     name: str
     process: WorkerProcess
     at_work: ProcessFuture | None = None
@@ -67,15 +63,14 @@ class _Slot:
 
 
 class ProcessClient:
-    """Hands tasks to worker processes; ends them when it is closed."""
+    """Hands tasks to worker processes; ends them when it is closed.
+
+    Args:
+        processes: the workers.
+        start: starts a process in place of one that has died.
+    """
 
     def __init__(self, processes: Sequence[WorkerProcess], start: Callable[[], WorkerProcess]) -> None:
-        """Take over processes that were just started.
-
-        Args:
-            processes: the workers.
-            start: starts a process in place of one that has died.
-        """
         self.status = "running"
         self._start = start
         self._numbers: Iterator[int] = itertools.count()
@@ -84,7 +79,6 @@ class ProcessClient:
         thread that takes it."""
         self._lock = threading.Lock()
         self._futures: dict[str, ProcessFuture] = {}
-        """The tasks that have not ended."""
         self._slots = [_Slot(f"worker {number}", process) for number, process in enumerate(processes)]
         for slot in self._slots:
             slot.thread = threading.Thread(
@@ -155,7 +149,6 @@ class ProcessClient:
             self._futures.pop(future.key, None)
 
     def _serve(self, slot: _Slot) -> None:
-        """Hand tasks to the process in a slot until the client is closed."""
         try:
             slot.process.channel.receive()  # it is ready
         except EOFError:
@@ -223,21 +216,19 @@ class ProcessWorkers:
     """Worker processes that are started at once, while this process may have a single thread; or when needed.
 
     A context manager; they end with it.
+
+    Args:
+        workers: how many. None: one for each processor that this process may use, at most eight.
+        limits: what they may take of the processors, together with this process.
+        when_needed: whether `connect` starts them.
+
+    Raises:
+        ClusterError: the system does not start them.
     """
 
     def __init__(
         self, workers: int | None = None, limits: CpuLimits | None = None, *, when_needed: bool = False
     ) -> None:
-        """Start the processes.
-
-        Args:
-            workers: how many. None: one for each processor that this process may use, at most eight.
-            limits: what they may take of the processors, together with this process.
-            when_needed: whether `connect` starts them.
-
-        Raises:
-            ClusterError: the system does not start them.
-        """
         limits = limits or CpuLimits()
         self._number = count_of_workers(workers)
         part = limits.part(self._number + 1)

@@ -114,7 +114,6 @@ class OfferedStep:
     is_alone: bool = False
     """Whether it failed in a way that may be its own doing: then it shares no task with another step."""
     unread_nbytes: int = 0
-    """Bytes to read for the jobs that are not done."""
 
     def nbytes(self, number: int) -> int:
         """Return the bytes to read for one of its jobs, or for all."""
@@ -203,16 +202,13 @@ class Submitter:
     table: StepTable
     clock: Callable[[], float] = time.monotonic
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What a worker must offer to be given a task, as Dask counts resources."""
     _offered: set[OfferedStep] = field(default_factory=set)
     """The work itself, of each step that is under way. Bounded by who offers."""
     _ready: deque[TaskPart] = field(default_factory=deque)
-    """What to submit, in this order."""
     _later: list[tuple[float, int, TaskPart, DumpIngestError]] = field(default_factory=list)
     """What to submit not before a certain time, and what it failed with: a heap."""
     _count: Iterator[int] = field(default_factory=itertools.count)
     monitor: TaskMonitor = field(default_factory=TaskMonitor)
-    """Looks after tasks that take long."""
     _window: TaskWindow[Sequence[TaskPart]] = field(init=False)
     _client: TaskClient | None = None
 

@@ -63,18 +63,13 @@ class Task(Generic[Job]):
 
     job: Job
     name: str
-    """What it works at, for people."""
     nbytes: int
-    """Bytes that it reads."""
     future: TaskFuture
     submitted_at: float
-    """By the monotonic clock."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was heard of one task."""
-
     place: tuple[str, Any] = ("", None)
     """Its worker, and why the task needs it: to run itself, or to run the tasks for which it waits."""
     since: float = 0.0
@@ -101,7 +96,6 @@ class TaskMonitor:
     _given_up: dict[Any, ClusterError] = field(default_factory=dict)
     """Why tasks are given up whose owners have not asked since."""
     _replaced_at: dict[str, float] = field(default_factory=dict)
-    """When workers were replaced just now."""
     _asked_at: float = 0.0
     _answers: queue.SimpleQueue[ClusterAnswer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
@@ -222,11 +216,8 @@ class TaskWindow(Generic[Job]):
 
     max_tasks: float
     max_nbytes: float = math.inf
-    """What the sizes of the tasks may sum up to, in bytes."""
     describe: Callable[[Any], str] = lambda job: str(job.key)
-    """Returns what a job works at, for people."""
     monitor: TaskMonitor = field(default_factory=TaskMonitor)
-    """Looks after tasks that take long."""
     _inflight: dict[TaskFuture, Task[Job]] = field(default_factory=dict)
     _nbytes: int = 0
     _ended: queue.SimpleQueue[TaskFuture] = field(default_factory=queue.SimpleQueue)
@@ -299,7 +290,6 @@ class JobQueue:
     kind: str
     """What the keys of its tasks begin with."""
     run: Callable[[bytes], Any]
-    """What a task runs."""
     pack: Callable[[ReadBackJob], bytes]
     connect: Callable[[], TaskClient]
     """Returns a connected client, a new one if the last was lost, or raises ClusterError."""
@@ -307,7 +297,6 @@ class JobQueue:
     priority: int
     """Dask runs tasks of a higher one first; conversions have 0."""
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What a worker must offer to be given a task, as Dask counts resources."""
     waiting: deque[ReadBackJob] = field(default_factory=deque)
     _client: TaskClient | None = None
 

@@ -72,8 +72,6 @@ _NOT_IN_PATH = re.compile(r"[^A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]")
 
 @dataclass(frozen=True, slots=True)
 class _AclSettings:
-    """The object `dump` of a configuration, with values of the right kinds."""
-
     dump: Mapping[str, Any]
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -155,24 +153,9 @@ def _bad_position(settings: _AclSettings) -> str:
     return ""
 
 
-def _empty_entry(settings: _AclSettings) -> bool:
-    return any(
-        not isinstance(entry, dict) or not entry.get("name") or not entry.get("pos")
-        for entries in _blacklists(settings)
-        for entry in entries
-    )
-
-
 def _same_model(settings: _AclSettings) -> str:
     names = Counter(model.get("model_name") for model in settings.models)
     return next((repr(name) for name, count in names.items() if name and count > 1), "")
-
-
-def _half_range(settings: _AclSettings) -> bool:
-    return any(
-        not isinstance(entry, dict) or not entry.get("begin") or not entry.get("end")
-        for _, entry in _ranges(settings)
-    )
 
 
 _RULES: tuple[ConfigRule[_AclSettings], ...] = (
@@ -283,14 +266,31 @@ _RULES: tuple[ConfigRule[_AclSettings], ...] = (
         RUNTIME,
         lambda s: any(not model.get("model_name") for model, _ in _ranges(s)),
     ),
-    refuse("opname_range", "needs begin and end", RUNTIME, _half_range),
+    refuse(
+        "opname_range",
+        "needs begin and end",
+        RUNTIME,
+        lambda s: any(
+            not isinstance(entry, dict) or not entry.get("begin") or not entry.get("end")
+            for _, entry in _ranges(s)
+        ),
+    ),
     warn(
         "pos",
         "{} of a blacklist is neither inputN nor outputN",
         RUNTIME,
         _bad_position,
     ),
-    warn("name", "or pos of an entry of a blacklist is empty: the entry is ignored", RUNTIME, _empty_entry),
+    warn(
+        "name",
+        "or pos of an entry of a blacklist is empty: the entry is ignored",
+        RUNTIME,
+        lambda s: any(
+            not isinstance(entry, dict) or not entry.get("name") or not entry.get("pos")
+            for entries in _blacklists(s)
+            for entry in entries
+        ),
+    ),
     refuse(
         "optype_blacklist",
         f"or opname_blacklist has more than {_MAX_BLACKLIST} entries",

@@ -127,7 +127,6 @@ def _check_tensor(tensor: Mapping[str, Any], prefix: str) -> Iterator[ConfigFind
 
 
 def _filter_names(variables: Mapping[str, str]) -> set[str] | None:
-    """Return the names in the filter; None if it is not Python."""
     try:
         tree = ast.parse(variables.get("DUMPER_FILTER", "") or "True", mode="eval")
     except (SyntaxError, ValueError, RecursionError):

@@ -44,7 +44,6 @@ class Match(StrEnum):
     REGEX = "regex"
     """It is a regular expression for the full name."""
     PART = "part"
-    """The name contains it."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,8 @@ class OperatorPattern:
     """One entry of a list of operators."""
 
     text: str
-    """As the configuration has it."""
     match: Match
     expression: str = ""
-    """The regular expression, for `Match.REGEX`."""
 
     def matches(self, op_type: str, op_name: str) -> bool:
         """Return whether it chooses an operator, given its type and its name in the store."""
@@ -87,20 +84,16 @@ class AskedDump:
     steps: frozenset[int] | None = None
     """None: all, or not known."""
     operators: tuple[OperatorPattern, ...] | None = None
-    """None: all."""
     devices: frozenset[int] | None = None
     """Ranks or device ids; None: all."""
     io: Io = Io.BOTH
     tensors: bool = True
-    """Whether elements are dumped."""
     statistics: bool = False
-    """Whether statistics are."""
     categories: tuple[str, ...] = ()
     """The statistics, as the configuration names them; empty for the default."""
     sample: int = 0
     """How many elements of each tensor are dumped at its beginning and its end; 0: all."""
     directory: str = ""
-    """Where the dump goes."""
     only: str = ""
     """What else limits it, in words, such as `operators that overflow`."""
 
@@ -126,7 +119,6 @@ class ConfigFinding:
 
     severity: Severity
     key: str
-    """The key that it is about."""
     message: str
     source: str
     """The URL of the document or source file that says so."""
@@ -157,9 +149,7 @@ class DumpRequest:
     steps: tuple[int, ...]
     ranks: tuple[int, ...]
     job_ranks: tuple[int, ...]
-    """All ranks of which anything is known."""
     directory: str
-    """Where the dump is to go."""
     version: str = ""
     """The version of the dump system; "" if that is not known."""
     device: str = ""
@@ -169,11 +159,6 @@ class DumpRequest:
     level: str = ""
     """For msProbe: the level of the dump in the store."""
 
-    @property
-    def version_numbers(self) -> tuple[int, ...]:
-        """The version as numbers, such as (2, 10, 0); empty if it is not known."""
-        return version_numbers(self.version)
-
 
 @dataclass(frozen=True, slots=True)
 class WrittenConfig:
@@ -181,16 +166,13 @@ class WrittenConfig:
 
     system: str
     file_name: str
-    """How such a file is usually called."""
     text: str
     use: str
     """How the job is given it, in one sentence."""
     ranks: tuple[int, ...]
     """The ranks that will dump: more than was asked for if the system cannot choose."""
     steps: tuple[int, ...]
-    """The steps that will be dumped, likewise."""
     notes: tuple[str, ...] = ()
-    """What it cannot express."""
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -255,7 +237,6 @@ class ConfigRule(Generic[_View]):
     message: str
     """What is wrong; `{}` stands for what `broken` returns."""
     source: str
-    """The URL that says so."""
     broken: Callable[[_View], object]
     """Returns a true value if the rule is broken: True, or a text for the message."""
 

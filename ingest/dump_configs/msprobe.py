@@ -83,8 +83,6 @@ _MAX_NUMBER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _MsProbeSettings:
-    """A `config.json` whose values are of the right kinds."""
-
     content: Mapping[str, Any]
 
     @property
@@ -133,11 +131,6 @@ def _bad_slice(items: list[Any]) -> str:
         if item.get("dim", 0) < 0 or item.get("size", 0) < 0:
             return repr(item)
     return ""
-
-
-def _is_bad_count(value: Any) -> bool:
-    """Return whether `diff_nums` is neither -1, for all, nor a number from 1."""
-    return not isinstance(value, int) or isinstance(value, bool) or (value < 1 and value != -1)
 
 
 def _bad_scope(settings: _MsProbeSettings) -> str:
@@ -208,7 +201,10 @@ _RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
         "diff_nums",
         "must be -1 or at least 1",
         GUIDE,
-        lambda s: _is_bad_count(s.of_task("diff_nums", 1)),
+        lambda s: (
+            s.of_task("diff_nums", 1) != -1
+            and not (Kind.COUNT.fits(s.of_task("diff_nums", 1)) and s.of_task("diff_nums", 1))
+        ),
     ),
     refuse(
         "list",

@@ -22,9 +22,17 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten, section
+from ingest.dump_configs.model import (
+    DumpRequest,
+    RequestedOperator,
+    WrittenConfig,
+    flatten,
+    section,
+    version_numbers,
+)
 from workers.errors import UsageError
 
 #: Systems that dump parameters with the whole graph, and not by name.
@@ -122,29 +130,8 @@ def write_acl(request: DumpRequest) -> WrittenConfig:
     )
 
 
-def write_torchair(request: DumpRequest) -> WrittenConfig:
-    """Return the lines for the `CompilerConfig` of TorchAir in max-autotune mode."""
-    return _lines(
-        request,
-        "config.dump_config.{key} = {value!r}",
-        system="torchair",
-        use="Add the lines where the job makes its torchair.CompilerConfig, called `config`.",
-        first="config.dump_config.enable_dump = True\n",
-    )
-
-
-def write_tensorflow(request: DumpRequest) -> WrittenConfig:
-    """Return the lines for the session configuration of TensorFlow 1 on Ascend."""
-    return _lines(
-        request,
-        'custom_op.parameter_map["{key}"].s = tf.compat.as_bytes({value!r})',
-        system="tensorflow",
-        use="Add the lines where the job configures its NpuOptimizer, called `custom_op`.",
-        first='custom_op.parameter_map["enable_dump"].b = True\n',
-    )
-
-
-def _lines(request: DumpRequest, template: str, *, system: str, use: str, first: str) -> WrittenConfig:
+def _lines(request: DumpRequest, *, template: str, system: str, use: str, first: str) -> WrittenConfig:
+    """Return lines of Python for the configuration of a job."""
     names = dict.fromkeys(operator.full_name or operator.op_name for operator in request.operators)
     values = {
         "dump_path": request.directory,
@@ -227,7 +214,8 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
 
 
 def _kernels(request: DumpRequest, notes: list[str]) -> list[str]:
-    has_regex = not request.version_numbers or request.version_numbers >= REGEX_SINCE
+    version = version_numbers(request.version)
+    has_regex = not version or version >= REGEX_SINCE
     by_type = [operator for operator in request.operators if not operator.full_name and not has_regex]
     if by_type:
         types = ", ".join(dict.fromkeys(operator.op_type for operator in by_type))
@@ -388,8 +376,20 @@ WRITERS: Mapping[str, Callable[[DumpRequest], WrittenConfig]] = {
     "mindspore": write_mindspore,
     "msprobe": write_msprobe,
     "acl": write_acl,
-    "torchair": write_torchair,
-    "tensorflow": write_tensorflow,
+    "torchair": partial(  # for the `CompilerConfig` of TorchAir in max-autotune mode
+        _lines,
+        template="config.dump_config.{key} = {value!r}",
+        system="torchair",
+        use="Add the lines where the job makes its torchair.CompilerConfig, called `config`.",
+        first="config.dump_config.enable_dump = True\n",
+    ),
+    "tensorflow": partial(  # for the session configuration of TensorFlow 1 on Ascend
+        _lines,
+        template='custom_op.parameter_map["{key}"].s = tf.compat.as_bytes({value!r})',
+        system="tensorflow",
+        use="Add the lines where the job configures its NpuOptimizer, called `custom_op`.",
+        first='custom_op.parameter_map["enable_dump"].b = True\n',
+    ),
     "sglang": write_sglang,
     "te": write_transformer_engine,
 }

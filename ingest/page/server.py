@@ -537,7 +537,7 @@ async def _watchers(request: PageRequest, run_name: str) -> None:
     watched = await request.watched(await request.run(run_name))
     if watched is None:
         raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
-    request.send_json([watcher.to_dict() for watcher in watched.watchers])
+    request.send_json([asdict(watcher) for watcher in watched.watchers])
 
 
 async def _answer(request: PageRequest, run_name: str, question: str) -> None:

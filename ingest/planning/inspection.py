@@ -61,7 +61,6 @@ class Inspection(msgspec.Struct, frozen=True):
     """Why a file holds no tensor, although nothing is wrong with it."""
     overflow: OverflowRecord | None = None
     is_poison: bool = False
-    """Whether the file kills the process that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class Inspected:
     inspections: Mapping[str, Inspection]
     """Those of the files that hold tensors or overflow records, by path."""
     denied: tuple[Problem, ...] = ()
-    """The files for which permission is denied."""
 
     @property
     def unreadable(self) -> list[str]:

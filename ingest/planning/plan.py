@@ -135,7 +135,6 @@ def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -
 
 
 def _completed(name: TensorName, header: TensorHeader) -> TensorName:
-    """Return a name, with what the content adds to it."""
     if not (header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name):
         return name
     return name._replace(
@@ -380,10 +379,7 @@ def plan_step(
 
 
 class _Payload(NamedTuple):
-    """What the places of a payload follow from."""
-
     array: str
-    """The packed array that holds it; "" for none."""
     nbytes: int
     read_nbytes: int
     """Bytes of the file to read: the payload, and the header before it."""

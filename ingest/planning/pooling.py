@@ -137,8 +137,6 @@ def shared_in_step(
 
 
 class _Look(NamedTuple):
-    """What is known of a tensor before it is read."""
-
     entry: Entry
     sample: int
 

@@ -46,14 +46,12 @@ class ForeignDump(UsageError):
             root: the dump.
             store: the URL of the store.
         """
+        came = f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is"
         if source.root == root:
-            message = (
-                f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is "
-                f"on another host; its {source.rank_from} is not a rank"
-            )
-            return cls(message, hint=RANK_HINT, rank=rank)
+            where = f"on another host; its {source.rank_from} is not a rank"
+            return cls(f"{came} {where}", hint=RANK_HINT, rank=rank)
         return cls(
-            f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is {root}",
+            f"{came} {root}",
             hint="Is --store right? Give each dump a store of its own. If this dump was moved, or the same "
             f"job goes on here, say so: --continues {source.root}. (--replace mixes the two: it replaces the "
             "steps that both have.)",
@@ -69,7 +67,6 @@ class ForeignDumpCheck:
     objects: ObjectStore
     grid: Grid
     host: str
-    """What this host is called in commits."""
     roots: set[str] = field(default_factory=set)
     """Other directories in which this dump was, as the user says, or as its steps show."""
     _checked: set[int] = field(default_factory=set)

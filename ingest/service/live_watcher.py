@@ -6,8 +6,7 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import msgspec
@@ -50,18 +49,17 @@ PATH = "/steps"
 _TIMEOUT_S = 30.0
 
 
-def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
+def fetch_steps(url: str) -> list[StepRow]:
     """Return the rows of a running watcher.
 
     Args:
         url: where it serves its metrics, such as `http://host:9108`.
-        timeout_s: how long to wait for it, in seconds.
 
     Raises:
         UsageError: the URL is not one of a web server.
         DumpIngestError: nobody answers there, or no watcher does.
     """
-    return _fetch(url, timeout_s).steps
+    return _fetch(url, _TIMEOUT_S).steps
 
 
 def _fetch(url: str, timeout_s: float) -> _Page:
@@ -183,10 +181,6 @@ class LiveWatcher:
     """How many steps are."""
     boxes: BlackBoxes = field(default_factory=BlackBoxes)
     """The black boxes in the processes of the job."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the watcher as JSON has it."""
-        return asdict(self)
 
 
 def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:

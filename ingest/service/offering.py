@@ -24,7 +24,7 @@ from ingest.planning.inspection import Inspected
 from ingest.planning.plan import plan_rows, plan_step, times_rewritten
 from ingest.planning.pooling import Shared, shared_in_step, shared_tensors
 from ingest.reader.cube_conditions import ConsolidatedCubes, open_cubes
-from ingest.steps.committed import Committed, CommittedFiles
+from ingest.steps.committed import Committed
 from ingest.steps.decide import (
     Decision,
     Inspect,
@@ -47,7 +47,6 @@ from workers.errors import (
     ClusterError,
     DamagedStore,
     SourceChanged,
-    StepRemoved,
     StoreError,
     StoreUnavailable,
 )
@@ -75,34 +74,26 @@ class ServiceOptions:
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
     rules: RuleSet | None = None
-    """What to look for in each step when it is committed."""
     poll_s: float = 1.0
     retry_forever: bool = False
     """Whether to wait for a store or cluster that does not answer, rather than raise."""
     take_removed: bool = False
-    """Whether to take steps that were removed from the store on purpose."""
     pressure: Pressure | None = None
-    """Judges how full the disk of the dump is; None if that does not matter."""
     continues: frozenset[str] = frozenset()
     """Other directories whose steps are those of this dump."""
     recheck_rate: float = 0.0
     """How many bytes per second of committed files are read again while nothing else is to be done; 0 for
     none, infinity for all of them, once."""
     retention: RetentionPolicy | None = None
-    """What is deleted in the dump once it is committed; None if nothing is."""
     dry_run: bool = False
-    """Whether to do everything but delete."""
     patience_s: float = 60.0
     """How long the loop waits for an answer of the store, in seconds. One that gives up does so after as long
     again."""
     task_timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     sketches: bool = False
-    """Whether histograms of tensors and digests of their blocks are stored."""
     marginals: MarginalScope = MarginalScope.NONE
-    """The tensors whose marginals are stored, too, if `sketches` is set."""
     pool: bool = False
-    """Whether what ranks share is stored once, in the pool of a step."""
     black_box: int | None = None
     """How many steps of each rank have tensors, besides those around incidents; None for all."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
@@ -123,7 +114,6 @@ class Planner:
     """Plans complete steps, and answers what `decide` asks. Reads the store, and changes nothing in it."""
 
     root: Path
-    """The dump."""
     committed: Committed
     options: ServiceOptions
     shared: Callable[[StepKey], Shared] | None = None
@@ -161,7 +151,7 @@ class Planner:
             plan,
             commit,
             lambda: self.committed.was_removed(state.key, plan.fingerprint, files),
-            lambda: self._committed_files(commit),
+            lambda: self.committed.files_of(commit),
         )
         decision = decide(state, policy, now, proposal)
         if isinstance(decision, Plan):
@@ -186,14 +176,6 @@ class Planner:
             shared=None if self.shared is None or leave_out_tensors else self.shared(listing.key),
         )
 
-    def _committed_files(self, commit: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:
-        if commit is None:
-            return CommittedFiles()
-        try:
-            return self.committed.files_of(commit)
-        except (DamagedStore, StepRemoved) as exc:
-            return exc
-
 
 @dataclass(slots=True)
 class Offering:
@@ -209,7 +191,8 @@ class Offering:
     clock: Callable[[], float]
     has_begun: bool = False
     """Whether cluster and store have answered once, so that anything may have been written."""
-    _refused: list[StepFailed] = field(default_factory=list)
+    refused: list[StepFailed] = field(default_factory=list)
+    """The steps that were not even offered, for the caller to take."""
 
     def offer(self, policy: StepPolicy) -> bool:
         """Offer some steps that are complete; return whether there may be more."""
@@ -226,11 +209,6 @@ class Offering:
         if planned:
             self._offer(planned, policy, started)
         return False
-
-    def take_refused(self) -> list[StepFailed]:
-        """Return the steps that were not even offered since this was asked last."""
-        refused, self._refused = self._refused, []
-        return refused
 
     def _has_room(self, planned: Sequence[tuple[StepState, StepPlan]]) -> bool:
         submitter = self.submitter
@@ -266,7 +244,7 @@ class Offering:
                 if event is not None:
                     self.notify(event)
             case Refuse(error=error):
-                self._refused.append(StepFailed(plan, error))
+                self.refused.append(StepFailed(plan, error))
             case Inspect() | Wait():
                 self.outdate()
 
@@ -284,13 +262,11 @@ class StoreProbe:
     """
 
     ask: Callable[[], object]
-    """Reads something small from the store, or raises StoreError."""
     pause_s: float = _PAUSE_S
     clock: Callable[[], float] = time.monotonic
     away_since: float | None = None
     """By the monotonic clock: since when the store has failed; None if it answers."""
     error: StoreUnavailable | None = None
-    """What it failed with first."""
     _over: threading.Event = field(default_factory=threading.Event)
     _pause: threading.Event = field(default_factory=threading.Event)
     """Never set: to wait for it is to sleep. `time.sleep` fails where a clock is moved under a process."""
@@ -348,7 +324,6 @@ class Dependencies:
     notify: Observer
     probe: StoreProbe
     retry_forever: bool = False
-    """Whether to wait for what does not answer, rather than raise."""
     gives_up_s: float = 60.0
     """How long a store may be away for those who do not wait for ever, in seconds."""
     outage: Outage = field(default_factory=Outage)
@@ -502,13 +477,11 @@ class SharedInDump:
     """
 
     root: Path
-    """The dump."""
     grid: Grid
     complete: Callable[[StepKey], Sequence[Inspected]]
     """Returns the step of a rank, and the same of the other ranks that are complete and not taken yet."""
     _step: int | None = None
     _known: dict[int, Shared] = field(default_factory=dict)
-    """By rank."""
 
     def of(self, key: StepKey) -> Shared:
         """Return the tensors that are expected to be shared; none for files that belong to no step."""
@@ -526,7 +499,6 @@ class SharedInDump:
         return self._known[key.rank]
 
     def _probe(self, key: StepKey, entry: Entry) -> int | None:
-        """Return what equal payloads have in common in the middle and at the end."""
         middle, last = entry.nbytes // 2, entry.nbytes - _PROBE_NBYTES
         try:
             with OpenFile(self.root, entry.source, str(key)) as file:

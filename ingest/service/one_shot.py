@@ -230,7 +230,6 @@ def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bo
 
 
 def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
-    """Return the steps that are not waited for, although they are pending."""
     denied = (state.key for state in service.table if state.denied)
     # Run files may change as long as the job runs: once is enough.
     committed_runs = (summary.key for summary in report.commits if summary.key.step is None)
@@ -320,10 +319,11 @@ class LiveSteps:
 
     It is made in a thread of the web server, while the service goes on. So each row is true of its step, and
     two rows may be some milliseconds apart.
+
+    Until `attach`, the page has no steps.
     """
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
-        """Begin before the service: until then the page has no steps."""
         self._service: Service | None = None
         self._wall_clock = wall_clock
 
@@ -331,17 +331,13 @@ class LiveSteps:
         """Show the steps of this service."""
         self._service = service
 
-    def rows(self) -> list[StepRow]:
-        """Return a row for each step."""
-        if self._service is None:
-            return []
-        return explain_table(self._service.table, self._service.current_policy, self._service.clock())
-
     def page(self) -> bytes:
-        """Return the page as JSON."""
-        boxes = BlackBoxes() if self._service is None else self._service.boxes
-        rows = [asdict(row) for row in self.rows()]
-        page = {"at": self._wall_clock(), "steps": rows, "boxes": asdict(boxes)}
+        """Return the page as JSON: a row for each step, and the black boxes."""
+        rows, boxes = list[StepRow](), BlackBoxes()
+        if (service := self._service) is not None:
+            rows, boxes = explain_table(service.table, service.current_policy, service.clock()), service.boxes
+        steps = [asdict(row) for row in rows]
+        page = {"at": self._wall_clock(), "steps": steps, "boxes": asdict(boxes)}
         return json.dumps(page, allow_nan=False).encode()
 
     def trigger(self, why: str) -> None:

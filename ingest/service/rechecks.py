@@ -52,7 +52,6 @@ class Rechecks:
 
     table: StepTable
     root: str
-    """The dump."""
     store: StoreAddress
     connect: Callable[[], TaskClient]
     rate: float
@@ -60,19 +59,16 @@ class Rechecks:
     resources: Mapping[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     monitor: TaskMonitor = field(default_factory=TaskMonitor)
-    """Looks after tasks that take long."""
     _turn: deque[StepState] = field(default_factory=deque)
     """Steps that were not read in this round."""
     _doubtful: list[StepState] = field(default_factory=list)
     """Steps of which the last scan has shown files whose inode has changed."""
     _jobs: deque[ReadBackJob] = field(default_factory=deque)
-    """What is still to be read of a step."""
     _window: TaskWindow[_Batch] = field(init=False)
     _client: TaskClient | None = None
     _next_at: float = 0.0
     _rounds: int = 0
     _round_at: float = -math.inf
-    """When the last round began."""
 
     def __post_init__(self) -> None:
         self._window = TaskWindow(_AT_ONCE, describe=lambda batch: str(batch[0].key), monitor=self.monitor)

@@ -140,7 +140,18 @@ class ScanSchedule:
 
 
 class Service:
-    """Watcher, store, workers and retention of one dump, around one table of steps."""
+    """Watcher, store, workers and retention of one dump, around one table of steps.
+
+    Nothing is scanned before the first `tick`.
+
+    Args:
+        dump: what to take steps from.
+        objects: the store to take them into.
+        connect: returns a connected client; called when the first step is offered, and if a client is
+            lost.
+        options: what to do.
+        observers: called with everything that happens.
+    """
 
     def __init__(
         self,
@@ -151,16 +162,6 @@ class Service:
         *,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """Put the parts together; nothing is scanned yet.
-
-        Args:
-            dump: what to take steps from.
-            objects: the store to take them into.
-            connect: returns a connected client; called when the first step is offered, and if a client is
-                lost.
-            options: what to do.
-            observers: called with everything that happens.
-        """
         self.options = options = options or ServiceOptions()
         self.clock = clock = options.clock
         self.observers = heard = Observers(observers)
@@ -234,7 +235,6 @@ class Service:
         #: Drops tensors of steps that were committed long ago; None if all stay.
         self.ring: StoreRing | None = _ring(objects, options)
         self.boxes = BlackBoxes()
-        """The black boxes in the processes of the job, as the last scan found them."""
         self._next_recheck = clock() + _RECHECK_S
         #: When there was something to do for workers.
         self._worked_at = 0.0
@@ -437,9 +437,10 @@ class Service:
         finished: list[Outcome] = []
         with self._enduring():
             finished = self.submitter.poll(timeout_s)
+        refused, self.offering.refused = self.offering.refused, []
         outcomes = [
             settle(outcome, self.table.ensure(outcome.plan.key), self.clock())
-            for outcome in (*self.offering.take_refused(), *self._confirm(finished))
+            for outcome in (*refused, *self._confirm(finished))
         ]
         for outcome in outcomes:
             self.schedule.outdate()
@@ -458,16 +459,15 @@ class Service:
         except StoreError as exc:
             self.dependencies.report(exc)
             return list(outcomes)
-        return [
-            outcome
-            if not isinstance(outcome, StepCommitted)
-            or (
-                (seen := commits.get(outcome.plan.key)) is not None
-                and outcome.plan.fingerprint in seen.record.generations
-            )
-            else _not_seen(outcome)
-            for outcome in outcomes
-        ]
+        confirmed = list(outcomes)
+        for number, outcome in enumerate(outcomes):
+            plan, seen = outcome.plan, commits.get(outcome.plan.key)
+            is_seen = seen is not None and plan.fingerprint in seen.record.generations
+            if isinstance(outcome, StepCommitted) and not is_seen:
+                where = f"{plan.store.url} as seen from here"
+                message = f"{plan.key}: the workers committed it, but it is not in {where}"
+                confirmed[number] = StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
+        return confirmed
 
     def _recheck_commits(self) -> None:
         """Read some commits again if it is time to, and report the steps of which an older one came back."""
@@ -482,7 +482,6 @@ class Service:
             self.dependencies.report(exc)
 
     def _recheck_files(self, *, is_idle: bool) -> None:
-        """Go on with reading committed files again, if nothing else is to be done."""
         is_idle = is_idle and self.dump_state is not None and not self.submitter.offered_steps
         with self._enduring():
             events = self.rechecks.poll(is_idle=is_idle and not self.is_deleting)
@@ -491,7 +490,6 @@ class Service:
             self._report_all(events)
 
     def _rest_workers(self, *, is_idle: bool) -> None:
-        """End the worker processes if nothing was to be done for a while."""
         if self.workers is None:
             return
         is_busy = self.submitter.offered_steps or self.is_deleting or self.rechecks.is_reading
@@ -547,13 +545,6 @@ def settle(outcome: Outcome, state: StepState, now: float) -> Outcome:
                 state.record_failure(error, now)
             return StepFailed(plan, error)
     return outcome
-
-
-def _not_seen(outcome: StepCommitted) -> StepFailed:
-    """Return the failure of a step that workers have committed elsewhere."""
-    plan = outcome.plan
-    message = f"{plan.key}: the workers committed it, but it is not in {plan.store.url} as seen from here"
-    return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ingest.reader.verifying import ExpectedObjects
 from ingest.steps.events import AnomalousCommitRead
 from ingest.steps.state import StepState, StepTable
 from workers.dump import paths
-from workers.errors import UsageError
+from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.events import Observer
 from workers.model import SourceFile, StepKey
 from workers.store import commit
@@ -43,7 +43,6 @@ class CommittedFiles:
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Size and modification time (ns) of each, by its path as text."""
     contents: frozenset[Content] = frozenset()
-    """What they hold."""
 
     @classmethod
     def of(cls, tables: Tables) -> CommittedFiles:
@@ -70,9 +69,7 @@ class StepDifference:
     gone: int
     """How many files of the commit are not in the dump any more, neither under another name."""
     rewritten: int
-    """How many files of the commit were written again in their place."""
     left: int
-    """How many files of the commit are as they were."""
     lost: int
     """How many contents of the commit the dump does not have in any version."""
     is_dumped_again: bool
@@ -214,15 +211,12 @@ class Committed:
     objects: ObjectStore
     table: StepTable
     take_removed: bool = False
-    """Whether a step that was removed on purpose counts as one that is missing."""
     notify: Observer = lambda _: None
     """Called with the commits that were there before, if they count anomalies."""
     at_look_s: float = 0.25
     """How long `expect` waits for commits to be fetched, in seconds; the others are fetched by `check`."""
     _listed: set[int] = field(default_factory=set)
-    """Ranks that were listed in the store."""
     _to_check: deque[StepState] = field(default_factory=deque)
-    """Steps that are still to be asked for, in order."""
     _tombstones: dict[int, dict[int, list[Tombstone]]] = field(default_factory=dict)
     """By rank and step: what was removed on purpose."""
     _turns: Iterator[int] = field(default_factory=itertools.count)
@@ -348,14 +342,14 @@ class Committed:
             state.turn = next(self._turns)
         return reverted
 
-    def files_of(self, commit_of_step: Commit) -> CommittedFiles:
-        """Return the files of a commit, from its index.
-
-        Raises:
-            DamagedStore: the index of the commit cannot be read.
-            StepRemoved: the step was removed since its commit was read.
-        """
-        return CommittedFiles.of(StoredStep(self.objects, commit_of_step).tables)
+    def files_of(self, made: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:
+        """Return the files of a commit, from its index; or why that cannot be read."""
+        if made is None:
+            return CommittedFiles()
+        try:
+            return CommittedFiles.of(StoredStep(self.objects, made).tables)
+        except (DamagedStore, StepRemoved) as exc:
+            return exc
 
     def _expect_of_rank(self, rank: int, new: Sequence[StepState]) -> None:
         stored: set[StepKey] = set()

@@ -80,7 +80,6 @@ class StepPolicy:
 
     completeness: CompletenessPolicy = field(default_factory=CompletenessPolicy)
     order: Literal["oldest", "newest"] = "oldest"
-    """Which steps of a backlog come first."""
     replace: bool = False
     """Whether steps that came from another dump may be replaced."""
     other_roots: frozenset[str] = frozenset()
@@ -88,7 +87,6 @@ class StepPolicy:
     foreign_ranks: Mapping[int, UsageError] = field(default_factory=dict)
     """The ranks of the dump that the store has from another dump, and the error that says so."""
     deletes: bool = False
-    """Whether dump files are deleted once they are committed."""
     leave_out_tensors: str = ""
     """Why the payloads of tensors are not stored for now; "" if they are. Steps that are committed without
     them count as committed meanwhile."""
@@ -121,7 +119,6 @@ class Plan:
     """The step is complete. It has to be planned, and the store to be asked for its commit."""
 
     leave_out_tensors: str = ""
-    """Why the payloads of its tensors are not to be stored; "" if they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,6 @@ class KeepExisting:
     cover: Cover
     """The listing that the store is as good as, and why."""
     event: CommitKept | None = None
-    """What to report; None if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,6 @@ class Proposal:
 
     plan: StepPlan
     commit: Commit | None
-    """None if the store has none that can be read."""
     was_removed: Callable[[], bool]
     """Return whether the files are what was removed from the store on purpose, or what is left of that."""
     committed_files: Callable[[], CommittedFiles | DamagedStore | StepRemoved]
@@ -273,10 +268,7 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     plan, commit = proposal.plan, proposal.commit
     if commit is not None and plan.without_tensors and commit.without_tensors is None:
         return Plan()  # a step that has its tensors in the store is taken with them again
-    refusal: DumpIngestError | None = policy.foreign_ranks.get(plan.key.rank)
-    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
-        refusal = ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
-    if refusal is not None:
+    if (refusal := _refusal(state, policy, plan)) is not None:
         return Refuse(refusal)
     if commit is None:
         # Names of removed generations were compared by the scan; here the files may be a part of one.
@@ -292,6 +284,12 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     if elsewhere is not None and not policy.replace:
         return Refuse(elsewhere)
     return _decide_by_files(state, policy, proposal, commit)
+
+
+def _refusal(state: StepState, policy: StepPolicy, plan: StepPlan) -> DumpIngestError | None:
+    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
+        return ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
+    return policy.foreign_ranks.get(plan.key.rank)
 
 
 def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
@@ -422,8 +420,6 @@ def explain(state: StepState, policy: StepPolicy, now: float, decision: Decision
 
 
 class _HowFar(NamedTuple):
-    """How far a step is."""
-
     phase: Phase
     reason: str
     waits_for: WaitFor | None = None

@@ -92,7 +92,6 @@ class Wait:
 
     wait_for: WaitFor
     reason: str
-    """For people."""
     problems: tuple[Problem, ...] = ()
     """What has to be done first, for `WaitFor.PERMISSION`."""
 
@@ -114,7 +113,6 @@ class Pause:
     """How long a step, or a task of one, is left alone."""
 
     until: float
-    """By the monotonic clock of the service."""
     reason: str
     for_store: bool = False
     """Whether the store did not answer; the pause ends when it answers again."""
@@ -156,18 +154,14 @@ class Deletion:
     """Whether the source files of one step may go, how far that is, and why they stay if they do."""
 
     stage: DeletionStage | None = None
-    """None while nothing is done about the step."""
     kept: SourceKept | None = None
     """Why files of the step stay, as it was found last."""
     settled_files: tuple[SourceFile, ...] | None = None
     """The step stays as long as these are its files."""
     paused_until: float = 0.0
     failures: int = 0
-    """How often something went wrong with the step in a row."""
     judged_files: tuple[SourceFile, ...] | None = None
-    """The files that the step had when `has_anomaly` was found."""
     has_anomaly: bool = False
-    """Whether its commit has an anomaly, as far as is known."""
 
 
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
@@ -208,7 +202,6 @@ class StepState:
     quiet_since: float = 0.0
     """By the monotonic clock: since when the files are as they are."""
     quiet_for_s: float = 0.0
-    """How long that had been at the last scan."""
     fingerprint: str = ""
     """Names the generation that the listing makes, if no file of it is bad; "" until the scan asks."""
     rewrites: int = 0
@@ -220,7 +213,6 @@ class StepState:
     inspected: Inspected | None = None
     """What the headers of the files say, of this or an earlier listing."""
     waiting: Wait | None = None
-    """Why the step was not complete when it was examined last."""
     unreadable: frozenset[str] = frozenset()
     """Paths of files that the disk does not give; like `poison`, a new process finds them out again."""
     poison: Mapping[SourceFile, bool] = field(default_factory=dict)
@@ -254,7 +246,6 @@ class StepState:
     """How often in a row workers saw other files than this process, and of which generation."""
     pause: Pause | None = None
     run_pause_s: float = _RUN_PAUSE_S[0]
-    """How long the next pause of run files is."""
 
     # What becomes of its source, by retention.
     deletion: Deletion = field(default_factory=Deletion)
@@ -465,15 +456,9 @@ class StepTable:
     def __init__(self) -> None:
         self._states: dict[StepKey, StepState] = {}
 
-    def __len__(self) -> int:
-        return len(self._states)
-
     def __iter__(self) -> Iterator[StepState]:
         """Iterate over a copy: listing the values of a dictionary is one operation for other threads."""
         return iter(list(self._states.values()))
-
-    def __getitem__(self, key: StepKey) -> StepState:
-        return self._states[key]
 
     def get(self, key: StepKey) -> StepState | None:
         """Return the record of a step, None if the dump does not have it."""

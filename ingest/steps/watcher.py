@@ -118,7 +118,6 @@ class Watcher:
     """The pending steps of the last scan that were not examined since, in the order of the policy."""
 
     _scanned_at: float | None = None
-    """When the dump was last scanned, by the monotonic clock."""
 
     def scan(self, stored: Committed, policy: StepPolicy, *, first_files: int = 0) -> DumpState:
         """List the dump now.

@@ -58,6 +58,6 @@ def test_a_rank_that_has_not_committed_leaves_the_others_undecided(filled: MadeD
     filled.add(np.ones(3), rank=1, step=0)  # a late file: pending again
     service, judge = looked(filled, store, CAREFUL)
     assert reasons(service, judge) == {FIRST: KeepReason.UNDECIDED}
-    service.table[SECOND].lose_files()
-    service.table[SECOND].is_unchecked = True
+    service.table.ensure(SECOND).lose_files()
+    service.table.ensure(SECOND).is_unchecked = True
     assert reasons(service, judge) == {FIRST: KeepReason.UNDECIDED}

@@ -165,10 +165,10 @@ def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store:
     for _ in range(40):
         run.service.schedule.scan_soon()
         run.service.tick()
-    kept = table[StepKey(0, 1)].deletion.kept
+    kept = table.ensure(StepKey(0, 1)).deletion.kept
     assert kept is not None
     assert kept.reason is KeepReason.UNDECIDED
-    table[StepKey(1, 1)].pause = None
+    table.ensure(StepKey(1, 1)).pause = None
     report = run.ingest()
     assert {key for key, why in reasons(report).items() if why is KeepReason.ANOMALOUS} == {
         StepKey(0, 1),

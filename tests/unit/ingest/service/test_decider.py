@@ -82,7 +82,7 @@ def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_the
     while not heard.of(StepCommitted):
         assert time.monotonic() < deadline
         running.schedule.scan_soon()
-        running.table[StepKey(0, 1)].quiet_since -= 60
+        running.table.ensure(StepKey(0, 1)).quiet_since -= 60
         running.tick()
     assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
 

@@ -40,8 +40,7 @@ def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
     service.schedule.scan_soon()
     service.tick()
     (row,) = fetch_steps(f"http://127.0.0.1:{port}")
-    assert row == live.rows()[0]
-    assert row.phase == "committed"
+    assert (row.rank, row.step, row.phase) == (3, 40, "committed")
 
 
 def test_nobody_and_somebody_else_are_told_apart() -> None:

@@ -73,5 +73,5 @@ def test_nothing_is_offered_while_the_cluster_does_not_answer(steps: MadeDump, s
     service.offering.offer(service.current_policy)
     assert service.submitter.offered_steps == 0
     assert len(heard.of(DependencyDown)) == 1
-    assert service.table[StepKey(0, 0)].is_pending
+    assert service.table.ensure(StepKey(0, 0)).is_pending
     assert not store.exists()

@@ -75,7 +75,7 @@ def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
     look(running)
     rechecks._jobs.clear()
     replace_content(target, 8.0)
-    until(running, lambda: bool(running.table[KEY].doubtful))
+    until(running, lambda: bool(running.table.ensure(KEY).doubtful))
     rechecks._next_at = 0.0
     assert rechecks.poll(is_idle=True) == []  # reads the file
     connect, rechecks.connect = rechecks.connect, refusing
@@ -99,7 +99,7 @@ def test_content_under_its_old_time_is_noticed_by_the_inode(
     running.rechecks._next_at = math.inf
     look(running)
     replace_content(target, 8.0)
-    until(running, lambda: bool(running.table[KEY].doubtful))
+    until(running, lambda: bool(running.table.ensure(KEY).doubtful))
     running.rechecks._next_at = 0.0
     until(running, lambda: maximum(store) == 8.0)
     (event,) = heard.of(ContentReplaced)

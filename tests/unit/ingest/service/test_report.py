@@ -23,11 +23,11 @@ def test_a_closed_report_has_what_the_table_has() -> None:
     table.follow(set(KEYS))
     for state in table:
         state.record_listing(made_listing(state.key, 1), now=0.0, reached=0.0)
-    table[KEYS[0]].hold(Phase.COMMITTED)
-    table[KEYS[1]].hold(Phase.REMOVED)
-    table[KEYS[2]].hold(Phase.COMMITTED)
+    table.ensure(KEYS[0]).hold(Phase.COMMITTED)
+    table.ensure(KEYS[1]).hold(Phase.REMOVED)
+    table.ensure(KEYS[2]).hold(Phase.COMMITTED)
     denied = Problem("rank_0", "permission denied", "Use setfacl.", denied=True)
-    table[KEYS[3]].wait(Wait(WaitFor.PERMISSION, "denied", (denied,)))
+    table.ensure(KEYS[3]).wait(Wait(WaitFor.PERMISSION, "denied", (denied,)))
     committed = made_commit(KEYS[2], "a").summary
     report.observe(StepCommitted(made_plan(made_state(KEYS[2], 1)), committed, 0.1))
     listings = {state.key: state.listing for state in table if state.listing is not None}

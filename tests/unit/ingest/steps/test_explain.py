@@ -45,9 +45,9 @@ def test_tasks_say_how_far_they_are() -> None:
 def test_rows_come_by_step_and_ranks_without_run_files_have_no_row_for_them() -> None:
     table = StepTable()
     table.follow({StepKey(1, 0), StepKey(0, 1), StepKey(0, None), StepKey(1, None)})
-    table[StepKey(0, None)].is_unchecked = True
+    table.ensure(StepKey(0, None)).is_unchecked = True
     rows = explain_table(table, StepPolicy(), 0.0)
     assert [(shown.rank, shown.step) for shown in rows] == [(0, None), (1, 0), (0, 1)]
     assert rows[0].waits_for == "store"
     known = StepRow(1, 0, "ready", "as was found out")
-    assert explain_table(table, StepPolicy(), 0.0, {table[StepKey(1, 0)]: known})[1] is known
+    assert explain_table(table, StepPolicy(), 0.0, {table.ensure(StepKey(1, 0)): known})[1] is known

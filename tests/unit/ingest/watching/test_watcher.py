@@ -66,7 +66,7 @@ class Bench:
 
     def reason(self, key: StepKey) -> str:
         """Return why a step is not complete."""
-        wait = self.table[key].waiting
+        wait = self.table.ensure(key).waiting
         assert wait is not None
         return wait.reason
 
@@ -213,7 +213,7 @@ def test_step_of_another_user_is_denied_as_a_whole(
     bench.take()
     assert bench.steps(after=20) == []
     key = StepKey(0, None if what == "rank" else 0)
-    (problem,) = bench.table[key].denied
+    (problem,) = bench.table.ensure(key).denied
     assert problem.denied
     assert "setfacl" in problem.hint
     assert problem in bench.scan().problems
