@@ -73,7 +73,7 @@ class FirstUpdate:
         """Choose of the modules that were called the outermost one that has the most of these parameters."""
         updated = {id(one) for group in optimizer.param_groups for one in group["params"]}
         owned = {
-            module: (sum(id(one) in updated for one in module.parameters()), sum(1 for _ in module.modules()))
+            module: (len(updated.intersection(map(id, module.parameters()))), len(list(module.modules())))
             for module in self._called
         }
         model = max(owned, key=lambda module: owned[module], default=None)

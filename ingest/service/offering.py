@@ -491,7 +491,7 @@ class SharedInDump:
             self._step, self._known = key.step, {}
         if key.rank not in self._known:
             ranks = self.complete(key)
-            rows = [plan_rows(inspected) for inspected in ranks] if len(ranks) > 1 else []
+            rows = map(plan_rows, ranks if len(ranks) > 1 else ())
             entries = [([row.entry for row in of_rank], [row.sample for row in of_rank]) for of_rank in rows]
             keys = [inspected.listing.key for inspected in ranks]
             shared = shared_in_step(entries, self.grid, lambda place, entry: self._probe(keys[place], entry))

@@ -115,7 +115,7 @@ def _without_parts(rows: list[Missing]) -> tuple[list[Missing], list[str]]:
     owners = {row.ranks for row in parts}
     if not any({*one}.isdisjoint(other) for one, other in combinations(owners, 2)):
         return rows, []
-    who = named_ranges("rank", {rank for row in parts for rank in row.ranks})
+    who = named_ranges("rank", frozenset[int]().union(*owners))
     note = (
         f"{who} have {counted(sum(row.tensors for row in parts), 'tensor')} that others lack, each its own, "
         f"such as experts, tables or stages: not missed ({parts[0].name}, ...)"
