@@ -10,5 +10,6 @@ backtest.py                 how often rules would have fired
 waiting.py, should_stop.py, waiting for an incident; whether a job should stop; whether the evidence is safe
 evidence.py
 incidents.py                what went wrong, once for each cause
+severities.py               how bad it is, and answers that count it
 tables.py                   all of it as Parquet files
 """

@@ -12,11 +12,13 @@ outliers.py, precision.py, quantiles.py, localize.py
                          answers from sketches, also when the tensors are gone
 audit.py                 tensors that do not follow from what they were computed from
 trampled.py              memory that changed although nobody wrote it
+growth.py                how far two runs grow apart, from their indexes alone
 trend.py, heatmap.py, matrix.py
                          a statistic over steps and ranks
 plot.py                  pictures of these, with matplotlib
 find.py                  tensors by name, operator and statistics
-choosing.py              shared: what users name, and the tensors that a question is about
+choosing.py, name_pattern.py
+                         shared: what users name, and the tensors that a question is about
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ recorder.py   which steps are recorded, and how much of a model in each
 hooks.py      what runs in the training thread: hooks on modules, gradients and functions, with their lines
 snapshots.py  a tensor as it is at one moment, its statistics, how it lies on the mesh
 writer.py     a bounded queue, and the thread that empties it into files (`ingest.layouts.recorder`)
+black_box.py  a ring of the last steps, which is saved when something happens
+triggers.py   what can happen, on any rank
 __main__.py   runs a script with a recorder
 
 PyTorch is imported by nothing here: the module comes from the caller's process, see `snapshots.TorchModule`.
