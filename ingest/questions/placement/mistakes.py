@@ -52,7 +52,7 @@ from ingest.questions.placement.sums import (
 )
 from ingest.reader.choice import named_ranges
 from ingest.reader.mesh import replica_groups
-from ingest.reader.operator_kinds import is_numbered
+from ingest.reader.operator_kinds import is_awaited, is_numbered
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
 
@@ -721,8 +721,9 @@ class StepOfSums:
         Two tensors of which most elements are equal do not differ by chance, whatever comes after. What
         differs and has no consequence was dumped while its reduction was under way.
         """
-        suspects = sorted({*self._unlike, *self._unshared}, key=self._order) if self._unshared else []
-        for tensor in suspects[:1]:
+        unlike = {*self._unlike, *self._unshared} if self._unshared else ()
+        suspects = (tensor for tensor in unlike if not is_awaited(self._keys[tensor].io))
+        for tensor in sorted(suspects, key=self._order)[:1]:
             parameter = self._unshared.get(tensor)
             difference = self._difference(tensor, parameter)
             cause = "" if difference is None else named_difference(difference)
