@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingest.api import open_store
@@ -56,6 +56,7 @@ def tensors(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], bool, bytes]:
 
 
 @settings(max_examples=25)
+@example([("<f16", (), False, bytes(range(16)))])
 @given(st.lists(tensors(), min_size=1, max_size=12))
 def test_every_tensor_comes_back_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[Any, tuple[int, ...], bool, bytes]]
