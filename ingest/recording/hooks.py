@@ -442,8 +442,8 @@ class StepHooks:
         """By parameter, what was last seen of its gradient: a pass that does not reach it leaves that."""
         self._awaits_parameters = "parameters" in self._of
 
-    def attach(self) -> None:
-        """Begin to record."""
+    def attach(self, before: Callable[..., None]) -> None:
+        """Begin to record; `before`, which calls that of this, is told of each module but the outermost."""
         for module in self.names.modules:
             # The hooks of the outermost module are those that count the steps.
             if module is self._model or isinstance(module, self._torch.jit.ScriptModule):
@@ -451,13 +451,15 @@ class StepHooks:
             if self._looked_at is not None and self._name_of(module) is None:
                 continue
             is_boundary = module in self.names.compiled
-            unwrap = hook_compiled(module, self.before, self.after) if is_boundary else None
+            unwrap = hook_compiled(module, before, self.after) if is_boundary else None
             if unwrap is not None:
                 self._at_end.append(unwrap)
                 continue
-            before = module.register_forward_pre_hook(self.before, with_kwargs=True)
-            after = module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
-            self._at_end += [before.remove, after.remove]
+            handles = (
+                module.register_forward_pre_hook(before, with_kwargs=True),
+                module.register_forward_hook(self.after, with_kwargs=True, always_call=True),
+            )
+            self._at_end += [handle.remove for handle in handles]
 
     def take_parameters(self) -> None:
         """Record parameters and buffers, once: as late as when the first module is called.

@@ -195,6 +195,8 @@ class Recorder:
         """By module: the name, element type and shape of its output, as it was seen last."""
         self._is_called = self._is_updated = False
         """Whether the model was called in this step, and an optimizer has updated it since."""
+        self._updated_by: list[Any] = []
+        """The optimizers that have made the update of the step."""
         self._spent_s = self._began_s = self._written_s = 0.0
         self._cost_s = self._steps_s = 0.0
         """What the recorder has cost since the second step, and how long the steps took without it."""
@@ -479,6 +481,12 @@ class Recorder:
         if self._hooks is not None and kwargs is not None:
             self._hooks.before(module, args, kwargs)
 
+    def _before_part(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a step if a part of the model is called by itself after an update."""
+        if self._is_updated:
+            self._begin_call(module, args, kwargs)
+        self._take_call(module, args, kwargs)
+
     def _after_model(
         self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
@@ -496,6 +504,9 @@ class Recorder:
                 return
             # Several optimizers may have a part each of one update, and one may call another: the next call
             # of the model begins a step. Of a model whose parts are called by themselves, each update does.
+            if optimizer in self._updated_by:  # nobody looked at the parts that were called since
+                self._next()
+            self._updated_by.append(optimizer)
             self._is_updated = self._is_called
             if not self._is_called:
                 self._next()
@@ -509,6 +520,7 @@ class Recorder:
     def _next(self) -> None:
         began = time.thread_time()
         self._is_called = self._is_updated = False
+        self._updated_by.clear()
         self._end("")
         try:
             self._begin(self._choice.first_step if self.step is None else self.step + 1)
@@ -589,7 +601,7 @@ class Recorder:
         self._hooks = hooks
         if self._functions is not None:
             self._functions.begin()
-        hooks.attach()
+        hooks.attach(self._before_part)
         self.recorded.append(step)
 
     def _say_what_is_compiled(self, names: Names) -> None:

@@ -304,6 +304,29 @@ def test_an_update_of_several_optimizers_and_of_one_within_another_is_one_step(
     assert gradients[3] == []
 
 
+@pytest.mark.parametrize(("every", "recorded"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4])])
+def test_a_part_that_is_called_by_itself_after_an_update_begins_a_step(
+    every: int, recorded: list[int], torch: Any, tmp_path: Path
+) -> None:
+    """As of a model that is called without its DistributedDataParallel in some steps."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with ingest.record(net, tmp_path, advance="optimizer", every=every) as recorder:
+        for step in range(4):
+            optimizer.zero_grad()
+            x = torch.full((3, 2), float(step))
+            (net[1](net[0](x)) if step % 2 else net(x)).sum().backward()
+            optimizer.step()
+    assert recordings.steps(recorder.directory) == recorded
+    for step in recorded[:-1]:
+        inputs = [
+            line["statistics"]["mean"]
+            for line in recordings.lines(recorder.directory, step)
+            if (line["op_name"], line["io"]) == ("0", "input")
+        ]
+        assert inputs == [step]
+
+
 def test_a_job_goes_on_in_the_step_that_its_last_update_began(torch: Any, tmp_path: Path) -> None:
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
