@@ -106,7 +106,7 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     ended: str = ""
     """The exception that ended the step before its end; "" if it is whole."""
     left_out: int = 0
-    """How many tensors have no elements, or no line, because the queue was full."""
+    """How many tensors have no elements, or no line, because the ring or the queue was full."""
     problems: tuple[str, ...] = ()
     not_looked_at: int = 0
     """How many modules were left out to keep within `overhead`: each has a line without statistics."""

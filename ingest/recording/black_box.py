@@ -61,6 +61,7 @@ from ingest.recording.writer import (
 from ingest.units import human_bytes
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
+from workers.host.resources import available_nbytes, machine_nbytes
 from workers.model import MIB
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -196,15 +197,16 @@ class Ring:
         size = max(nbytes, self._chunk_nbytes)
         while True:
             fitting = [chunk for chunk in self._free if nbytes <= len(chunk.data) <= 2 * size]
-            if fitting:
+            if fitting and self.nbytes <= self.limit_nbytes:
                 chosen = min(fitting, key=lambda chunk: len(chunk.data))
                 self._free = [chunk for chunk in self._free if chunk is not chosen]
                 return chosen
             if self.nbytes + size <= self.limit_nbytes:
                 try:
                     return self._new_chunk(size)
-                except OSError:
-                    self.limit_nbytes = self.nbytes  # the file system has no more room
+                except (OSError, MemoryError):
+                    # The file system or the machine has no more, and the training needs some, too.
+                    self.limit_nbytes = self.nbytes - self.nbytes // 8
             elif self._free:
                 dropped = self._free.pop()
                 self.nbytes -= len(dropped.data)
@@ -216,6 +218,8 @@ class Ring:
                 return None
 
     def _new_chunk(self, size: int) -> RingChunk:
+        if available_nbytes() < size + _FREE_SHARE * machine_nbytes():
+            raise MemoryError("the machine needs the rest for the training")
         number, self._number = self._number, self._number + 1
         if self.directory is None:
             data, holder = np.empty(size, np.uint8), np.full(1, -1)
@@ -243,7 +247,7 @@ SLACK = 2
 #: How often triggers are looked for while nothing is recorded, as in a job that hangs, and how often at most
 #: others are told what the ring holds.
 _IDLE_S = 1.0
-#: Of a file system: what saving leaves free, so that checkpoints still find room.
+#: What saving leaves free of a file system, so that checkpoints still find room; and the ring of the memory.
 _FREE_SHARE = 0.05
 #: Of the index of a ring in files: how many lines wait to be written, and how long if no more come.
 _INDEX_LINES, _INDEX_S = 64, 0.1
@@ -323,6 +327,7 @@ class BlackBoxWriter(Writer):
         self._left_out = 0
         self._stacks = b"{}"
         self._in_part = -1
+        self._told_to: dict[Trigger, int] = {}
         self._end: StepEnd | None = None
         self._all_left_out = 0
         self._told_at = -math.inf
@@ -490,6 +495,8 @@ class BlackBoxWriter(Writer):
             if is_urgent or self._step > incident.trigger.step:
                 for step in filter(incident.has, self.ring.steps):
                     self._save(step, incident)
+                # A step that runs is not over, and may still be saved.
+                self._tell_gone(incident.trigger, self._step + (not is_urgent))
             if is_urgent and incident.has(self._step) and self._step != self._in_part:
                 self._save_in_part(incident)
         self._tell()
@@ -537,6 +544,16 @@ class BlackBoxWriter(Writer):
                 write_mark(directory, mark)
         finally:
             self.ring.free(held)
+
+    def _tell_gone(self, trigger: Trigger, end: int) -> None:
+        """Say, once, which steps of an incident before `end` the ring did not hold any more."""
+        begin, end = self._told_to.get(trigger, trigger.first), min(trigger.last + 1, end)
+        self._told_to[trigger] = max(begin, end)
+        for step in range(begin, end):
+            directory = self._directory / f"step_{step}"
+            if directory.exists() and not (mark := _mark_of(directory)).incident:
+                gone = "the ring did not hold it any more"
+                write_mark(directory, structs.replace(mark, incident=str(trigger), not_saved=gone))
 
     def _save_in_part(self, incident: SavedSteps) -> None:
         """Save the step that runs, as far as it is: it may never end. If it does, it is saved again."""

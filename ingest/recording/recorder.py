@@ -166,7 +166,7 @@ class Recorder:
         self.recorded: list[int] = []
         """The steps that were recorded."""
         self.left_out = 0
-        """How many tensors have no elements, or no line, because the queue was full."""
+        """How many tensors have no elements, or no line, because the ring or the queue was full."""
         self.problems: list[str] = []
         """What could not be recorded."""
         self._camera = Camera(torch)
@@ -287,7 +287,9 @@ class Recorder:
             self._add_problem(f"modules={self._choice.modules!r} fits no name of a module or parameter")
         self.problems += self._writer.losses
         if self.left_out:
-            self.problems.append(_left_out_text(self.left_out))
+            full = "the queue" if self._box is None else "the ring or the queue"
+            were = "tensor was" if self.left_out == 1 else "tensors were"
+            self.problems.append(f"{self.left_out} {were} left out because {full} was full")
 
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.
@@ -638,11 +640,6 @@ class Recorder:
     def _add_problem(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
-
-
-def _left_out_text(count: int) -> str:
-    tensors_were = "tensor was" if count == 1 else "tensors were"
-    return f"{count} {tensors_were} left out because the queue was full"
 
 
 def _failure_text(failure: BaseException) -> str:

@@ -11,6 +11,7 @@ import re
 import resource
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,6 +142,25 @@ def machine_nbytes() -> int:
         if text.isdecimal() and int(text) > 0:  # else "max"
             total = min(total, int(text))
     return total
+
+
+def available_nbytes() -> int:
+    """Return how much memory the machine, or the container if that has less, can still give, in bytes.
+
+    As Linux estimates it: what files have in memory is given back when it is needed.
+    """
+    available = machine_nbytes()
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    with suppress(OSError, ValueError, KeyError):  # no control groups of version 2, or no limit
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
+        pairs = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+        files = {name: int(nbytes) for name, nbytes in pairs}["inactive_file"]
+        available = min(available, max(limit - used + files, 0))
+    return available
 
 
 def data_nbytes() -> int:

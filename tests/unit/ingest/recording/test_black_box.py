@@ -1,5 +1,6 @@
 """A black box writes statistics of all steps, and elements of those around what happened."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -174,6 +175,20 @@ def test_a_ring_that_is_too_small_leaves_elements_out_and_says_so(
     with pytest.warns(RuntimeWarning, match="tensors were left out"), box(net, tmp_path, keep="64KiB") as r:
         nets.train(net, 3, before=lambda step: r.trigger("look") if step == 2 else None)
     assert sum(recordings.mark(r.directory, step).get("left_out", 0) for step in range(3)) == r.left_out
+
+
+def test_a_machine_without_memory_shrinks_the_ring_and_what_it_held_no_longer_is_told(
+    net: Any, nets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = itertools.chain([10**15] * 5, itertools.repeat(0))
+    monkeypatch.setattr(black_box, "available_nbytes", lambda: next(left))
+    with box(net, tmp_path) as recorder:
+        nets.train(net, 8, before=lambda step: recorder.trigger("look") if step == 5 else None)
+    marks = {step: recordings.mark(recorder.directory, step) for step in range(8)}
+    assert {step for step, mark in marks.items() if "incident" in mark} == set(range(1, 7))
+    gone = {step for step, mark in marks.items() if "did not hold it any more" in mark.get("not_saved", "")}
+    assert gone
+    assert saved(tmp_path) == sorted({*range(1, 7)} - gone)
 
 
 def test_a_disk_that_hangs_does_not_stop_the_training(

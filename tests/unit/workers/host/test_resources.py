@@ -123,3 +123,7 @@ def test_what_is_left_follows_from_a_limit_of_the_process(monkeypatch: pytest.Mo
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 64 * MIB, resource.RLIM_INFINITY))
     assert 0 < (resources.data_left() or 0) <= 65 * MIB
     assert resources.status_nbytes("VmNothing") == 0
+
+
+def test_what_is_available_is_a_part_of_all() -> None:
+    assert 0 < resources.available_nbytes() <= resources.machine_nbytes()
