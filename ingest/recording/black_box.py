@@ -247,7 +247,8 @@ SLACK = 2
 #: How often triggers are looked for while nothing is recorded, as in a job that hangs, and how often at most
 #: others are told what the ring holds.
 _IDLE_S = 1.0
-#: What saving leaves free of a file system, so that checkpoints still find room; and the ring of the memory.
+#: The share of a file system that saving leaves free, so that checkpoints still find room, and the share of
+#: the memory that the ring leaves to the training.
 _FREE_SHARE = 0.05
 #: Of the index of a ring in files: how many lines wait to be written, and how long if no more come.
 _INDEX_LINES, _INDEX_S = 64, 0.1
@@ -328,6 +329,7 @@ class BlackBoxWriter(Writer):
         self._stacks = b"{}"
         self._in_part = -1
         self._told_to: dict[Trigger, int] = {}
+        """By trigger, the first step of which it was not told yet whether the ring still held it."""
         self._end: StepEnd | None = None
         self._all_left_out = 0
         self._told_at = -math.inf
