@@ -38,6 +38,8 @@ from workers.model import StepKey
 from workers.store.model import Totals
 from workers.tasks.metrics import StoreMetrics
 
+#: How many rules have series of their own. Further ones count as one.
+MAX_RULES = 256
 #: How many pairs of a rank and a rule have series of their own.
 MAX_PLACES = 1024
 #: The rank of a finding about several ranks together.
@@ -47,7 +49,7 @@ ALL_RANKS = "all"
 class _FindingMetrics:
     """Findings by rule, and the step of the last one by rank and rule.
 
-    A series for each rule; two for each of MAX_PLACES, and for the other ranks of each rule.
+    At most MAX_RULES + 1 series, and two for each of MAX_PLACES + MAX_RULES + 1.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class _FindingMetrics:
         rules: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._clock = clock
+        self._rules: set[tuple[str, str]] = set()
         self._places: set[tuple[str, str, str]] = set()
         self._found_at: dict[tuple[str, str, str], float] = {}
         """By rank, rule and severity, as the labels name them: when something was found last."""
@@ -75,7 +78,7 @@ class _FindingMetrics:
             "rule_failures", "Evaluations of rules that failed; the steps were committed without them."
         )
         for rule, severity in rules:
-            self._total.labels(rule=rule, severity=severity)
+            self._total.labels(rule=self._rule(rule, severity), severity=severity)
 
     def observe(self, event: Event) -> None:
         match event:
@@ -101,7 +104,7 @@ class _FindingMetrics:
 
     def _count(self, totals: Iterable[tuple[str, str, int]], failed: int) -> None:
         for rule, severity, findings in totals:
-            self._total.labels(rule=rule, severity=severity).inc(max(findings, 0))
+            self._total.labels(rule=self._rule(rule, severity), severity=severity).inc(max(findings, 0))
         self._failures.inc(failed)
 
     def _record_places(
@@ -116,11 +119,18 @@ class _FindingMetrics:
         """
         at = self._clock() if at is None else at
         for rank, rule, severity in places:
-            place = (self._rank(rank, rule, severity), rule, severity)
+            name = self._rule(rule, severity)
+            place = (self._rank(rank, name, severity), name, severity)
             if at >= self._found_at.get(place, at):
                 self._found_at[place] = at
                 self._step.labels(*place).set(-1 if step is None else step)
                 self._time.labels(*place).set(at)
+
+    def _rule(self, rule: str, severity: str) -> str:
+        if (rule, severity) not in self._rules and len(self._rules) >= MAX_RULES:
+            return OTHER
+        self._rules.add((rule, severity))
+        return rule
 
     def _rank(self, rank: int | None, rule: str, severity: str) -> str:
         if rank is None:
@@ -193,7 +203,7 @@ _OF_RANKS = {
 class ConsolidatorMetrics:
     """How far the ranks are, and how far the consolidated view is behind them.
 
-    At most two series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    At most two series for each of MAX_RANKS ranks and for all others together, those of `_FindingMetrics`
     and `StoreMetrics`, and about fifty.
     """
 
@@ -391,7 +401,7 @@ _OF_DISK = {
 class WatcherMetrics:
     """Everything about the ranks that one watcher looks after.
 
-    At most 22 series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    At most 22 series for each of MAX_RANKS ranks and for all others together, those of `_FindingMetrics`
     and `StoreMetrics`, and about a hundred.
     """
 

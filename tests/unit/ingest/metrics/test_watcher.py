@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from ingest.dispatch.submitter import StepCommitted
 from ingest.layouts.base import Problem
 from ingest.metrics import WatcherMetrics
-from ingest.metrics.observers import MAX_PLACES
+from ingest.metrics.observers import MAX_PLACES, MAX_RULES
 from ingest.metrics.server import MAX_RANKS, OTHER
 from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, listing, look, series, value
@@ -72,7 +72,7 @@ def test_ten_thousand_ranks_of_a_hundred_thousand_tensors_make_a_bounded_number_
     metrics.observe(look(steps, steps[:5000]))
     count = series(registry)
     print(f"{count} series for 10,000 ranks")
-    assert count <= 15 * (MAX_RANKS + 1) + 2 * MAX_PLACES + 350
+    assert count <= 15 * (MAX_RANKS + 1) + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 250
     # What the others have together is told of the worst of them, and summed up.
     assert value(registry, "dump_ingest_watcher_pending_steps", rank=OTHER) == 5000 - MAX_RANKS
     oldest = value(registry, "dump_ingest_watcher_oldest_pending_timestamp_seconds", rank=OTHER)
@@ -81,3 +81,11 @@ def test_ten_thousand_ranks_of_a_hundred_thousand_tensors_make_a_bounded_number_
     # A finding has its rank for as long as there are few of them.
     labels = {"rank": "500", "rule": "nan", "severity": "critical"}
     assert value(registry, "dump_ingest_last_finding_step", **labels) == 5
+
+
+def test_rules_have_a_bounded_number_of_series(registry: CollectorRegistry) -> None:
+    rules = [(f"rule-{number}", "warning") for number in range(MAX_RULES + 50)]
+    WatcherMetrics(registry, lambda: NOW, rules=rules)
+    samples = (sample for family in registry.collect() for sample in family.samples)
+    told = {each.labels["rule"] for each in samples if each.name == "dump_ingest_findings_total"}
+    assert told == {*(name for name, _ in rules[:MAX_RULES]), OTHER}
