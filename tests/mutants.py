@@ -32,7 +32,7 @@ MODULES = {
     "workers/arrays/statistics.py": "workers/arrays/test_statistics.py workers/arrays/compiled",
     "workers/arrays/comparison.py": "workers/arrays/test_comparison.py workers/arrays/compiled",
     "workers/store/packed/shards.py": "workers/store/packed/test_shards.py",
-    "workers/store/commit.py": "workers/store/test_commit.py workers/store/test_step.py",
+    "workers/store/commit.py": "workers/store/test_commit.py",
     "workers/dump/formats/pt.py": "workers/dump/formats/test_pt.py",
     "workers/dump/formats/dump_data.py": "workers/dump/formats/test_dump_data.py",
     "ingest/steps/decide.py": "ingest/steps",

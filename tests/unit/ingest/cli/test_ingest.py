@@ -1,12 +1,20 @@
-"""`dump-ingest ingest` as it is typed, and what it prints."""
+"""Commands that fill and keep stores, as they are typed."""
 
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
 
+from ingest.cli import consolidate_follow, gc_run
+from ingest.cli.consolidate_follow import Following
 from ingest.cli.ingest_report import (
     IngestProgress,
     _say_problems,
@@ -18,19 +26,26 @@ from ingest.cli.ingest_report import (
 )
 from ingest.dispatch.submitter import JobConverted, StepCommitted
 from ingest.layouts.base import Problem
+from ingest.reader.cube_conditions import open_cubes
 from ingest.service.one_shot import Report
-from ingest.settings import Settings
+from ingest.settings import Settings, load
 from ingest.steps.events import KeepReason, SourceKept
 from ingest.steps.watcher import DumpState
+from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.asked_dumps import asked_dump, store_of
-from tests.cli import Answer, run
+from tests.cli import Answer, run, start
+from tests.damages import only
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
+from tests.in_process import run_here
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, listings, plan_all
 from workers.errors import DamagedStore, DumpIngestError, StoreError, StoreUnavailable
 from workers.model import StepKey
 from workers.store.model import CommitSummary
+from workers.store.opening import open_objects, resolve
+
+# `dump-ingest ingest` as it is typed, and what it prints.
 
 
 @pytest.mark.dask
@@ -185,3 +200,347 @@ def test_a_line_break_in_a_name_begins_no_line(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().err.splitlines()
     assert [line[:6] for line in lines] == ["Delete", "stays:", "proble"]
     assert "x\\nDeleted" in lines[1]
+
+
+# `dump-ingest watch` as it is typed.
+
+
+def test_it_waits_for_a_dump_and_says_once_why(tmp_path: Path) -> None:
+    with start("watch", tmp_path / "dump", "--store", tmp_path / "run.zarr") as watcher:
+        watcher.wait_until(lambda: watcher.events("waiting_for_dump"))
+        (tmp_path / "dump").mkdir()
+        watcher.wait_until(lambda: len(watcher.events("waiting_for_dump")) == 2)
+        assert watcher.terminate() == 0
+    first, second = (event["reason"] for event in watcher.events("waiting_for_dump"))
+    assert "does not exist" in first
+    assert "no dump of a known layout" in second
+    assert not (tmp_path / "run.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no store is named"),
+        (["--store", "x", "--keep-last", "2"], "--keep-last does nothing"),
+        (["--store", "x", "--metrics", "9108"], "metrics (--metrics): must be host:port"),
+        (
+            ["--store", "x", "--after-commit", "remove"],
+            "must be 'keep' or 'delete', got 'remove'",
+        ),
+        (["other", "--store", "x"], "watch DUMP --store run.zarr"),
+    ],
+)
+def test_mistakes_are_explained_at_once(
+    answer: Answer, tmp_path: Path, options: list[str], message: str
+) -> None:
+    assert message in answer("watch", tmp_path / "dump", *options, code=2).stderr
+
+
+def test_a_store_named_as_the_dump_is_refused(answer: Answer, tmp_path: Path) -> None:
+    (tmp_path / "run.zarr" / "rank_0" / "Net" / "0" / "1").mkdir(parents=True)
+    (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
+    refused = answer("watch", tmp_path / "run.zarr", "--store", tmp_path / "other.zarr", code=2).stderr
+    assert "is a store, not a dump" in refused
+
+
+def test_flags_that_do_nothing_and_a_dump_that_is_missing_are_refused(made: MadeDump, store: Path) -> None:
+    assert "no dump" in run_here("watch", "--store", store, code=2).stderr
+    assert "no dump" in run_here("watch", "--explain", "--store", store, code=2).stderr
+    for flags in (["--json"], ["--from", "http://host:1"], ["--rank", 3], ["--step", 40]):
+        refused = run_here("watch", made.root, "--store", store, *flags, code=2).stderr
+        assert f"{flags[0]} does nothing without --explain" in refused
+    assert "no store" in run_here("watch", made.root, "--explain", code=2).stderr
+    unreachable = run_here("watch", "--explain", "--from", "http://127.0.0.1:1", code=1).stderr
+    assert "no watcher answers at http://127.0.0.1:1/steps" in unreachable
+
+
+# `dump-ingest wait`: the exit code says whether it came.
+
+
+def test_it_ends_with_what_came(found_store: Path, answer: Answer) -> None:
+    assert "NaN" in answer("wait", found_store).stdout
+    assert answer("wait", found_store, "--until", "step", 3).stdout.startswith(
+        "every rank has committed step 3"
+    )
+    assert answer("wait", found_store, "--until", "idle", "--idle", 0).stdout.startswith(
+        "nothing was committed"
+    )
+    came = answer("wait", found_store, "--json").json
+    assert (came["came"], came["incident"]["kind"]) == (True, "nan")
+
+
+def test_time_that_is_over_has_a_code_of_its_own(found_store: Path, answer: Answer, tmp_path: Path) -> None:
+    done = answer("wait", found_store, "--until", "step", 9, "--timeout", 0, code=124)
+    assert done.stdout == "rank 0 has committed step 3, and not step 9\n"
+    assert answer("wait", found_store, "--new", "--timeout", 0, code=124).stdout.startswith("no critical")
+    assert answer("wait", tmp_path / "none", "--timeout", 0, code=124).stdout == "there is no store yet\n"
+
+
+# `dump-ingest consolidate` as it is typed.
+
+
+def test_what_adds_sketches_to_old_steps_is_named(answer: Answer) -> None:
+    assert "dump-ingest sketch" in answer("consolidate", "--help").stdout
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon, and serve no metrics."""
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 0.05)
+    monkeypatch.setenv("DUMP_INGEST_CONSOLIDATOR_METRICS", "")
+
+
+@contextmanager
+def following(
+    store: Path, *, rebuild: bool = False, patience_s: float = 0, finish: bool = False
+) -> Iterator[Following]:
+    """Follow a store in a thread."""
+    stop = threading.Event()
+    settings = load(store=str(store), finish=finish).settings
+    follow = Following(settings, 0.05, patience_s, rebuild, json=False)
+    thread = threading.Thread(target=follow.run, args=(stop,))
+    thread.start()
+    try:
+        yield follow
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def wait_for_steps(store: Path, count: int) -> None:
+    """Return when the view has `count` steps."""
+    objects = open_objects(resolve(str(store)))
+    waited = threading.Event()
+    for _ in range(600):
+        cubes = open_cubes(objects)
+        if cubes is not None and len(cubes.steps) == count:
+            return
+        waited.wait(0.05)
+    pytest.fail(f"the view has no {count} steps")
+
+
+@pytest.mark.parametrize(("finish", "steps"), [(False, 2), (True, 3)])
+def test_at_its_end_it_takes_what_a_rank_has_not_committed_if_asked_for(
+    finish: bool, steps: int, nan_store: Path, tmp_path: Path
+) -> None:
+    """The job has ended: the other ranks do not come any more."""
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    shutil.rmtree(store / "rank_1" / "step_3")
+    with following(store, patience_s=3600, finish=finish):
+        wait_for_steps(store, 2)
+    cubes = open_cubes(open_objects(resolve(str(store))))
+    assert cubes is not None
+    assert len(cubes.steps) == steps
+
+
+def test_at_its_end_it_takes_what_came_while_it_stood_by(
+    nan_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 3600)
+    store, said = tmp_path / "run.zarr", ""
+    with following(store, finish=True):
+        while "waiting: " not in said:
+            threading.Event().wait(0.05)
+            said += capsys.readouterr().err
+        shutil.copytree(nan_store, store)
+    wait_for_steps(store, 3)
+
+
+# `dump-ingest gc` as it is typed.
+
+
+@pytest.fixture
+def copy(nan_store: Path, tmp_path: Path) -> Path:
+    """A store that a test may change."""
+    return Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+
+
+def test_a_plan_is_written_and_carried_out(copy: Path, answer: Answer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    written = answer("gc", copy, "--keep-last", 1, "--plan", plan)
+    assert f"gc {copy} --plan {plan} --apply" in written.stderr
+    done = answer("gc", copy, "--plan", plan, "--apply")
+    assert done.stdout.splitlines()[1].split()[:4] == ["steps", "0-1", "1-2", "4"]
+    assert {row["step"] for row in answer("ls", copy, "--json").json} == {None, 3}
+    assert answer("gc", copy, "--keep-last", 1).stderr.startswith("Nothing is to be removed.")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--older-than", "30"], "'30' is"),
+        (["--grace", "soon"], "'soon' is"),
+        (["--max-size", "much"], "--max-size: 'much' is not a number of bytes"),
+        (["--plan", "PLAN", "--apply", "--keep-last", "1"], "has its own policy"),
+        (["--plan", "PLAN", "--apply"], "No such file"),
+        (["--plan", "."], "cannot be written"),
+    ],
+)
+def test_mistakes_are_explained(
+    nan_store: Path, answer: Answer, tmp_path: Path, options: list[str], message: str
+) -> None:
+    words = [str(tmp_path / "none.json") if word == "PLAN" else word for word in options]
+    assert message in answer("gc", nan_store, *words, code=2).stderr
+
+
+def test_an_interrupted_run_keeps_what_is_left(
+    nan_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal comes before anything is removed."""
+    stopped = threading.Event()
+    stopped.set()
+    monkeypatch.setattr(gc_run, "stop_on_signals", lambda: stopped)
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    with pytest.raises(typer.Exit) as end:
+        gc_run.carry_out(load(store=str(store)).settings, GcPolicy(keep_last=1), plan_file=None, json=False)
+    assert end.value.exit_code == 130
+    assert "run the same command again" in capsys.readouterr().err
+    assert (store / "rank_0" / "step_1" / "zarr.json").exists()
+
+
+# `repair` says what it would do, does it, and ends with the code that follows.
+
+
+@pytest.fixture
+def damaged_dump(tmp_path: Path) -> MadeDump:
+    made = MadeDump(tmp_path / "damaged_dump")
+    for step in range(2):
+        made.add(np.arange(50, dtype="<f4") + step, tensor_name(time=1), step=step)
+    ingest_directly(made.root, tmp_path / "run.zarr")
+    only(tmp_path / "run.zarr", "rank_0/step_1/*/tensors/float32/c/0").unlink()
+    return made
+
+
+def test_what_is_damaged_is_mended_on_request(damaged_dump: MadeDump, tmp_path: Path, answer: Answer) -> None:
+    store = tmp_path / "run.zarr"
+    assert f"dump-ingest repair {store}" in answer("verify", store, code=3).stderr
+    planned = answer("repair", store, code=3)
+    assert "rank 0 step 1: can be repaired: rank_0/step_1/" in planned.stdout
+    assert f"from the dump {damaged_dump.root}" in planned.stdout
+    assert "--apply" in planned.stderr
+    assert "rank 0 step 1: repaired: " in answer("repair", store, "--apply").stdout
+    assert "0 damaged" in answer("verify", store).stderr
+    assert answer("repair", store, "--json").json["repairs"] == []
+
+
+def test_what_is_lost_is_named_and_left_out_on_request(
+    damaged_dump: MadeDump, tmp_path: Path, answer: Answer
+) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.rmtree(damaged_dump.root)
+    lost = answer("repair", store, "--apply", code=3)
+    assert "rank 0 step 1: lost: rank_0/Net/0/1/MatMul" in lost.stdout
+    assert "--accept-loss" in lost.stderr
+    accepted = answer("repair", store, "--accept-loss", "--apply", "--json", code=3).json
+    assert accepted["repairs"][0]["generation"]
+    assert accepted["repairs"][0]["remains"] == []
+    answer("repair", store)
+    assert "lost: " in answer("ls", store, "--problems").stdout
+    assert "lost: " in answer("export", store, tmp_path / "out", code=3).stderr
+
+
+def test_what_is_no_dump_is_refused(tmp_path: Path, damaged_dump: MadeDump, answer: Answer) -> None:
+    store = tmp_path / "run.zarr"
+    assert "does not exist" in answer("repair", store, "--dump", tmp_path / "no", code=2).stderr
+    assert "no step 9" in answer("repair", store, "--step", 9, code=2).stderr
+    assert damaged_dump.root.exists()
+
+
+# `dump-ingest check`: a line for each thing that is wrong, with its source; exit code 1 if refused.
+
+
+def test_a_wrong_one_is_explained_with_sources(
+    nan_store: Path, dumps: DumpLibrary, answer: Answer, tmp_path: Path
+) -> None:
+    content = json.loads((dumps["nan-log-2rank"] / "data_dump.json").read_text())
+    content["common_dump_settings"] |= {
+        "dump_mode": 1,
+        "kernels": ["Default/Nothing-op0", "Log"],
+        "path": "dump",
+    }
+    content["e2e_dump_settings"]["sample_mode"] = 1
+    config = tmp_path / "data_dump.json"
+    config.write_text(json.dumps(content))
+    done = answer("check", config, "--device", "CPU", "--store", nan_store, code=1)
+    assert "refused: path: 'dump' is not absolute" in done.stdout
+    assert "warning: sample_mode: 1 is for Ascend" in done.stdout
+    assert "https://" in done.stdout
+    assert "no operator in the store is called Default/Nothing-op0" in done.stdout
+    assert "the first and the last 100 elements" in done.stdout
+
+
+# `dump-ingest config` as it is typed.
+
+
+def test_show_names_the_origin_of_each_setting(
+    answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environment before file, file before default."""
+    config = tmp_path / "settings.yaml"
+    config.write_text("store: /from/file\nquiet_s: 7\ndrain_s: 3\nrank_map: 0=8\n")
+    rows = answer("config", "show", "-c", config, "--json").json
+    settings = {row["setting"]: row for row in rows}
+    assert settings["store"] == {"setting": "store", "value": "/from/file", "origin": str(config)}
+    assert settings["drain_s"]["value"] == 3
+    assert settings["quiet_s"] == {"setting": "quiet_s", "value": 0, "origin": "DUMP_INGEST_QUIET_S"}
+    assert settings["rank_map"]["value"] == '{"0": 8}'
+    assert settings["shard_size"]["origin"] == "default"
+    assert "/from/file" in answer("config", "show", "-c", config).stdout
+    monkeypatch.setenv("DUMP_INGEST_CONFIG", str(config))
+    assert answer("config", "show", "--json").json == rows
+
+
+def test_validate_says_yes_or_what_is_wrong(
+    answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All mistakes of a file at once, each with the name of its setting; units may be written out."""
+    config = tmp_path / "settings.yaml"
+    config.write_text("shard_size: 64MiB\norder: newest\ndask: {distributed.comm.retry.count: 5}\n")
+    assert "valid" in answer("config", "validate", "-c", config).stderr
+    config.write_text("shard_size: 1\norder: random\nqueue: kafka\nmetrics: 9108\n")
+    monkeypatch.setenv("DUMP_INGEST_METRICS", "nowhere")
+    wrong = answer("config", "validate", "-c", config, code=2)
+    for word in ("shard_size", "order", "queue", "metrics", "is not a setting"):
+        assert word in wrong.stderr
+    assert wrong.stdout == ""
+
+
+def test_secrets_of_the_environment_are_not_shown(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`config show` may be pasted into a ticket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    done = answer("config", "show")
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+# `dump-ingest doctor` as it is typed; tests/integration/test_doctor.py has a cluster and a bucket.
+
+
+def test_tensors_that_would_be_kept_as_files_get_a_pattern(answer: Answer, tmp_path: Path) -> None:
+    """`rank_0` and `step3/rank0` are names of MindSpore and msProbe: no error would say anything."""
+    trees = {
+        "rank_0/step_3/fc/fwd_out.npy": "rank_{rank}/step_{step}/{module}/{graph}_{io}.npy",
+        "step3/rank0/fc.output.npy": "step{step}/rank{rank}/{module}.{io}.npy",
+    }
+    for number, (path, pattern) in enumerate(trees.items()):
+        dump, store = tmp_path / f"dump{number}", tmp_path / f"store{number}"
+        (dump / path).parent.mkdir(parents=True)
+        np.save(dump / path, np.ones(2))
+        (check,) = [row for row in answer("doctor", dump, "--json").json if row["check"] == "layout"]
+        assert check["ok"]
+        assert f"--layout '{pattern}'" in check["hint"]
+        assert "proposes a pattern" in answer("ingest", dump, "--store", store).stderr
+        again = answer("ingest", dump, "--store", tmp_path / f"own{number}", "--layout", pattern, "--json")
+        assert [(step["rank"], step["step"], step["tensors"]) for step in again.json] == [(0, 3, 1)]
+        assert "proposes" not in again.stderr
+
+
+# `dump-ingest skill`.
+
+
+def test_the_skill_is_printed_line_by_line_and_installed(answer: Answer, tmp_path: Path) -> None:
+    text = files("ingest.agents").joinpath("SKILL.md").read_text("utf-8")
+    assert answer("skill").stdout == text
+    answer("skill", "--install", "--to", tmp_path)
+    assert (tmp_path / "dump-ingest" / "SKILL.md").read_text("utf-8") == text

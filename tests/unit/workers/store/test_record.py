@@ -1,16 +1,30 @@
-"""The commit record: the bytes that every version writes, and what of them is damage."""
+"""Documents of a store: commit records, metadata, tombstones and findings; what of them is damage."""
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
+from numcodecs import VLenUTF8, Zstd
 
+from workers.arrays import dtypes
 from workers.errors import DamagedStore, StoreFormatError
-from workers.model import StepKey
-from workers.store import commit, metadata
-from workers.store.model import Origin, Totals
+from workers.model import SourceFile, StepKey
+from workers.store import commit, findings, metadata, tables, untrusted
+from workers.store.commit import Tombstone, ensure_tombstones, read_tombstones, write_tombstone
+from workers.store.findings import LABELS, NUMBERS
+from workers.store.model import ArraySpec, Evaluated, Finding, Origin, Totals
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.store.record import (
     CommitRecord,
     CompactLeaf,
@@ -21,6 +35,10 @@ from workers.store.record import (
     totals_of,
     without_checksum,
 )
+from workers.store.zarr_dtypes import register
+
+# The commit record: the bytes that every version writes, and what of them is damage.
+
 
 KEY = StepKey(1, 2)
 NODES = {"f0-_Z": metadata.group(), "f0-_Z/index": metadata.group({"a": 1})}
@@ -266,3 +284,221 @@ def test_each_byte_that_is_wrong_is_noticed_or_does_not_matter() -> None:
 def test_a_leaf_in_memory_is_what_was_read(data: bytes) -> None:
     """A later version may write other bytes, and damage may be anything."""
     assert CompactLeaf.of(data, "ab12" * 8).data == data
+
+
+# Metadata documents: strict JSON that Zarr readers take, and packed grids that come back.
+
+
+register()
+SPEC = ArraySpec("tensors/float32", "float32", 4, big_endian=True, chunk=8, chunks_per_shard=4)
+
+
+@pytest.mark.parametrize(
+    "data_type", ["bool", "int8", "uint64", "float16", "bfloat16", "float8_e8m0fnu", "complex64", "float64"]
+)
+def test_zarr_python_reads_zero_bits_where_nothing_was_written(data_type: str, tmp_path: Path) -> None:
+    itemsize = dtypes.from_name(data_type).itemsize
+    spec = ArraySpec("tensors/x", data_type, itemsize, big_endian=False, chunk=8, chunks_per_shard=4)
+    (tmp_path / "zarr.json").write_bytes(metadata.encode(metadata.packed_array(spec, 5)))
+    array: Any = zarr.open_array(tmp_path, mode="r")
+    assert array.metadata.dimension_names == ("x_element",)
+    values = array[:]
+    assert values.shape == (5,)
+    assert values.tobytes() == bytes(values.nbytes)
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC, replace(SPEC, sparse="zstd"), replace(SPEC, dense="shuffle", sparse="zstd_quick")]
+)
+def test_a_packed_grid_comes_back(spec: ArraySpec) -> None:
+    assert metadata.packed_spec("tensors/float32", metadata.packed_array(spec, 100)) == spec
+
+
+@pytest.mark.parametrize(
+    ("chunk", "shard"), [(0, 32), (8, 33), (8.0, 32), (True, 32), (8, 2**62), (2**31, 2**31)]
+)
+def test_an_impossible_grid_is_refused(chunk: Any, shard: Any) -> None:
+    document = metadata.packed_array(SPEC, 100)
+    document["codecs"][0]["configuration"]["chunk_shape"] = [chunk]
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [shard]
+    with pytest.raises(ValueError, match="an impossible"):
+        metadata.packed_spec("tensors/float32", document)
+
+
+@pytest.mark.parametrize("document", [{}, {"attributes": []}, {"attributes": {}}, [], None])
+def test_a_document_without_our_attributes_is_refused(document: object) -> None:
+    with pytest.raises(ValueError, match=r"Expected|missing"):
+        metadata.own_attributes(json.dumps(document).encode())
+
+
+# Tombstones: one listing tells what was removed, and they cover what is left of it.
+
+
+TOMBSTONE = Tombstone(3, 7, "abc-_Z", 1_795_000_000_123)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> ObjectStore:
+    return connect(resolve(tmp_path / "run.zarr"))
+
+
+def test_the_bytes_of_a_tombstone_are_those_of_earlier_versions(objects: ObjectStore) -> None:
+    write_tombstone(objects, TOMBSTONE, removed_at="2026-01-02T03:04:05+00:00", why="older than 30 d")
+    assert objects.get("rank_3/removed/7.1795000000123.abc-_Z") == (
+        b'{"rank": 3, "step": 7, "fingerprint": "abc-_Z", "committed_ms": 1795000000123, '
+        b'"removed_at": "2026-01-02T03:04:05+00:00", "why": "older than 30 d"}'
+    )
+
+
+def test_tombstones_are_read_from_their_names(objects: ObjectStore) -> None:
+    again = Tombstone(3, 7, "def", 1_795_000_000_999)
+    other = Tombstone(3, 70, "abc", 0)
+    for tombstone in (TOMBSTONE, again, other, Tombstone(4, 7, "abc", 5)):
+        write_tombstone(objects, tombstone, removed_at="", why="")
+    ensure_tombstones(objects, 3)
+    assert read_tombstones(objects, 3) == {7: [TOMBSTONE, again], 70: [other]}
+    assert read_tombstones(objects, 5) == {}
+
+
+def test_what_was_removed_is_covered_by_its_name_or_by_its_files() -> None:
+    """A file that is younger than the removed commit is another dump of the step."""
+    ms = TOMBSTONE.committed_ms
+    older, younger = SourceFile("a", 1, (ms - 5) * 10**6), SourceFile("b", 1, (ms + 1) * 10**6)
+    assert TOMBSTONE.covers("abc-_Z", [younger])
+    assert TOMBSTONE.covers("other", [older])
+    assert not TOMBSTONE.covers("other", [older, younger])
+    assert not TOMBSTONE.covers("other")
+
+
+def test_tombstones_are_not_part_of_the_hierarchy(objects: ObjectStore) -> None:
+    """Readers of Zarr do not stumble over objects without metadata."""
+    objects.put("rank_3/zarr.json", metadata.encode(metadata.group()))
+    ensure_tombstones(objects, 3)
+    write_tombstone(objects, TOMBSTONE, removed_at="", why="")
+    group = zarr.open_group(f"{objects.address.url}/rank_3", mode="r")
+    assert list(group["removed"].members()) == []  # type: ignore[union-attr]
+    document = objects.get("rank_3/removed/zarr.json")
+    assert document is not None
+    assert json.loads(document)["consolidated_metadata"]["metadata"] == {}
+
+
+# Findings come back from their tables, whatever numbers they hold; and damage is named.
+
+
+FOUND_IN = StepKey(3, 7)
+FINDINGS = (
+    Finding("nan", "critical", 3, 7, 5, "0", "MatMul.op0.output.0", 2.0, 0.0, "2 NaN of 9 elements"),
+    Finding("mine", "info", 3, 7, -1, "", "", math.nan, math.inf, "höher"),
+)
+EVALUATED = Evaluated("0123", FINDINGS, {"nan": 9, "mine": 1})
+DEFINITIONS = {name: {"kind": name} for name in ("nan", "mine", "silent")}
+
+
+def decoded(change: Callable[[dict[str, Any], dict[str, bytes]], object] = lambda *_: None) -> list[Finding]:
+    documents, chunks = findings.encode(DEFINITIONS, EVALUATED)
+    assert sorted(chunks) == sorted(findings.chunk_keys("0123", documents))
+    change(documents, chunks)
+    return findings.decode("0123", FOUND_IN, documents, chunks)
+
+
+def test_columns_of_another_version_do_no_harm() -> None:
+    def add_column(documents: dict[str, Any], chunks: dict[str, bytes]) -> None:
+        document = documents["findings/0123/labels"]
+        table = tables.decode_table(chunks["findings/0123/labels/c/0/0"], "string", (2, 5), "here")
+        wider = np.insert(table, 0, "later", axis=1)
+        chunks["findings/0123/labels/c/0/0"] = tables.encode_table(wider, "string")
+        document["shape"] = [2, 6]
+        document["attributes"]["fields"] = ["added", *LABELS]
+
+    assert repr(decoded(add_column)) == repr(list(FINDINGS))
+
+
+def with_first(name: str, value: object) -> Callable[[dict[str, Any], dict[str, bytes]], None]:
+    """Return a change that puts a value into the first row of a column."""
+    return lambda documents, chunks: write(documents, chunks, name, value)
+
+
+def write(documents: dict[str, Any], chunks: dict[str, bytes], name: str, value: object) -> None:
+    is_label = name in LABELS
+    columns, kind = (LABELS, "string") if is_label else (NUMBERS, "float64")
+    path = f"findings/0123/{'labels' if is_label else 'numbers'}"
+    shape = documents[path]["shape"]
+    table = tables.decode_table(chunks[f"{path}/c/0/0"], kind, (shape[0], shape[1]), "here").copy()
+    table[0, columns.index(name)] = value
+    chunks[f"{path}/c/0/0"] = tables.encode_table(table, kind)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda _, chunks: chunks.popitem(), "numbers is missing"),
+        (lambda documents, _: documents.pop("findings/0123/labels"), "labels is missing"),
+        (lambda documents, _: documents["findings/0123/labels"].pop("shape"), "does not have a shape"),
+        (lambda documents, _: documents["findings/0123/labels"].update(shape=[3, 5]), "cannot be decoded"),
+        (lambda documents, _: documents["findings/0123/labels"].pop("attributes"), "not as many names"),
+        (
+            lambda documents, _: documents["findings/0123/labels"]["attributes"].update(fields=["x"] * 5),
+            "does not have the columns rule",
+        ),
+        (
+            lambda documents, _: documents["findings/0123/labels"]["attributes"].update(fields=[[]] * 5),
+            "not as many names",
+        ),
+        (
+            lambda documents, chunks: write(documents, chunks, "severity", "awful"),
+            "'awful' is not a severity",
+        ),
+        (with_first("row", math.nan), "cannot convert float NaN"),
+        (with_first("row", math.inf), "cannot convert float inf"),
+    ],
+)
+def test_damage_is_named_with_the_step(change: Callable[..., object], what: str) -> None:
+    with pytest.raises(DamagedStore, match=f"rank 3 step 7: findings/0123.*{what}"):
+        decoded(change)
+
+
+# Sizes that bytes state about themselves are compared before memory is taken.
+
+
+#: A frame that states a terabyte: magic, a descriptor for eight bytes of size, the size.
+TERABYTE = b"\x28\xb5\x2f\xfd" + bytes([0xE0]) + (1 << 40).to_bytes(8, "little")
+
+
+@given(st.binary(min_size=1, max_size=70_000))
+def test_a_frame_of_the_expected_size_is_decoded(content: bytes) -> None:
+    """Of every width of the field that states the size."""
+    frame = bytes(Zstd(level=1).encode(content))
+    assert untrusted.zstd(frame, exactly=len(content)) == content
+    assert untrusted.zstd(frame, at_most=len(content)) == content
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792, 70_000])
+def test_a_frame_of_another_size_is_refused(size: int) -> None:
+    frame = bytes(Zstd(level=1).encode(bytes(size)))
+    for wrong in (size - 1, size + 1):
+        with pytest.raises(ValueError, match=f"holds {size} bytes instead of {wrong}"):
+            untrusted.zstd(frame, exactly=wrong)
+    if size:
+        with pytest.raises(ValueError, match="instead of at most"):
+            untrusted.zstd(frame, at_most=size - 1)
+
+
+def test_a_frame_of_a_terabyte_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(ValueError, match="1099511627776 bytes instead of at most 1073741824"):
+        untrusted.zstd(TERABYTE)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")), max_size=9))
+def test_texts_come_back_if_their_number_is_right(texts: list[str]) -> None:
+    raw = bytes(VLenUTF8().encode(np.array(texts, object)))
+    assert list(untrusted.texts(raw, len(texts))) == texts
+    with pytest.raises(ValueError, match=f"does not hold {len(texts) + 1} texts"):
+        untrusted.texts(raw, len(texts) + 1)
+
+
+@pytest.mark.parametrize("length", [-1, 1000, 2**31 - 1])
+def test_a_text_with_an_impossible_length_is_refused(length: int) -> None:
+    raw = bytearray(VLenUTF8().encode(np.array(["four"], object)))
+    raw[4:8] = length.to_bytes(4, "little", signed=True)
+    with pytest.raises(ValueError, match=r"impossible|buffer|corrupt"):
+        untrusted.texts(bytes(raw), 1)

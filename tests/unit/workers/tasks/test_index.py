@@ -1,6 +1,7 @@
-"""The tables of a step, from its entries, its receipts and what the dump reports."""
+"""The tables of a step, sketches that are added later, and what workers export."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from prometheus_client import CollectorRegistry
 
+from ingest.api import open_store
+from tests.dumps import DumpLibrary
+from tests.metric_values import value
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import plan_all
+from tests.pipeline import ingest_directly, plan_all, run
+from workers import events
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.store.model import RowKind
+from workers.errors import SourceChanged
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.commit import Commit
+from workers.store.model import RowKind, StoreAddress
+from workers.store.objects import ObjectStore
+from workers.store.record import WithoutTensors
+from workers.store.step import StoredStep
 from workers.store.tables import Tables
+from workers.tasks import consolidate as module
+from workers.tasks.consolidate import SketchJob, sketch
 from workers.tasks.convert import convert
-from workers.tasks.model import EntryColumns, StepPlan
+from workers.tasks.metrics import WorkerMetrics
+from workers.tasks.model import ConvertFailed, ConvertStarted, EntryColumns, StepPlan
 from workers.tasks.publish import build_tables, disagreements
+
+# The tables of a step, from its entries, its receipts and what the dump reports.
+
 
 VALUES = np.arange(6, dtype="<f4").reshape(2, 3)
 
@@ -143,3 +162,96 @@ def test_std_of_a_sample_agrees_with_that_of_all_elements() -> None:
     computed, sample = summarise(values), replace(UNKNOWN, std=float(values.std(ddof=1)))
     assert disagreements(told(sample, std_is_of_sample=True), computed, "float32") == []
     assert len(disagreements(told(sample), computed, "float32")) == 1
+
+
+# Adding histograms to steps that were committed without them.
+
+
+KEY = StepKey(1, 2)
+WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")
+
+
+@pytest.fixture
+def plain(dumps: DumpLibrary, tmp_path: Path) -> Path:
+    """A store without histograms."""
+    ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr")
+    return tmp_path / "run.zarr"
+
+
+def job(store: Path) -> SketchJob:
+    return SketchJob(StoreAddress(str(store)), KEY)
+
+
+def _drop_tensors(objects: ObjectStore, committed: Commit) -> None:
+    commit.drop_tensors(objects, committed, WHY)
+    shutil.rmtree(Path(objects.address.url) / committed.prefix / "tensors")
+
+
+def _remove(objects: ObjectStore, committed: Commit) -> None:
+    shutil.rmtree(Path(objects.address.url) / committed.key.path)
+
+
+@pytest.mark.parametrize("meddle", [_drop_tensors, _remove])
+def test_a_step_that_gc_takes_meanwhile_is_left(
+    plain: Path, monkeypatch: pytest.MonkeyPatch, meddle: Callable[[ObjectStore, Commit], None]
+) -> None:
+    committed = open_store(plain).step(1, 2).commit
+    compute = module.sketches_of
+
+    def compute_then_meddle(step: StoredStep) -> object:
+        sketches = compute(step)
+        meddle(step.objects, committed)
+        return sketches
+
+    monkeypatch.setattr(module, "sketches_of", compute_then_meddle)
+    assert "meanwhile" in sketch(job(plain)).left
+
+
+# What workers export, and requests to the store.
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_a_conversion_is_counted_from_its_start_to_its_receipt(
+    registry: CollectorRegistry, made: MadeDump, store: Path
+) -> None:
+    made.add(np.arange(100, dtype="<f4"), tensor_name(slot=0))
+    made.add(np.arange(100, dtype="<f4"), tensor_name(slot=1))
+    metrics = WorkerMetrics(registry)
+    (plan,) = plan_all(made.root, store)
+    in_progress = []
+
+    def observe(event: events.Event) -> None:
+        metrics.observe(event)
+        in_progress.append(value(registry, "dump_ingest_convert_in_progress"))
+
+    events.subscribe(observe)
+    try:
+        run(plan)
+    finally:
+        events.unsubscribe(observe)
+    assert max(number or 0 for number in in_progress) == 1
+    assert value(registry, "dump_ingest_convert_in_progress") == 0
+    assert value(registry, "dump_ingest_convert_attempts_total") == 1
+    assert value(registry, "dump_ingest_convert_files_total") == 2
+    assert value(registry, "dump_ingest_convert_duplicate_bytes_total") == 400
+    assert value(registry, "dump_ingest_shards_written_total") == 1
+    assert value(registry, "dump_ingest_publish_duration_seconds_count") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(SourceChanged("it changed"), "source_changed"), (ValueError("broken"), "other")]
+)
+def test_a_failed_conversion_is_counted_by_reason(
+    registry: CollectorRegistry, error: Exception, reason: str, made: MadeDump, store: Path
+) -> None:
+    made.add(np.arange(3, dtype="<f4"))
+    metrics = WorkerMetrics(registry)
+    (plan,) = plan_all(made.root, store)
+    metrics.observe(ConvertStarted(plan.jobs[0]))
+    metrics.observe(ConvertFailed(plan.jobs[0], error))
+    assert value(registry, "dump_ingest_convert_failures_total", reason=reason) == 1
+    assert value(registry, "dump_ingest_convert_in_progress") == 0

@@ -1,31 +1,53 @@
-"""Runs whose ranks hold tensors in different ways: layouts of real dumps, planted mistakes, harmless changes.
-
-`docs/layouts.md` has the table of what is found here.
-"""
+"""Runs whose ranks hold tensors in different ways."""
 
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import ingest
-from ingest.questions.compare import run
+from ingest.api import open_store
+from ingest.questions.compare import placing, run
+from ingest.questions.compare.calls import are_cut_into_other_calls
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
 from ingest.questions.compare.html import to_html
+from ingest.questions.compare.rank_names import renumbered, with_tied_weights
 from ingest.questions.compare.result import Comparison, Verdict
 from ingest.questions.compare.run import compare
+from ingest.questions.compare.selection import Selection, parse_selection
+from ingest.questions.compare.sources import StepTensors, keys_of, load_step, open_source
 from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
 from ingest.questions.placement.layout_map import LayoutMap
+from ingest.reader.mesh import Mesh
 from tests.damages import flip, only
-from tests.dumps import unpack
+from tests.dumps import DumpLibrary, unpack
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.sharded_cases import BUGS, HARMLESS, short
-from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
+from tests.sharded_net import LAYOUT, Array, Config, Dump, simulate, write
+from workers.arrays.digest import digest
+from workers.dump.formats.header import TensorHeader
+from workers.dump.model import TensorName
 from workers.errors import DamagedStore, UsageError
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
+from workers.store import commit
+from workers.store.consolidated.blocks import TensorKey
+from workers.store.model import Grid, RowKind, StoreAddress
+from workers.store.opening import open_objects
+from workers.store.record import WithoutTensors
+from workers.tasks.compare import search_placements
+from workers.tasks.model import Entry
+from workers.tasks.operands import read_whole
+
+# Runs whose ranks hold tensors in different ways: layouts of real dumps, planted mistakes, harmless changes.
+#
+# `docs/layouts.md` has the table of what is found here.
+
 
 Compare = Callable[..., Comparison]
 
@@ -417,3 +439,327 @@ def test_a_run_is_equal_to_itself(nan_log: str) -> None:
     """Whatever of it is odd: each rank has a loss of its own, and some gradients are equal by chance."""
     found = compare(nan_log, nan_log, across_layouts=True)
     assert (found.verdict, found.counts) == ("equal", {Verdict.EQUAL: 729})
+
+
+# Marginals propose how ranks hold a tensor; elements confirm it, or are gone.
+
+
+RNG = np.random.default_rng(11)
+#: Large enough for marginals of both axes, also of halves.
+SHAPE = (512, 640)
+WHOLE = {name: RNG.normal(size=SHAPE).astype(np.float32) for name in ("rows", "columns", "sum", "same")}
+NOISE = RNG.normal(size=SHAPE).astype(np.float32)
+SUM = [WHOLE["sum"] - NOISE, NOISE]
+RANKS: list[Dump] = [
+    {
+        "rows": np.split(WHOLE["rows"], 2)[rank],
+        "columns": np.split(WHOLE["columns"], 2, axis=1)[rank],
+        "sum": SUM[rank],
+        "same": WHOLE["same"],
+        "small": np.arange(6, dtype=np.float32).reshape(2, 3)[:, rank : rank + 2],
+    }
+    for rank in (0, 1)
+]
+HELD = {"rows": "shard 0", "columns": "shard 1", "sum": "partial sum", "same": "replicated"}
+
+
+def stored(root: Path, name: str, ranks: list[Dump]) -> Path:
+    store = root / f"{name}.zarr"
+    ingest_directly(write(root / name, [ranks]), store, layout=LAYOUT, sketches=True)
+    return store
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two ranks, and one that has all."""
+    root = tmp_path_factory.mktemp("marginals")
+    return stored(root, "two", RANKS), stored(root, "one", [WHOLE])
+
+
+def placements(answer: Comparison) -> dict[str, tuple[str, str]]:
+    return {
+        row.name_a.split(".")[2]: (row.held.placement, row.held.certainty)
+        for row in answer.tensors
+        if row.held is not None
+    }
+
+
+def test_only_what_marginals_leave_open_is_searched_by_elements(stores: tuple[Path, Path]) -> None:
+    with patch.object(placing, "search_placements", wraps=search_placements) as searching:
+        answer = compare(*stores, keep_equal=True, ignore_unmatched=True)
+    assert placements(answer) == {name: (how, "certain") for name, how in HELD.items()}
+    assert answer.is_within
+    assert not [question for call in searching.call_args_list for question in call.args[0]]
+    (row,) = (row for row in answer.tensors if ".sum." in row.name)
+    assert row.held is not None
+    assert "by marginals, every other plain way is off by" in row.held.explanation
+
+
+def test_elements_refute_what_marginals_propose(tmp_path: Path) -> None:
+    """Four elements differ so that no sum and hardly a norm of a row or column does."""
+    whole = np.ones(SHAPE, np.float32) + np.eye(*SHAPE, dtype=np.float32)
+    other = whole.copy()
+    other[:2, 100:102] += np.array([[0.5, -0.5], [-0.5, 0.5]], np.float32)
+    a = stored(tmp_path, "a", [{"x": part} for part in np.split(other, 2)])
+    b = stored(tmp_path, "b", [{"x": whole}])
+    (row,) = compare(a, b, keep_equal=True).tensors
+    assert row.held is not None
+    assert "by marginals" not in row.held.explanation
+    assert row.verdict is Verdict.DIFFERENT
+    assert row.held.placement == "shard 0"
+
+
+def test_marginals_answer_where_tensors_are_gone(tmp_path: Path) -> None:
+    two, one = stored(tmp_path, "two", RANKS), stored(tmp_path, "one", [WHOLE])
+    objects = open_objects(StoreAddress(str(two)))
+    for rank in (0, 1):
+        committed = commit.read(objects, StepKey(rank, 0))
+        assert committed is not None
+        commit.drop_tensors(objects, committed, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
+    answer = compare(two, one, keep_equal=True, ignore_unmatched=True)
+    by_marginals = {name: (how, "by marginals") for name, how in HELD.items()}
+    expected = by_marginals | {"same": ("replicated", "certain")}
+    assert placements(answer) == expected
+    rows = {row.name_a.split(".")[2]: row for row in answer.tensors}
+    assert (rows["rows"].verdict, rows["rows"].basis) == (Verdict.CLOSE, "marginals")
+    assert (rows["same"].verdict, rows["same"].basis) == (Verdict.EQUAL, "digest")
+    assert "elements were removed from the store" in rows["sum"].reason
+    alone = compare(f"{two}@0", f"{one}@0", ignore_unmatched=True)
+    assert any(row.basis == "statistics" for row in alone.tensors)
+
+
+# The tensors of all ranks of a step as one list, whatever numbers ranks give.
+
+
+ONES, ZEROS = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
+
+
+def held(root: Path, *ranks: Dump, mesh: str = "") -> HeldTensors:
+    source = open_source(Selection(str(write(root, [list(ranks)]))), layout=LAYOUT)
+    places = {rank: Mesh.parse(mesh).coordinates(rank) for rank in range(len(ranks))} if mesh else {}
+    return hold_together({key.rank: source.load(key) for key in source.keys}, places)
+
+
+def in_step(root: Path, *ranks: Dump) -> dict[int, StepTensors]:
+    """Return a step of ranks whose tensors have names such as `Parameter embed`, or `Embedding embed 1`."""
+
+    def key(words: list[str]) -> TensorKey:
+        return TensorKey("", "", words[0], words[1], "output", 0, occurrence=int(words[2]))
+
+    source = open_source(Selection(str(write(root, [list(ranks)]))), layout=LAYOUT)
+    steps = {}
+    for step in map(source.load, source.keys):
+        names = [own.op_name.removeprefix(".") for own in step.keys]
+        digests = [digest(ranks[step.key.rank][name].tobytes()) for name in names]
+        steps[step.key.rank] = replace(
+            step,
+            keys=[key([*name.split(" "), "0"]) for name in names],
+            digests=np.frombuffer(b"".join(digests), np.uint8).reshape(len(names), -1),
+        )
+    return steps
+
+
+TIED = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_copies_of_a_tied_weight_have_one_name(tmp_path: Path) -> None:
+    stages: tuple[Dump, Dump] = (
+        {"Parameter embed.weight": TIED, "Gradient embed.weight": TIED},
+        {"Parameter head.weight": TIED, "Gradient head.weight": -TIED, "Linear head": TIED},
+    )
+    whole = in_step(tmp_path / "b", stages[0])
+    ranks = with_tied_weights(in_step(tmp_path / "a", *stages), whole)
+    names = {(key.op_type, key.op_name) for key in ranks[1].keys}
+    assert names == {("Parameter", "embed.weight"), ("Gradient", "embed.weight"), ("Linear", "head")}
+
+
+@pytest.mark.parametrize(
+    ("head", "others"),
+    [
+        (TIED + 1, {}),  # not its bytes
+        (TIED, {"Parameter head.weight": TIED}),  # known by this name
+        (TIED, {"Parameter up.weight": TIED}),  # the bytes of two
+    ],
+)
+def test_other_parameters_keep_their_names(head: Array, others: Dump, tmp_path: Path) -> None:
+    first: Dump = {"Parameter embed.weight": TIED, **others}
+    ranks = in_step(tmp_path / "a", first, {"Parameter head.weight": head})
+    assert {key.op_name for key in with_tied_weights(ranks, in_step(tmp_path / "b", first))[1].keys} == {
+        "head.weight"
+    }
+
+
+@pytest.mark.parametrize(
+    ("calls_of_ranks", "is_other"),
+    [
+        ([[[0], [1]], [[2], [3]]], True),  # each replica cuts its own share
+        ([[[0], [2]], [[1], [3]]], False),
+        ([[[0], [1]], [[2], [4]]], False),  # other samples
+        ([[[0, 1], [2, 3]]], False),
+    ],
+)
+def test_micro_batches_of_other_samples_are_known_by_their_tokens(
+    calls_of_ranks: list[list[list[int]]], *, is_other: bool, tmp_path: Path
+) -> None:
+    def tokens(calls: list[list[int]]) -> Dump:
+        return {
+            f"Embedding embed {number}": np.repeat(np.array(samples)[:, None], 5, axis=1)
+            for number, samples in enumerate(calls)
+        }
+
+    ranks = in_step(tmp_path / "a", *map(tokens, calls_of_ranks))
+    whole = in_step(tmp_path / "b", tokens([[0, 1], [2, 3]]))
+    assert are_cut_into_other_calls(ranks, whole) is is_other
+    assert are_cut_into_other_calls(whole, ranks) is is_other
+
+
+def test_without_activations_parameters_and_gradients_are_left(tmp_path: Path) -> None:
+    ranks = in_step(
+        tmp_path, {"Parameter a": ONES, "Linear a": ONES, "Gradient a": ONES, "Gradient a.output": ONES}
+    )
+    kept = hold_together(ranks, {}, without_activations=True)
+    assert [(key.op_type, key.op_name) for key in kept.keys] == [("Parameter", "a"), ("Gradient", "a")]
+
+
+def test_each_tensor_is_there_once_with_its_holders(tmp_path: Path) -> None:
+    both = held(tmp_path, {"a": ONES, "b": ONES, "d": ONES}, {"a": ONES, "c": ZEROS, "d": ONES})
+    names = [key.op_name.removeprefix(".") for key in both.keys]
+    assert names == ["a", "c", "b", "d"]  # what only rank 1 has comes behind what it executed before
+    assert [[holder.rank for holder in holders] for holders in both.holders] == [[0, 1], [1], [0], [0, 1]]
+    assert both.as_step().shapes == [(2, 2)] * 4
+    assert (both.dtype(1), both.shapes(0), both.is_dumped(3)) == ("float32", ((2, 2), (2, 2)), True)
+    assert both.told(0) == {}
+
+
+def test_places_on_the_mesh_make_a_grid(tmp_path: Path) -> None:
+    ranks: list[Dump] = [{"a": ONES} for _ in range(4)]
+    known = held(tmp_path / "known", *ranks, mesh="dp=2,tp=2").pieces(0)
+    assert known.grid is not None
+    assert known.grid.names == ("dp", "tp")
+    assert held(tmp_path / "unknown", *ranks).pieces(0).grid is None
+
+
+def test_a_reduction_that_was_not_awaited_is_told_by_the_file(tmp_path: Path) -> None:
+    unpack("pt/parallel-layouts", tmp_path)
+    source = open_source(Selection(str(tmp_path / "parallel-layouts/sglang-tp2")))
+    both = hold_together({key.rank: source.load(key) for key in source.keys if key.step == 0}, {})
+    awaited = {both.keys[number].op_name for number in range(len(both.keys)) if both.is_awaited(number)}
+    assert {"embed_output", "mlp_output.layer_id=0"} <= awaited
+    assert "attn_q.layer_id=0" not in awaited
+
+
+HELD_RNG = np.random.default_rng(9)
+EXPERTS = [HELD_RNG.normal(size=(3, 4)).astype(np.float32) for _ in range(4)]
+
+
+def named(numbers: range, first: int = 0) -> Dump:
+    names = [f"layers.0.experts.{number - first}.weight" for number in numbers]
+    return dict(zip(names, (EXPERTS[number] for number in numbers), strict=True))
+
+
+def test_experts_are_found_by_their_values(tmp_path: Path) -> None:
+    write(tmp_path / "b", [[named(range(4))]])
+    write(tmp_path / "a", [[named(range(2, 4), 2), named(range(2))]])
+    found = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT, keep_equal=True)
+    assert found.verdict == "equal"
+    assert len(found.tensors) == 4
+    assert {row.held.ranks_a for row in found.tensors if row.held} == {(0,), (1,)}
+    assert any("rank 0 has experts.2 and following" in note for note in found.notes)
+
+
+def test_names_stay_where_values_do_not_show_it(tmp_path: Path) -> None:
+    write(tmp_path / "b", [[named(range(4))]])
+    other = {name: values + 1 for name, values in named(range(2)).items()}
+    write(tmp_path / "a", [[other, other]])
+    found = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT)
+    assert not any("from 0 each" in note for note in found.notes)
+    assert found.verdict == "different"
+
+
+def test_other_numbers_of_a_name_stay() -> None:
+    key = TensorKey("", "", "Module", "layers.1.experts.0.fc2", "output", 0)
+    assert renumbered(key, {"experts.": 4}).op_name == "layers.1.experts.4.fc2"
+    assert renumbered(key, {"layers.": 2}).op_name == "layers.3.experts.0.fc2"
+
+
+# Stores and dumps as sides of a comparison, as they are typed.
+
+
+@pytest.mark.parametrize(
+    "text", ["r@x", "r@1,2,3", "r@-1", "r@rank=1,rank=2", "r@1,rank=2", "r@", "r@99999999999999999999"]
+)
+def test_what_is_no_rank_and_step_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a rank and step"):
+        parse_selection(text)
+
+
+def test_layouts_of_accelerators_are_compared_in_the_order_of_the_axes(
+    dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    dump = dumps["cann-bin-synthetic"] / "torchair"
+    ingest_directly(dump, tmp_path / "host.zarr")
+    ingest_directly(dump, tmp_path / "device.zarr", Grid(keep_device_layout=True))
+    of_host, of_device, of_dump = tmp_path / "host.zarr", tmp_path / "device.zarr", dump
+    for a, b in ((of_host, of_device), (of_device, of_host), (of_host, of_dump), (of_dump, of_device)):
+        found = compare(a, b, include_partial=True)
+        assert set(found.counts) <= {Verdict.EQUAL}, [tensor.reason for tensor in found.tensors]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("none.zarr", "none.zarr", "does not exist"),
+        ("long" * 2000 + "@0", "{store}", "does not exist"),
+        ("run\0.zarr@0", "{store}", "does not exist"),
+        (__file__, "{store}", "is a file"),
+        ("{store}@9", "{store}", "no rank 9"),
+        ("{store}@0,9", "{store}", "no step 9"),
+        ("{store}@0,1", "{store}@1,9", "no step 9"),
+        ("{dump}@7", "{store}", "does not have this rank and step"),
+    ],
+)
+def test_what_is_not_there_is_a_users_mistake(
+    nan_log: str, dumps: DumpLibrary, a: str, b: str, said: str
+) -> None:
+    a, b = (side.format(store=nan_log, dump=dumps["nan-log-2rank"]) for side in (a, b))
+    with pytest.raises(UsageError, match=said):
+        compare(a, b)
+
+
+def test_a_store_that_has_lost_its_root_is_no_dump(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    (store / "zarr.json").unlink()
+    with pytest.raises(DamagedStore, match=r"its zarr\.json is missing"):
+        compare(f"{store}@0", f"{store}@1")
+
+
+def test_operands_lead_to_the_bytes_that_the_index_has_digests_of(nan_log: str) -> None:
+    store = open_store(nan_log)
+    tensors = load_step(store, store.step(0, 1))
+    operands = [tensors.operand(number) for number in range(len(tensors.keys))]
+    payloads = read_whole(operands)
+    assert [digest(payload) for payload in payloads if isinstance(payload, bytes | memoryview)] == [
+        row.tobytes() for row in tensors.digests
+    ]
+    assert tensors.dumped.all()
+    assert not tensors.removed
+
+
+NAME = TensorName("Net", "0", "Mul", "m", "input", 0)
+FILE = SourceFile("a.npy", 100, 1)
+
+
+def entry(name: TensorName = NAME, header: TensorHeader | None = None) -> Entry:
+    return Entry(FILE, RowKind.TENSOR, name, header)
+
+
+def test_names_that_occur_twice_are_copies() -> None:
+    keys = keys_of([entry(), entry(NAME._replace(slot=1)), entry(), entry(NAME._replace(occurrence=1))])
+    assert [(key.slot, key.occurrence, key.copy) for key in keys] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (0, 0, 1),
+        (0, 1, 0),
+    ]
+    assert len(set(keys)) == 4

@@ -1,27 +1,53 @@
 """Comparing stores, ranks, steps and dumps, as they are in real dumps and made by hand."""
 
+import json
+import math
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ingest
 from ingest.questions.compare import run
-from ingest.questions.compare.result import Verdict
+from ingest.questions.compare.html import to_html
+from ingest.questions.compare.result import FirstDifference, Verdict
 from ingest.questions.compare.run import compare
+from ingest.questions.compare.runner import PairRunner
+from ingest.questions.compare.selection import Selection, pair_steps
+from ingest.questions.compare.thresholds import Thresholds
+from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields
+from ingest.reader.text import MAX_NBYTES
 from tests.asked_dumps import asked_dump, store_of
 from tests.damages import flip, only
-from tests.dumps import DumpLibrary
+from tests.dumps import DumpLibrary, unpack
 from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import ingest_directly
-from tests.two_ranks import ADD, TIME
-from workers.errors import DamagedStore, UsageError
+from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.two_ranks import ADD, TIME, two_ranks
+from workers.arrays.comparison import METRICS
+from workers.arrays.dtypes import from_name
+from workers.errors import ClusterError, DamagedStore, SourceChanged, UsageError
 from workers.model import MIB, StepKey
+from workers.store import commit
+from workers.store.model import StoreAddress
+from workers.store.opening import open_objects
+from workers.store.record import WithoutTensors
+from workers.tasks import compare as task
+from workers.tasks.compare import Pair, compare_pairs
+from workers.tasks.operands import Operand
+
+# Comparing stores, ranks, steps and dumps, as they are in real dumps and made by hand.
 
 
 def test_two_ranks_of_a_real_run(nan_log: str) -> None:
@@ -321,3 +347,409 @@ def test_it_is_a_table_of_pandas(nan_log: str) -> None:
     assert len(table) == 243
     assert table.groupby("verdict").size().to_dict() == {"different": 113, "equal": 130}
     assert table["max_abs"].dtype == float
+
+
+# Which step is compared with which, and what only one side has.
+
+
+def side(
+    ranks: range | list[int],
+    steps: range | list[int],
+    *,
+    rank: int | None = None,
+    step: int | None = None,
+    left_out: list[StepKey] | None = None,
+) -> Any:
+    """Return a side with these steps on each of these ranks; `rank` and `step` are what the user named."""
+    return whole([StepKey(n, number) for number in steps for n in ranks], left_out or (), rank, step)
+
+
+def whole(
+    keys: Iterable[StepKey],
+    left_out: Iterable[StepKey] = (),
+    rank: int | None = None,
+    step: int | None = None,
+) -> Any:
+    selection = Selection("run.zarr", rank, step)
+    left = [LeftOut(key, "partial") for key in left_out]
+    return SimpleNamespace(label=str(selection), selection=selection, keys=list(keys), left_out=left)
+
+
+def test_several_ranks_and_steps_are_compared_by_number() -> None:
+    pairing = pair_steps(side([0, 1], [3, 4]), side([1, 2], [4, 5]))
+    assert pairing.groups == (((StepKey(1, 4),), (StepKey(1, 4),)),)
+    assert pairing.only_a == (StepKey(0, 3), StepKey(1, 3), StepKey(0, 4))
+    assert pairing.only_b == (StepKey(2, 4), StepKey(1, 5), StepKey(2, 5))
+    assert pairing.half_complete == ()
+    assert pairing.notes == []
+
+
+def test_a_single_rank_on_either_side_is_compared_whatever_the_numbers() -> None:
+    pairing = pair_steps(side([3], [1, 2]), side([7], [2, 3]))
+    assert pairing.groups == (((StepKey(3, 2),), (StepKey(7, 2),)),)
+    assert (pairing.only_a, pairing.only_b) == ((StepKey(3, 1),), (StepKey(7, 3),))
+    assert pairing.notes == ["rank 3 of A is compared with rank 7 of B"]
+
+
+def test_one_step_is_compared_with_another_only_if_both_are_named() -> None:
+    both = pair_steps(side([0], [1], rank=0, step=1), side([0], [5], rank=0, step=5))
+    assert both.groups == (((StepKey(0, 1),), (StepKey(0, 5),)),)
+    with pytest.raises(UsageError, match="no rank and step in common"):
+        pair_steps(side([0], [1], rank=0, step=1), side([0], [5]))
+
+
+def test_who_names_one_step_does_not_miss_the_others() -> None:
+    pairing = pair_steps(side([0, 1], [2], step=2), side([0, 1], range(5)))
+    assert len(pairing.groups) == 2
+    assert (pairing.only_a, pairing.only_b) == ((), ())
+    # Another rank of the same step is missed.
+    assert pair_steps(side([0, 1], [2]), side([0], [2], step=2)).only_a == ()
+    assert pair_steps(side([0, 1], [2], step=2), side([0], [2])).only_a == (StepKey(1, 2),)
+
+
+def test_who_names_one_rank_does_not_miss_the_others() -> None:
+    pairing = pair_steps(side([1], [2, 3], rank=1), side([0, 1], [3, 4]))
+    assert pairing.groups == (((StepKey(1, 3),), (StepKey(1, 3),)),)
+    assert pairing.only_a == (StepKey(1, 2),)
+    assert pairing.only_b == (StepKey(1, 4),)
+
+
+def test_a_step_that_is_complete_on_one_side_alone_is_not_missing() -> None:
+    pairing = pair_steps(side([3], [1, 2, 3]), side([7], [1], left_out=[StepKey(7, 2)]))
+    assert pairing.only_a == (StepKey(3, 3),)
+    assert pairing.half_complete == (StepKey(3, 2),)
+    turned = pair_steps(side([7], [1], left_out=[StepKey(7, 2)]), side([3], [1, 2, 3]))
+    assert (turned.only_b, turned.half_complete) == ((StepKey(3, 3),), (StepKey(3, 2),))
+
+
+def test_what_has_nothing_in_common_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UsageError, match=r"run\.zarr@step=1 and run\.zarr have no rank") as refusal:
+        pair_steps(side([0, 1], [1], step=1), side([0, 1], [5, 6, 7]))
+    assert refusal.value.hint == (
+        "A has ranks 0-1 and step 1, B has ranks 0-1 and steps 5-7. Name what to compare: STORE@RANK,STEP."
+    )
+
+
+_KEYS = st.sets(st.builds(StepKey, st.integers(0, 2), st.integers(0, 3)), min_size=1)
+
+
+@given(_KEYS, _KEYS, _KEYS)
+def test_without_a_selection_every_step_is_compared_or_named_once(
+    a: set[StepKey], b: set[StepKey], left_out: set[StepKey]
+) -> None:
+    in_order = [sorted(keys, key=lambda key: key.order) for keys in (a, b)]
+    ours, theirs = whole(in_order[0]), whole(in_order[1], left_out - b)
+    try:
+        pairing = pair_steps(ours, theirs)
+    except UsageError:
+        assert not a & b
+        return
+    compared_a, compared_b = ([group[n][0] for group in pairing.groups] for n in (0, 1))
+    assert (
+        sorted([*compared_a, *pairing.only_a, *pairing.half_complete], key=lambda key: key.order) == ours.keys
+    )
+    assert sorted([*compared_b, *pairing.only_b], key=lambda key: key.order) == theirs.keys
+    assert pair_steps(theirs, ours).groups == tuple(
+        sorted(((y, x) for x, y in pairing.groups), key=lambda group: group[0][0].order)
+    )
+
+
+# One step against another: what digests decide, what elements decide, and what is not compared.
+
+
+def test_equal_digests_are_decided_without_reading_a_payload(nan_log: str, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.zarr"
+    shutil.copytree(nan_log, bare, ignore=shutil.ignore_patterns("tensors"))
+    found = compare(bare, nan_log, keep_equal=True)
+    assert found.counts == {Verdict.EQUAL: 1458}
+    assert {tensor.basis for tensor in found.tensors} == {"digest"}
+
+
+def test_shapes_that_differ_are_said_not_compared(made: MadeDump, store: Path) -> None:
+    found = compare(f"{two_ranks(made, store, np.ones((2, 3)), np.ones((3, 2)))}@0", f"{store}@1")
+    (tensor,) = found.tensors
+    assert (tensor.verdict, tensor.reason, tensor.metrics) == (Verdict.SHAPE, "2x3 and 3x2", None)
+    assert found.first is not None
+
+
+def test_types_may_differ(made: MadeDump, store: Path) -> None:
+    b = np.linspace(0, 1, 50, dtype=np.float32)
+    found = compare(f"{two_ranks(made, store, b.astype(ml_dtypes.bfloat16), b)}@0", f"{store}@1")
+    (tensor,) = found.tensors
+    assert (tensor.verdict, tensor.dtype_a, tensor.dtype_b) == (Verdict.CLOSE, "bfloat16", "float32")
+
+
+def test_the_same_bytes_of_another_type_are_not_equal(made: MadeDump, store: Path) -> None:
+    ones = np.ones(4, np.float32)
+    found = compare(f"{two_ranks(made, store, ones, ones.view(np.int32))}@0", f"{store}@1")
+    assert found.counts[Verdict.DIFFERENT] == 1
+
+
+def test_the_order_of_axes_and_of_bytes_in_memory_is_no_difference(made: MadeDump, store: Path) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    found = compare(f"{two_ranks(made, store, np.asfortranarray(values), values)}@0", f"{store}@1")
+    assert found.verdict == "equal"
+    (tensor,) = compare(f"{store}@0", f"{store}@1", keep_equal=True).tensors
+    assert tensor.metrics is not None
+    assert tensor.metrics.max_abs == 0
+
+
+@pytest.mark.parametrize("descr", ["<U3", "|V12", "<M8[s]"])
+def test_what_is_no_number_is_compared_by_its_bytes(made: MadeDump, store: Path, descr: str) -> None:
+    a = np.frombuffer(np.array(["abc", "def", "ghi", "jkl"]).tobytes(), descr)
+    b = a.copy()
+    b[1] = a[0]
+    found = compare(f"{two_ranks(made, store, a, b)}@0", f"{store}@1")
+    (tensor,) = found.tensors
+    assert tensor.verdict is Verdict.DIFFERENT
+    assert tensor.metrics is not None
+    assert (tensor.metrics.unequal, math.isnan(tensor.metrics.max_abs)) == (1, True)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
+def test_scalars_and_empty_tensors(made: MadeDump, store: Path, shape: tuple[int, ...]) -> None:
+    found = compare(f"{two_ranks(made, store, np.zeros(shape), np.zeros(shape) + 1)}@0", f"{store}@1")
+    assert found.verdict == ("equal" if 0 in shape else "different")
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f4", "f2", "i4", "i8", "?", "c8", "bfloat16"])
+def test_pieces_of_a_large_tensor_make_the_same_figures(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    b = (rng.standard_normal(4000) * 10).round(2 if kind.kind in "fc" else 0).astype(kind)
+    a = b.copy()
+    a[::7] = a[3]
+    two_ranks(made, store, a, b, SMALL_GRID)
+    (whole,) = compare(f"{store}@0", f"{store}@1").tensors
+    monkeypatch.setattr(task, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(task, "_PIECE", 64)
+    (pieces,) = compare(f"{store}@0", f"{store}@1").tensors
+    (of_dump,) = compare(f"{made.root}@0", f"{store}@1").tensors
+    assert whole.metrics is not None
+    for found in (pieces, of_dump):
+        assert found.metrics is not None
+        for name in METRICS:
+            assert getattr(found.metrics, name) == pytest.approx(getattr(whole.metrics, name), rel=1e-9), name
+    assert compare(f"{made.root}@1", f"{store}@1").verdict == "equal"
+
+
+def test_statistics_are_compared_where_only_these_were_dumped(dumps: DumpLibrary, tmp_path: Path) -> None:
+    of_probe = dumps["msprobe-26.2.0-pytorch-cpu"]
+    ingest_directly(of_probe / "tensor-mix", tmp_path / "run.zarr")
+    found = compare(tmp_path / "run.zarr", of_probe / "statistics", keep_equal=True)
+    # Where there are infinities, msProbe's numbers are of these, and not comparable with ours.
+    assert found.counts == {Verdict.CLOSE: 136, Verdict.UNKNOWN: 2}
+    assert {tensor.op_type for tensor in found.tensors if tensor.verdict is Verdict.UNKNOWN} == {
+        "Torch.where"
+    }
+    assert all(tensor.dtype_a == tensor.dtype_b for tensor in found.tensors)
+    assert {tensor.basis for tensor in found.tensors} == {"statistics", ""}
+    assert not found.is_within
+
+
+def test_statistics_that_both_dumps_call_infinite_or_nan_are_alike(tmp_path: Path) -> None:
+    """A store of statistics alone does not differ from itself, only from one that says something else."""
+    unpack("pt/pytorch-logs", tmp_path)
+    dump = tmp_path / "pytorch-logs" / "nvdlfw-stats" / "dump"
+    ingest_directly(dump, tmp_path / "a.zarr")
+    itself = compare(tmp_path / "a.zarr", tmp_path / "a.zarr", keep_equal=True)
+    assert itself.counts == {Verdict.CLOSE: 48}
+    assert [tensor.reason for tensor in itself.tensors].count("both dumps say l1_norm inf") == 2
+    logs = dump.rglob("nvdlfw_inspect_globalrank-0.log")
+    (log,) = (path for path in logs if "inf" in path.read_text())
+    log.write_text(re.sub(r"\binf\b", "nan", log.read_text()))
+    ingest_directly(dump, tmp_path / "b.zarr")
+    assert compare(tmp_path / "a.zarr", tmp_path / "b.zarr").counts[Verdict.UNKNOWN] == 2
+
+
+def test_rules_say_what_is_looked_at(made: MadeDump, store: Path) -> None:
+    two_ranks(made, store, np.array([1.0, 2.0]), np.array([1.0, 2.1]))
+    for limits, verdict in (
+        ({"max_abs": 0.2}, Verdict.CLOSE),
+        ({"max_abs": 0.01}, Verdict.DIFFERENT),
+        ({"ignore": True}, Verdict.IGNORED),
+    ):
+        thresholds = Thresholds.model_validate({"rules": [{"name": "Add.*", **limits}]})
+        found = compare(f"{store}@0", f"{store}@1", thresholds=thresholds)
+        assert found.counts[verdict] == 1
+        assert found.is_within == (verdict is not Verdict.DIFFERENT)
+
+
+def test_without_elements_statistics_decide_what_digests_do_not(made: MadeDump, store: Path) -> None:
+    values = np.linspace(-1, 1, 50, dtype=np.float32)
+    two_ranks(made, store, values, values[::-1].copy())
+    swapped = compare(f"{store}@0", f"{store}@1", elements=False)
+    (row,) = swapped.tensors
+    assert (row.verdict, row.basis, row.metrics) == (Verdict.CLOSE, "statistics", None)
+    assert row.reason == "statistics agree; elements were not read"
+    assert compare(f"{store}@0", f"{store}@1").counts == {Verdict.DIFFERENT: 1}
+    with pytest.raises(UsageError, match="by elements"):
+        compare(store, store, elements=False, across_layouts=True)
+
+
+# The first difference names the cause, and not what an operator wrote in place.
+
+
+MOMENTUM = "ApplyMomentum.opt-Momentum_ApplyMomentum-op0"
+
+
+@pytest.fixture
+def two_rates(made: MadeDump, store: Path) -> str:
+    """A store of two ranks whose optimizer had different rates, and wrote weight and accumulator in place."""
+    for rank, rate in enumerate((0.055, 0.05)):
+        weight = np.ones((2, 3), np.float32) * np.float32(1 - rate)
+        inputs = [weight, weight * 2, np.float32(rate), np.ones((2, 3), np.float32), np.float32(0.9)]
+        for slot, values in enumerate(inputs):
+            made.add(np.asarray(values), tensor_name(MOMENTUM, "input", slot, time=TIME), rank=rank)
+        made.add(weight, tensor_name(MOMENTUM, "output", time=TIME + 1), rank=rank)
+    ingest_directly(made.root, store)
+    return str(store)
+
+
+def check_the_rate_is_named(first: FirstDifference | None) -> None:
+    assert first is not None
+    assert first.tensor.name == f"{MOMENTUM}.input.2"
+    assert first.reason == "0.055 instead of 0.05"
+    assert first.says == "2 of the other 4 inputs differ or could not be compared"
+    assert [(known.name[-1], known.differs, known.written_in_place) for known in first.inputs] == [
+        ("2", True, False),
+        ("0", True, True),
+        ("1", True, True),
+        ("3", False, False),
+        ("4", False, False),
+    ]
+    assert first.others[0].says.endswith("(written in place)")
+
+
+def test_the_cause_comes_before_what_an_optimizer_wrote_in_place(two_rates: str, made: MadeDump) -> None:
+    check_the_rate_is_named(compare(f"{two_rates}@0", f"{two_rates}@1").first)
+    check_the_rate_is_named(compare(f"{made.root}@0", f"{made.root}@1").first)
+
+
+def test_the_cause_is_in_the_page_and_in_plain_values(two_rates: str) -> None:
+    comparison = compare(f"{two_rates}@0", f"{two_rates}@1")
+    assert "0.055 instead of 0.05" in to_html(comparison)
+    first = json.loads(json.dumps(comparison.to_dict()["first"]))
+    assert (first["reason"], first["name_a"]) == ("0.055 instead of 0.05", f"{MOMENTUM}.input.2")
+    assert first["inputs"][0] == {
+        "name": f"{MOMENTUM}.input.2",
+        "verdict": "different",
+        "reason": first["inputs"][0]["reason"],
+        "written_in_place": False,
+        "value_a": "0.055",
+        "value_b": "0.05",
+    }
+
+
+def test_equal_sides_have_no_first_difference(two_rates: str) -> None:
+    assert compare(f"{two_rates}@0", f"{two_rates}@0").first is None
+
+
+def test_the_inputs_of_the_first_operator_that_differs_are_told(made: MadeDump, store: Path) -> None:
+    for rank in (0, 1):
+        made.add(np.ones(3), tensor_name(ADD, "input", time=TIME), rank=rank)
+        made.add(np.full(3, rank + 1.0), tensor_name(ADD, "output", time=TIME + 1), rank=rank)
+    ingest_directly(made.root, store)
+    first = compare(f"{store}@0", f"{store}@1").first
+    assert first is not None
+    assert (first.tensor.io, first.says) == ("output", "its inputs are equal")
+    assert [(known.name, known.verdict) for known in first.inputs] == [("Add.net_Add-op0.input.0", "equal")]
+
+
+def test_a_value_whose_element_was_removed_is_told_by_its_statistics(two_rates: str) -> None:
+    objects = open_objects(StoreAddress(two_rates))
+    committed = commit.read(objects, StepKey(0, 0))
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
+    first = compare(f"{two_rates}@0", f"{two_rates}@1").first
+    assert first is not None
+    assert first.reason == "0.055 instead of 0.05"
+
+
+def test_statistics_without_type_and_shape_do_not_tell_an_element(tmp_path: Path) -> None:
+    for name, least in (("a", 1.5), ("b", 2.5)):
+        log = tmp_path / name / "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
+        log.parent.mkdir(parents=True)
+        line = "2026-11-22 00:32:33,556 - INFO - fc1_activation_min \t iteration=000000 \t value="
+        log.write_text(f"{line}{least}\n")
+    first = compare(tmp_path / "a", tmp_path / "b").first
+    assert first is not None
+    assert first.reason == "min 1.5 and 2.5"
+
+
+# Pairs are compared in batches, in threads or tasks.
+
+
+def pair(nbytes: int) -> Pair:
+    """Return two tensors of which nothing is known but their digest, which is the same."""
+    side = Operand("rank 0 step 0", from_name("uint8"), (nbytes // 2,), nbytes // 2, None, digest=b"x" * 16)
+    return Pair(side, side)
+
+
+class FailingClient:
+    """A cluster of which every task fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def nthreads(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(self._error)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(SourceChanged("it changed"), SourceChanged), (ValueError("broken"), ClusterError)],
+)
+def test_an_error_of_a_worker_is_one_of_ours(raised: Exception, expected: type[Exception]) -> None:
+    client: Any = FailingClient(raised)
+    with pytest.raises(expected):
+        list(PairRunner(client).map(compare_pairs, [[pair(2)]]))
+
+
+# The answer as a page.
+
+
+@pytest.fixture
+def hostile(made: MadeDump, store: Path) -> Callable[[], str]:
+    """A store of two ranks whose only operator has a name that a page would execute."""
+
+    def build() -> str:
+        name = tensor_name("Add.<script>alert(1)<!--&quot;'\"--op0", time=TIME)
+        for rank in (0, 1):
+            made.add(np.array([float(rank + 1)]), name, rank=rank)
+        ingest_directly(made.root, store)
+        return str(store)
+
+    return build
+
+
+def test_names_are_escaped_on_the_page(hostile: Callable[[], str]) -> None:
+    store = hostile()
+    page = to_html(compare(f"{store}@0", f"{store}@1"))
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)") == 2
+    assert page.count("<script>") == 1
+
+
+def test_a_page_needs_nothing_else_and_begins_with_the_first_difference(nan_log: str) -> None:
+    page = to_html(compare(f"{nan_log}@0,2", f"{nan_log}@1,2"))
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.index("First difference") < page.index("<table")
+    assert page.count('<td class="bad">different</td>') == 113
+    equal = to_html(compare(nan_log, nan_log))
+    assert "First difference" not in equal
+
+
+def test_a_notebook_shows_the_worst_in_small(hostile: Callable[[], str]) -> None:
+    store = hostile()
+    shown = compare(f"{store}@0", f"{store}@1")._repr_html_()
+    assert "<script" not in shown
+    assert "1 different" in shown
+    assert len(shown.encode()) <= MAX_NBYTES

@@ -1,13 +1,16 @@
-"""`.pt` files are read as torch reads them, and nothing in them is run or believed."""
+"""`.pt` files, pickles and zip archives are read as torch reads them, and nothing in them is run."""
 
 import contextlib
 import io
 import json
 import math
 import struct
+import sys
 import tarfile
+import time
 import tracemalloc
 import zipfile
+import zlib
 from typing import Any
 
 import ml_dtypes
@@ -37,11 +40,24 @@ from tests.pt_files import (
 from workers.arrays.arrangements import elements_of
 from workers.arrays.statistics import summarise
 from workers.dump.formats import header as header_module
-from workers.dump.formats.header import MAX_ENVELOPE_NBYTES, HoldsNoTensor, TensorHeader, Truncated
-from workers.dump.formats.pickle_machine import Machine
+from workers.dump.formats.header import MAX_ENVELOPE_NBYTES, HoldsNoTensor, ReadAt, TensorHeader, Truncated
+from workers.dump.formats.pickle_machine import (
+    Function,
+    Global,
+    Instance,
+    Machine,
+    OpaqueKey,
+    Storage,
+    describe_value,
+)
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
-from workers.dump.formats.pt_tree import FUNCTIONS, contents
+from workers.dump.formats.pt_tree import FUNCTIONS, Composite, Contents, RebuiltTensor, Wrapper, contents
+from workers.dump.formats.pt_tree import contents as contents_of_pickle
+from workers.dump.formats.zip_archive import MAX_DIRECTORY_NBYTES, open_archive
 from workers.errors import UnreadableTensor
+
+# `.pt` files are read as torch reads them, and nothing in them is run or believed.
+
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 FILE = pt_bytes(FLOATS)
@@ -504,3 +520,260 @@ def test_tensor_of_any_size_is_a_row_if_its_elements_lie_one_after_the_other(
     (header,) = headers_of(archive(members_of(value, FLOATS.tobytes())))
     assert (header.shape, header.path) == ((2, 3), ("whole",))
     assert json.loads(header.record)["file"] == {"not_taken_out": ["column"]}
+
+
+# The tensor that a pickle of torch describes.
+
+
+def pickled_tensor(value: bytes) -> bytes:
+    return b"\x80\x02" + value + b"."
+
+
+def test_subclass_of_a_subclass_is_not_followed_without_end() -> None:
+    function = "torch._tensor._rebuild_from_type_v2"
+    arguments = tuple_of(integer(0))
+    for _ in range(2000):
+        arguments = tuple_of(named(function), named("m.C"), arguments, b"N")
+    found = Machine(pickled_tensor(named(function) + arguments + b"R"), FUNCTIONS).run()
+    assert (found.name, found.is_call) == (function, True)
+
+
+def test_values_are_not_copied_each_time_they_are_collected() -> None:
+    values = b"(" + b"N" * 1000 + b"lq\x00"
+    again = named("builtins.set") + b"h\x00\x85R"
+    first, *others = Machine(pickled_tensor(tuple_of(values, again, again)), FUNCTIONS).run()
+    assert all(other is first for other in others)
+
+
+def test_attributes_of_a_subclass_are_not_copied_for_each_tensor() -> None:
+    state = b"}" + text("a") + b"Nsq\x00"
+    arguments = (named("torch._utils._rebuild_wrapper_subclass"), named("m.C"), b")", b"h\x00")
+    again = call("torch._tensor._rebuild_from_type_v2", *arguments)
+    first, one, other = Machine(pickled_tensor(tuple_of(state, again, again)), FUNCTIONS).run()
+    assert one.state is other.state is first
+    assert one.unwrapped() == Composite("m.C", {}, {"a": None})
+
+
+# Tensors in nested values have the way to them as their name; everything else becomes JSON.
+
+
+A, B = (RebuiltTensor("torch.FloatStorage", key, 6, 0, (2, 3), (3, 1)) for key in "01")
+
+
+def contents_of(value: Any) -> Contents:
+    return contents_of_pickle(value, pickle_nbytes=100)
+
+
+def paths(value: Any) -> list[tuple[str, ...]]:
+    return [found.path for found in contents_of(value).tensors]
+
+
+def test_tensors_under_keys_that_are_objects_are_told_apart() -> None:
+    """As those of an optimizer that was saved as an object: its keys are the parameters."""
+    keys = [OpaqueKey(Instance("m.Color", (1,))), OpaqueKey(B), OpaqueKey((B,))]
+    assert paths({key: {"exp_avg": A} for key in keys}) == [
+        ("m.Color 0", "exp_avg"),
+        ("tensor 1", "exp_avg"),
+        ("a tuple of 1 2", "exp_avg"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (2**63, str(2**63)),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (b"abc", "3 bytes"),
+        ("x" * 5000, f"{'x' * 4096}... (5000 characters)"),
+        (Global("torch.float32"), "torch.float32"),
+        (Storage("torch.FloatStorage", "0", 6), "torch.FloatStorage 0 of 6 elements"),
+        (1j, "a value of type complex"),
+    ],
+)
+def test_values_are_plain_and_ready_for_json(value: Any, plain: Any) -> None:
+    assert contents_of({"v": value}).attributes == {"v": plain}
+    json.dumps(contents_of({"v": value}).attributes, allow_nan=False)
+
+
+def test_members_of_a_module_have_the_names_that_users_know() -> None:
+    state = {"_parameters": {"weight": A}, "_buffers": {}, "_modules": {}, "_hooks": 1, "training": True}
+    module = Instance("torch.nn.Linear", (), state=state)
+    found = contents_of({"layer": module})
+    assert paths({"layer": module}) == [("layer", "weight")]
+    assert found.attributes == {"layer": {"class": "torch.nn.Linear", "training": True}}
+    assert found.foreign == ()
+
+
+def test_value_that_holds_itself_ends_there() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    assert contents_of({"a": loop, "b": loop[:1]}).attributes == {"a": [1, "what holds this"], "b": [1]}
+    deep: list[Any] = []
+    for _ in range(70):
+        deep = [deep]
+    with pytest.raises(UnreadableTensor, match="nested more than 64 deep"):
+        contents_of(deep)
+
+
+def nested(value: Any, references: int, levels: int) -> Any:
+    """Return a value that a pickle of a few bytes refers to as often as it likes."""
+    for _ in range(levels):
+        value = [value] * references
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        nested(A, 30, 3),
+        nested("x" * 4096, 100, 1),
+        [{"x" * 10**6: 1}],
+        nested({"x" * 5000: A}, 100, 1),
+        [Composite("c", {"a": nested(A, 1000, 1)}, {str(n): n for n in range(100)})],
+    ],
+)
+def test_same_values_cannot_be_referred_to_too_often(value: Any) -> None:
+    with pytest.raises(UnreadableTensor, match="the same ones too often"):
+        contents_of(value)
+    # A pickle that is long enough for that many values may hold them.
+    contents_of_pickle(value, pickle_nbytes=10**6)
+
+
+def test_tensors_in_tensors_end_somewhere() -> None:
+    """Each level has the level below twice, as its attributes."""
+    composite = Composite("c", {})
+    for _ in range(40):
+        composite = Composite("c", {}, {"a": composite, "b": composite})
+    with pytest.raises(UnreadableTensor, match="the same ones too often"):
+        contents_of(composite)
+    for _ in range(3000):
+        composite = Composite("c", {}, {"a": composite})
+    with pytest.raises(UnreadableTensor, match="nested more than 64 deep"):
+        contents_of(composite)
+
+
+def test_tensors_in_a_list_of_a_subclass_are_not_lost() -> None:
+    value = Wrapper("m.Packed", {"_scale": A, "_parts": [A, B], "_bits": 4})
+    found = contents_of({"w": value})
+    assert [member.path for member in found.tensors] == [("w",), ("w", "_parts", "0"), ("w", "_parts", "1")]
+    assert [member.attributes for member in found.tensors] == [{"kind": "m.Packed", "_bits": 4}] * 3
+
+
+# A pickle is interpreted and never executed, whatever it asks for.
+
+
+MODULE = "workers.dump.formats.pickle_machine"
+
+
+def run(code: bytes, functions: dict[str, Function] | None = None) -> Any:
+    return Machine(code, functions or {}).run()
+
+
+def test_key_that_would_take_for_ever_to_hash_is_never_hashed() -> None:
+    doubled = b")q\x00" + b"h\x00h\x00\x86q\x00" * 200
+    ((key, value),) = run(doubled + b"0}h\x00Ns.").items()
+    assert (describe_value(key.value), value) == ("a tuple of 2", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (b"", "ends in the middle of an instruction, at byte 0"),
+        (b".", "needs a value from an empty stack"),
+        (b"t.", "lacks a mark"),
+        (b"h\x07.", "lacks the value 7"),
+        (b"K\x01K\x02a.", "appends to a value of type int"),
+        (b"\xff.", "instruction 0xff at byte 0"),
+        (b"c" + b"m" * 300 + b"\nf\n.", "a name of 300 characters"),
+    ],
+)
+def test_damage_and_foreign_values_are_named(code: bytes, message: str) -> None:
+    with pytest.raises(UnreadableTensor, match=message):
+        run(code)
+
+
+def test_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may make a value: 32 MiB of them took 2.3 GB."""
+    monkeypatch.setattr(f"{MODULE}._MAX_INSTRUCTIONS", 100)
+    assert len(run(b"(" + b"]" * 97 + b"t.")) == 97
+    with pytest.raises(UnreadableTensor, match="more than 100 instructions"):
+        run(b"(" + b"]" * 98 + b"t.")
+
+
+def test_integers_of_the_same_hash_are_not_compared() -> None:
+    """A dictionary compares each of them with all others: those of 30 MB took hours."""
+    keys = [n * sys.hash_info.modulus for n in range(1, 50_001)]
+    items = b"".join(b"\x8a\x0c" + key.to_bytes(12, "little") + b"N" for key in keys)
+    begun = time.process_time()
+    found = run(b"}(" + items + b"u.")
+    assert [key.value for key in found] == keys
+    assert time.process_time() - begun < 1
+
+
+# Members of zip archives are where `zipfile` has written them, and damage is named.
+
+
+CONTENTS = {"a/data.pkl": b"pickle", "a/data/0": b"x" * 100, "ä": b""}
+
+
+def made(compression: int = zipfile.ZIP_STORED, comment: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as writer:
+        for name, content in CONTENTS.items():
+            writer.writestr(name, content)
+        writer.comment = comment
+    return file.getvalue()
+
+
+def reader(file: bytes) -> ReadAt:
+    return lambda offset, nbytes: file[offset : offset + nbytes]
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment", b"PK\x05\x06 in a comment"])
+def test_stored_members_are_placed_without_reading_them(comment: bytes) -> None:
+    file = made(comment=comment)
+    archive = open_archive(reader(file), len(file))
+    assert list(archive.members) == list(CONTENTS)
+    for name, member in archive.members.items():
+        offset, nbytes = archive.place(reader(file), member)
+        assert file[offset : offset + nbytes] == CONTENTS[name]
+        assert member.crc == zlib.crc32(CONTENTS[name])
+
+
+@pytest.mark.parametrize("cut", [1, 10, 21])
+def test_file_that_ends_early_may_still_grow(cut: int) -> None:
+    file = made()[:-cut]
+    with pytest.raises(Truncated, match="no end record of a zip"):
+        open_archive(reader(file), len(file))
+
+
+def _with(file: bytes, at: int, figure: bytes) -> bytes:
+    return file[:at] + figure + file[at + len(figure) :]
+
+
+def test_damage_is_named() -> None:
+    file = made()
+    end, directory = len(file) - 22, file.index(b"PK\x01\x02")
+    second = file.index(b"PK\x01\x02", directory + 1)
+    huge = struct.pack("<I", MAX_DIRECTORY_NBYTES + 1)
+    for damaged, message in (
+        (_with(file, end + 12, huge), "does not fit before"),
+        (_with(file, directory, b"XX"), "directory is damaged at byte 0"),
+        (_with(file, second, b"XX"), "directory is damaged at byte"),
+        (_with(file, end + 12, struct.pack("<I", second - directory + 3)), "in the middle of an entry"),
+        (_with(file, end + 10, b"\xff\xff"), "lacks the zip64 record"),
+        (_with(file, directory + 20, b"\xff\xff\xff\xff"), "lacks a 64-bit figure"),
+    ):
+        with pytest.raises(UnreadableTensor, match=message):
+            open_archive(reader(damaged), len(damaged))
+
+
+def test_two_members_of_one_name_are_refused() -> None:
+    twice = io.BytesIO()
+    with zipfile.ZipFile(twice, "w") as writer:
+        writer.writestr("x", b"1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            writer.writestr("x", b"2")
+    with pytest.raises(UnreadableTensor, match="two members named x"):
+        open_archive(reader(twice.getvalue()), len(twice.getvalue()))
