@@ -41,7 +41,7 @@ MODULES = {
     "ingest/questions/compare/judge.py": "ingest/questions/compare/test_judge.py",
     "ingest/questions/origin/roots.py": "ingest/questions/origin",
     "ingest/questions/divergence/agreement.py": "ingest/questions/divergence",
-    "ingest/identities/operators.py": "test_identities_operators.py",
+    "ingest/identities/operators.py": "test_identities.py",
 }
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -1,9 +1,13 @@
-"""A recorded run is ingested as any other, and tells where a NaN was born."""
+"""What the recorder writes: tensors, functions, budgets, and what it leaves alone."""
 
+import math
 import os
 import shutil
 import signal
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ingest
 from ingest.recording import writer
+from ingest.recording.recorder import LookBudget
 from ingest.settings import load
 from tests import recordings
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
+
+# A recorded run is ingested as any other, and tells where a NaN was born.
+
 
 MODELS = Path(__file__).parents[3] / "torch_models.py"
 PLANTED = next(
@@ -472,3 +482,199 @@ def test_a_tensor_that_cannot_be_read_does_not_end_the_training(
         monkeypatch.setattr(recorder._camera, "take", fail)
         nets.train(net, 2)
     assert recorder._writer.queue.held_nbytes == 0
+
+
+# With `overhead`, as many modules are looked at in a step as that pays for, in turn; the store says so.
+
+
+@pytest.fixture
+def budget_net(torch: Any, nets: ModuleType) -> Any:
+    torch.manual_seed(0)
+    return nets.Net()
+
+
+@given(
+    st.floats(0.005, 0.5), st.integers(1, 40), st.floats(1e-4, 0.2), st.lists(st.floats(0.5, 2), min_size=300)
+)
+def test_looking_costs_no_more_than_its_share_and_comes_round(
+    share: float, modules: int, cost_s: float, pace: list[float]
+) -> None:
+    """A step takes about a second; to look at a module takes up to a fifth of that, more or less by turns."""
+    budget, looked = LookBudget(share, [str(number) for number in range(modules)]), Counter[str]()
+    spent_s = []
+    for number, factor in enumerate(pace[:300]):
+        chosen = budget.choose()
+        assert number or len(chosen) == modules
+        looked.update(chosen)
+        spent_s.append(len(chosen) * cost_s * factor)
+        budget.charge(spent_s[-1], 1.0)
+    # What a module costs is not known before; what was too much is made good later.
+    assert sum(spent_s[1:]) <= share * len(spent_s[1:]) + 8 * max(cost_s, share)
+    assert max(looked.values()) - min(looked.values()) <= 1
+    if modules * cost_s * 2 <= share:
+        assert min(looked.values()) >= 290
+
+
+def test_what_was_not_looked_at_is_in_the_store_as_not_known(
+    budget_net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    """A NaN in such a module: nothing says that the step is clean."""
+
+    def plant(step: int) -> None:
+        budget_net.second.rescale.broken = step == 5
+
+    with ingest.record(budget_net, tmp_path / "dump", overhead=1e-9) as recorder:
+        nets.train(budget_net, 8, before=plant)
+    assert recordings.mark(recorder.directory, 0).get("not_looked_at", 0) == 0
+    told = recordings.mark(recorder.directory, 5)
+    assert told["not_looked_at"] == 7
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    first, fifth = (
+        [tensor.name for tensor in store.tensors("Module.*.output.0", step=step)] for step in (0, 5)
+    )
+    assert fifth == first
+    assert all(math.isnan(tensor.statistics.nan_count) for tensor in store.tensors(step=5))
+    answer = ingest.origin(store)
+    assert any("it is not known whether they hold NaN or Inf" in note for note in answer.notes)
+
+
+def test_with_room_for_all_of_it_all_is_looked_at(budget_net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    with ingest.record(budget_net, tmp_path, overhead=0.9) as recorder:
+        nets.train(budget_net, 6, before=lambda _: time.sleep(0.2))
+    assert [recordings.mark(recorder.directory, step).get("not_looked_at", 0) for step in range(6)] == [0] * 6
+    assert 0 < recorder.overhead < 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overhead": 3}, "overhead=3 is not a share"),
+        ({"overhead": 0.03, "of": "functions"}, "functions cannot be looked at in turn"),
+    ],
+)
+def test_an_overhead_that_cannot_be_kept_is_refused(
+    options: dict[str, Any], message: str, budget_net: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ingest.UsageError, match=message):
+        ingest.record(budget_net, tmp_path, **options)
+
+
+# Functions that compute something are recorded; questions, new memory and optimizers are not.
+
+
+def recorded(make: Any, nets: ModuleType, torch: Any, directory: Path) -> list[str]:
+    net = nets.Returns(make)
+    with ingest.record(net, directory, of="functions") as recorder:
+        net(torch.arange(4.0))
+    lines = recordings.lines(recorder.directory, 0)
+    return [f"{line['op_type']}.{line['op_name']}.{line['io']}.{line['slot']}" for line in lines]
+
+
+def test_a_function_has_its_inputs_as_they_were_and_its_output(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    def make(x: Any) -> Any:
+        y = torch.empty_like(x)
+        y[:] = x * 2
+        y.add_(x).add_(1)
+        return torch.nn.functional.softmax(y, dim=-1) + torch.zeros(4).sum()
+
+    assert recorded(make, nets, torch, tmp_path) == [
+        "Tensor.mul.model.mul.0.input.0",
+        "Tensor.mul.model.mul.0.output.0",
+        "Tensor.setitem.model.setitem.0.input.0",
+        "Tensor.setitem.model.setitem.0.input.2",
+        "Tensor.setitem.model.setitem.0.output.0",
+        *(f"Tensor.add_.model.add_.{n}.{io}" for n, io in ((0, "input.0"), (0, "input.1"), (0, "output.0"))),
+        *(f"Tensor.add_.model.add_.1.{io}" for io in ("input.0", "output.0")),
+        "Functional.softmax.model.softmax.0.input.0",
+        "Functional.softmax.model.softmax.0.output.0",
+        "Tensor.sum.model.sum.0.input.0",
+        "Tensor.sum.model.sum.0.output.0",
+        *(f"Tensor.add.model.add.0.{io}" for io in ("input.0", "input.1", "output.0")),
+    ]
+
+
+def test_the_destination_of_a_collective_is_what_it_writes(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    """Nobody has written it before; and what nobody has waited for is told from it."""
+    distributed = torch.distributed
+
+    def make(x: Any) -> Any:
+        parts = [torch.full((4,), torch.nan)]
+        distributed.all_gather(parts, x)
+        distributed.all_gather(tensor_list=parts, tensor=x, async_op=True).wait()
+        return parts[0]
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert recorded(make, nets, torch, tmp_path / "dump") == [
+            "Torch.all_gather.model.all_gather.0.input.0",
+            "Torch.all_gather.model.all_gather.0.output.0",
+            "Torch.all_gather.model.all_gather.1.input.0",
+            "Torch.all_gather.model.all_gather.1.output.elem.0",
+        ]
+    finally:
+        distributed.destroy_process_group()
+
+
+# What `ingest.record` refuses, and where it writes.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": "all"}, "what='all' is not known"),
+        ({"of": "losses"}, "of='losses' is not known"),
+        ({"of": ["inputs", "losses"]}, "of='losses' is not known"),
+        ({"advance": "epoch"}, "advance='epoch' is not known"),
+        ({"when_full": "drop"}, "when_full='drop' is not known"),
+        ({"compiled": "yes"}, "compiled='yes' is not known"),
+        ({"every": 0}, "every=0 is less than 1"),
+        ({"every": "2"}, "every='2' is not a whole number"),
+        ({"every": 1.5}, "every=1.5 is not a whole number"),
+        ({"steps": 3}, "steps=3 is not a list of steps"),
+        ({"steps": "1"}, "steps='1' is not a list of steps"),
+        ({"steps": [0.5]}, "steps: 'float' object cannot be interpreted as an integer"),
+        ({"of": ()}, "of is empty"),
+        ({"modules": ["0"]}, r"modules=\['0'\] is not a pattern"),
+        ({"queue_nbytes": 0}, "queue_nbytes=0 is less than 1"),
+        ({"first_step": -1}, "first_step=-1 is less than 0"),
+        ({"mesh": {"tp": 1}}, "mesh: tp=1 is not a place and a size"),
+        ({"mesh": {"tp": (2, 2)}}, r"mesh: tp=\(2, 2\) is not a place and a size"),
+        ({"mesh": {"data": (0, 2)}}, "mesh: no axis 'data'"),
+        ({"mesh": 3}, "mesh: has no names of axes"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named(
+    options: dict[str, Any], message: str, nets: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(ingest.UsageError, match=message) as error:
+        ingest.record(nets.Net(), tmp_path, **options)
+    assert error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_pytorch_the_error_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ingest.UsageError, match="needs PyTorch, which is not installed") as error:
+        ingest.record(object(), tmp_path)
+    assert error.value.hint == "pip install 'dump-ingest[torch]'"
+
+
+def test_the_directory_tells_rank_and_places(
+    nets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "5")
+    mesh = {"tp": (1, 2), "pp": (0, 1), "dp": (2, 4)}
+    recorder = ingest.record(nets.Net(), tmp_path, mesh=mesh)
+    assert recorder.directory == tmp_path / "recorded/rank_5.tp_rank_1_of_2.dp_rank_2_of_4"
+
+
+def test_no_directory_is_refused(nets: ModuleType) -> None:
+    with pytest.raises(ingest.UsageError, match="None is not a directory"):
+        ingest.record(nets.Net(), None)  # type: ignore[arg-type]

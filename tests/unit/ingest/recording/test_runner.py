@@ -1,16 +1,31 @@
-"""`python -m ingest.recording train.py` records a script that knows nothing of it."""
+"""Programs that are recorded without changing them: trained by trainers, run by the runner."""
 
 import os
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import ingest
+from ingest.environment import TRIGGER_TOKEN_VARIABLE
+from ingest.page.watchers import Watchers
+from ingest.recording import black_box
 from ingest.recording.__main__ import options_of
+from ingest.service.live_watcher import fetch_watcher, get, metrics_of
+from ingest.service.service import Service
 from tests import recordings
+from tests.page_server import RunningPage
+from tests.served_watcher import served_watcher
 from workers.errors import UsageError
+
+# `python -m ingest.recording train.py` records a script that knows nothing of it.
+
 
 SCRIPT = """
 import sys
@@ -118,3 +133,195 @@ def test_an_argument_that_does_not_exist_is_named() -> None:
     assert options_of("d,every=10,ring=rings") == ("d", {"every": 10, "ring": "rings"})
     with pytest.raises(UsageError, match="argument 'color'"):
         options_of("d,color=red")
+
+
+# The black box in the loops of trainers, as in docs/pytorch.md, with the real packages if they are there.
+
+
+#: Which update has a bad record, of how many, and the steps that are saved of it with `BOX`.
+BAD, UPDATES = 6, 10
+BOX: dict[str, Any] = {"black_box": 3, "after": 1, "keep": "4MiB", "advance": "optimizer"}
+SAVED = [4, 5, 6, 7]
+
+
+def records(torch: Any) -> Any:
+    """Return a data set of one record for each update, and a bad one among them."""
+    inputs = torch.ones(UPDATES, 4)
+    inputs[BAD] = torch.nan
+    return [{"x": row} for row in inputs]
+
+
+def net(torch: Any, base: type[Any]) -> Any:
+    class Net(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+
+        def forward(self, x: Any) -> Any:
+            return {"loss": self.second(self.first(x)).square().mean()}
+
+        def training_step(self, batch: Any, _number: int) -> Any:
+            return self(**batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    return Net()
+
+
+def check(recorder: ingest.Recorder) -> None:
+    # The gradient of the first layer, or what it returns: a NaN is in both, and no step before.
+    ((why, steps),) = recorder.incidents.items()
+    assert why.endswith(f"(rank 0, step {BAD})")
+    assert steps == SAVED
+    assert recordings.steps(recorder.directory)[: UPDATES - 1] == list(range(UPDATES - 1))
+
+
+def test_transformers(torch: Any, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+
+    class Record(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            model = trainer.model_wrapped
+            first = state.global_step
+            self.recorder = ingest.record(model, tmp_path / "dump", first_step=first, **BOX).__enter__()
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            self.recorder.__exit__(None, None, None)
+
+    record = Record()
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"),
+        max_steps=UPDATES,
+        per_device_train_batch_size=1,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        data_seed=0,
+        train_sampling_strategy="sequential",
+        max_grad_norm=0,
+    )
+    trainer = transformers.Trainer(
+        net(torch, torch.nn.Module), arguments, train_dataset=records(torch), callbacks=[record]
+    )
+    trainer.train()
+    check(record.recorder)
+
+
+# Lightning asks PyTorch for what has another name in later versions.
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_lightning(torch: Any, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Record(lightning.Callback):  # type: ignore[misc,name-defined]
+        def on_train_start(self, trainer: Any, _module: Any) -> None:
+            model, first = trainer.strategy.model, trainer.global_step
+            self.recorder = ingest.record(model, tmp_path / "dump", first_step=first, **BOX).__enter__()
+
+        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  (a hook)
+            self.recorder.__exit__(None, None, None)
+
+    record = Record()
+    trainer = lightning.Trainer(
+        max_steps=UPDATES,
+        accelerator="cpu",
+        callbacks=[record],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(net(torch, lightning.LightningModule), torch.utils.data.DataLoader(records(torch)))
+    check(record.recorder)
+
+
+def test_accelerate(torch: Any, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = net(torch, torch.nn.Module)
+    loader = torch.utils.data.DataLoader(records(torch))
+    model, optimizer, loader = accelerator.prepare(model, model.configure_optimizers(), loader)
+    with ingest.record(model, tmp_path / "dump", **BOX) as recorder:
+        for batch in loader:
+            optimizer.zero_grad()
+            accelerator.backward(model(**batch)["loss"])
+            optimizer.step()
+    check(recorder)
+
+
+# What black boxes of a running job hold is seen at the watcher and on the page, and triggered from there.
+
+
+TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (opens the watcher of this test alone)
+
+
+def look(service: Service) -> None:
+    for _ in range(3):
+        service.schedule.scan_soon()
+        service.tick()
+
+
+def post(url: str, token: str = "", method: str = "POST") -> int:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310  (http)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  (the same)
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_the_ring_and_its_incidents_are_seen_and_whoever_has_the_token_triggers(
+    torch: Any, nets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del torch
+    dump, store = tmp_path / "run-dump", tmp_path / "run.zarr"
+    monkeypatch.setattr(black_box, "_IDLE_S", 0.01)
+    monkeypatch.setenv(TRIGGER_TOKEN_VARIABLE, TOKEN)
+    net = nets.Net()
+    with ingest.record(net, dump, black_box=4, keep="10MiB", budget="1MiB") as recorder:
+        nets.train(net, 9)
+        with served_watcher(dump, store) as (url, service):
+            look(service)
+            (ring,) = fetch_watcher(url, 30).boxes.rings
+            # The step that runs is not one of them yet.
+            assert (ring.rank, ring.steps, ring.left_out) == (0, (4, 5, 6, 7), 0)
+            assert 0 < ring.nbytes <= ring.keep_nbytes == 10 << 20
+            assert (ring.saved_nbytes, ring.budget_nbytes) == (0, 1 << 20)
+            assert ring.overhead == pytest.approx(recorder.overhead, abs=1)
+            trigger = f"{url}/trigger?why=the+loss+looks+odd"
+            assert [post(trigger, token) for token in ("", "another")] == [401, 401]
+            assert post(trigger, TOKEN, "GET") == 405
+            assert not recorder.incidents
+            assert post(trigger, TOKEN) == 202
+            deadline = time.monotonic() + 60
+            while not recorder.incidents and time.monotonic() < deadline:
+                nets.train(net, 1)
+                time.sleep(0.02)
+            nets.train(net, 4)
+            time.sleep(0.1)
+            look(service)
+            watcher = fetch_watcher(url, 30)
+            (incident,) = watcher.boxes.incidents
+            assert incident.why == "the loss looks odd"
+            values = metrics_of(get(f"{url}/metrics", 30)[1].decode())
+            (ring,) = watcher.boxes.rings
+            assert 0 < ring.saved_nbytes == values["dump_ingest_watcher_box_saved_bytes"]["0"]
+            assert values["dump_ingest_watcher_box_incidents"][""] == 1
+            with RunningPage(store, watchers=Watchers((url,), 0.2)) as page:
+                live, in_store = "", f"<td>{incident.first}-{incident.last}</td>"
+                while in_store not in live and time.monotonic() < deadline:
+                    look(service)
+                    live = page.get("/runs/run.zarr/live").text
+            for words in ("Black box", incident.why, in_store, "of 10.0 MiB"):
+                assert words in live, words
+    with served_watcher(dump, store) as (url, service):
+        look(service)
+        boxes = fetch_watcher(url, 30).boxes
+        assert (boxes.rings, boxes.incidents) == ((), (incident,))
+        assert post(f"{url}/trigger", TOKEN) == 409
+    monkeypatch.delenv(TRIGGER_TOKEN_VARIABLE)
+    with served_watcher(dump, store) as (url, _):
+        assert [post(f"{url}/trigger", token) for token in ("", TOKEN)] == [401, 401]

@@ -13,7 +13,7 @@ from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
-from tests.unit.workers.arrays.sketches.test_rounding import cast_losses
+from tests.unit.workers.arrays.sketches.test_sketches import cast_losses
 from workers.arrays.dtypes import NAMED
 from workers.errors import UsageError
 from workers.store import strict_json
