@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.alert_rules import alerts as rules
-from tests.alert_series import (
+from tests.alerts import (
     BREAK,
     C1,
     CLOCK,
@@ -26,13 +25,14 @@ from tests.alert_series import (
     growing,
     healthy,
     series,
+    shipped_alerts,
     w1,
 )
 
 Alert = dict[str, str]
 Changes = dict[str, str | None]
 
-_LABELS = {rule["alert"]: rule["labels"] for rule in rules()}
+_LABELS = {rule["alert"]: rule["labels"] for rule in shipped_alerts()}
 _RUN = {"run": "a", "namespace": "train"}
 _RANKS = ((W1, "0"), (W1, "1"), (W2, "2"), (W2, "3"))
 #: When everything has been raised: commits that stall take half an hour.

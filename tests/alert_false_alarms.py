@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.alert_failures import restarting
-from tests.alert_series import (
+from tests.alerts import (
     ALL,
     BREAK,
     C1,
@@ -14,15 +14,19 @@ from tests.alert_series import (
     K1,
     K2,
     LEFT,
+    NOW,
     OLD_CLOCK,
+    RUN_B,
     S1,
     STOPPED,
     STORE,
     W1,
     W2,
     W3,
+    State,
     a_consolidator,
     a_watcher,
+    alerts,
     away,
     begun_again,
     begun_at_break,
@@ -31,22 +35,16 @@ from tests.alert_series import (
     constant,
     cut,
     down,
+    finding,
     gone,
     growing,
     healthy,
     never,
     renamed,
     series,
+    steps_apart,
     target,
     w1,
-)
-from tests.alert_state import (
-    NOW,
-    RUN_B,
-    State,
-    alerts,
-    finding,
-    steps_apart,
 )
 
 #: Counters of which one more is told at once, with their labels.

@@ -7,20 +7,18 @@ from typing import Any
 
 from tests.alert_failures import SILENT_FAILURES
 from tests.alert_false_alarms import FALSE_ALARMS
-from tests.alert_series import (
+from tests.alerts import (
     BREAK,
+    CYCLES,
     END,
     W1,
+    State,
+    alerts,
     away,
     constant,
     gone,
     healthy,
     w1,
-)
-from tests.alert_state import (
-    CYCLES,
-    State,
-    alerts,
 )
 
 #: What somebody must be told of disks, and what not: they take hours.

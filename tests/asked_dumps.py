@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ingest
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 
 #: So few operators that a test may ingest them for itself.
 OPERATORS = ("Log", "Neg", "Sigmoid")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from tests.dumps import DumpLibrary, unpack
 from tests.hanging import HangingFiles, cannot_hang
 from tests.servers import alertmanager as alertmanager_server
 from tests.servers import ceph as ceph_server
@@ -29,6 +28,7 @@ from tests.servers.cluster import DaskCluster
 from tests.servers.containers import Podman
 from tests.servers.network import Network
 from tests.servers.prometheus import Prometheus, StartPrometheus
+from tests.stores import DumpLibrary, unpack
 
 if TYPE_CHECKING:
     from tests.servers.browser import Chromium

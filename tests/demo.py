@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.dumps import unpack
+from tests.stores import unpack
 
 DIRECTORY = Path("demo")
 COMMAND = Path(sys.executable).parent / "dump-ingest"

@@ -22,8 +22,7 @@ import numpy as np
 
 import ingest
 from tests.damages import forget_checksums
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, npy_header, tensor_name
 from workers.errors import DumpIngestError
 from workers.store import tables
 from workers.store.packed.shards import crc32c

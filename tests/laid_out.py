@@ -5,8 +5,8 @@ from pathlib import Path
 
 import ingest
 from ingest.questions.placement.layout_answer import RunLayout
-from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Dump, write
+from tests.stores import ingest_directly
 
 Lay = Callable[..., RunLayout]
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ingest.api import open_store
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, plan_all, tensor_name
 from workers.model import StepKey
 from workers.store.model import RowKind
 from workers.tasks.operands import InFile, Operand, Stored

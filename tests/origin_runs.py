@@ -7,8 +7,7 @@ import numpy as np
 
 import ingest
 from ingest.questions.origin.answer import OriginAnswer
-from tests.made_runs import numbers
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly, numbers
 
 NAN, INF = np.nan, np.inf
 CLEAN = numbers(1, 2, 3)

@@ -22,13 +22,11 @@ from PIL import Image
 
 import ingest
 from ingest.page.watchers import Watchers
-from tests.dumps import unpack
-from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly
-from tests.served_watcher import served_watcher
 from tests.servers.browser import Chromium, Visitor
+from tests.services import served_watcher
 from tests.sharded_net import LAYOUT, Config, simulate, write
+from tests.stores import MadeDump, ingest_directly, tensor_name, unpack
 from workers.rules.schema import load_rules
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

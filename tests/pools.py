@@ -15,7 +15,7 @@ from ingest.planning.plan import plan_step
 from ingest.reader.verifying import verify
 from ingest.service.offering import SharedTensors
 from tests import checker
-from tests.npy_files import MadeDump, tensor_name
+from tests.stores import MadeDump, tensor_name
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit

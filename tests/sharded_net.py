@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.npy_files import npy_bytes
+from tests.stores import npy_bytes
 
 Array = np.ndarray[Any, Any]
 Dump = dict[str, Array]

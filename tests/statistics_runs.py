@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly
 
 _HEADER = (
     "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,"

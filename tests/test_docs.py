@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from ingest.settings import load
-from tests.cli import run
-from tests.dumps import unpack
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
+from tests.cli import run, run_here
 from tests.pools import PooledRun, replicas, small_pools
+from tests.stores import ingest_directly, unpack
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

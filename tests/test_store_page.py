@@ -16,11 +16,9 @@ from ingest.layouts.detect import find_dump
 from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.dumps import DATA, DumpLibrary
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import ingest_directly
 from tests.plain_reader import functions_of_the_page
 from tests.pools import PooledRun, replicas, small_pools
+from tests.stores import DATA, DumpLibrary, MadeDump, ingest_directly, npy_header, tensor_name
 from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout, is_known
 from workers.dump.formats.dump_data import FORMAT_NAMES

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.npy_files import npy_bytes
+from tests.stores import npy_bytes
 
 NETS = ("mlp", "separate", "fused", "embedding", "experts", "convolution", "tied")
 _PRELOADED = [

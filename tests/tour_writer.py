@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.dumps import unpack
+from tests.stores import unpack
 
 _HEALTHY, _FAULTY = "1", "2"
 

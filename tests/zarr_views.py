@@ -16,8 +16,7 @@ from zarr.storage import MemoryStore
 import ingest
 from ingest.reader.zarr_nodes import ViewElements
 from ingest.reader.zarr_view import TensorView
-from tests.npy_files import MadeDump, npy_header
-from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, npy_header
 
 PROTOTYPE = default_buffer_prototype()
 

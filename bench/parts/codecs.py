@@ -22,7 +22,7 @@ from bench.parts.encoders import packed_arrays
 from bench.setting import Setting
 from bench.stages import Stages, plans
 from bench.trained import trained_tensors
-from tests.dumps import unpack
+from tests.stores import unpack
 from workers.model import MIB
 
 #: The real dumps that are not tiny.

@@ -29,10 +29,9 @@ from bench.upload import bucket_client, upload
 from bench.viewers import Connection, Viewers, walk
 from ingest.consolidating.consolidator import Consolidator
 from tests.cli import Running, start
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.servers.ceph import CephS3
 from tests.servers.process import free_port, http_get, listens
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.model import MIB
 from workers.rules.schema import load_rules
 from workers.store.opening import open_objects, resolve

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests import checker
-from tests.cli import run
-from tests.in_process import run_here
-from tests.npy_files import npy_header
+from tests.cli import run, run_here
 from tests.servers.cluster import DaskCluster
+from tests.stores import npy_header
 
 pytestmark = pytest.mark.dask
 

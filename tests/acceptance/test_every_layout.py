@@ -12,11 +12,9 @@ from ingest import open_store
 from ingest.reader.step import summary_row
 from ingest.reader.tensor import Tensor
 from tests import checker, dump_data_writer
-from tests.cli import run, start
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
+from tests.cli import run, run_here, start
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.model import Grid

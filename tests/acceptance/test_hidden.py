@@ -24,9 +24,8 @@ import ingest
 from ingest.questions.compare.result import Comparison, Verdict
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.unsharded import told_placement
-from tests.dumps import unpack
-from tests.pipeline import ingest_directly
 from tests.pt_files import text
+from tests.stores import ingest_directly, unpack
 from workers.errors import UsageError
 
 #: All annotations in the dumps, and what SGLang means by them (`comparator/dims_spec`).

@@ -10,7 +10,7 @@ import pytest
 from bench.load import Load, build
 from ingest.api import open_store
 from ingest.reader.step import Step
-from tests.dumps import DATA
+from tests.stores import DATA
 from workers.model import MIB
 from workers.store.model import CommitSummary
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly, plan_all, run
+from tests.stores import DumpLibrary, ingest_directly, plan_all, run
 
 ROOT = Path(__file__).parent.parent.parent
 MINDSPORE = os.environ.get("DUMP_INGEST_TEST_MINDSPORE", str(ROOT / ".venv-mindspore/bin/python"))

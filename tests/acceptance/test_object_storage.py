@@ -7,9 +7,9 @@ import pytest
 
 from tests import checker
 from tests.cli import run
-from tests.dumps import DumpLibrary
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary
 
 pytestmark = [pytest.mark.dask, pytest.mark.s3]
 

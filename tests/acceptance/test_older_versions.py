@@ -6,8 +6,7 @@ import pytest
 
 import ingest
 from ingest.reader.dump_store import DumpStore
-from tests.dumps import unpack
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly, unpack
 from tests.torch_truth import differences, truth
 
 

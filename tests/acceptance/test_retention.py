@@ -6,9 +6,9 @@ import pytest
 
 from ingest import open_store
 from tests.cli import run
-from tests.deleting import Run
-from tests.dumps import DumpLibrary, unpack
 from tests.servers.cluster import DaskCluster
+from tests.services import Run
+from tests.stores import DumpLibrary, unpack
 
 #: One of each family of layouts, and of each container.
 DUMPS = (

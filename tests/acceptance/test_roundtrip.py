@@ -8,10 +8,9 @@ from ingest import open_store
 from ingest.reader.step import summary_row
 from tests import checker
 from tests.cli import run
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
 from tests.replay import iterations
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary, ingest_directly
 
 pytestmark = pytest.mark.dask
 

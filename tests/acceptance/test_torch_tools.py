@@ -11,7 +11,7 @@ import pytest
 
 import ingest
 from ingest.reader.dump_store import DumpStore
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly
 from tests.torch_truth import differences, truth
 
 PROGRAM = Path(__file__).parent.parent / "torch_tools_program.py"

@@ -9,9 +9,9 @@ import pytest
 
 from tests import checker
 from tests.cli import Running, run, start
-from tests.dumps import DumpLibrary
 from tests.replay import Replay, iterations, longest_pause_s, replay, timeline
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary
 
 pytestmark = pytest.mark.dask
 

@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tests.cli import end_here
 from tests.damage.whole_store import NAN_STEP, WholeStore, consolidate, promptly
-from tests.in_process import end_here
 from tests.page_server import RunningPage
 from workers.errors import DumpIngestError
 

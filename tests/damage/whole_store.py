@@ -22,9 +22,8 @@ from ingest.planning.plan import plan_step
 from ingest.service.offering import SharedTensors
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
-from tests.made_runs import MadeRun
-from tests.npy_files import MadeDump
 from tests.pt_files import archive, members_of, rebuilt
+from tests.stores import MadeDump, MadeRun
 from workers.model import StepKey
 from workers.rules.schema import load_rules
 from workers.store import commit

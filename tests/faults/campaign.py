@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.dumps import unpack
 from tests.faults.commits import CommitMonitor, CommitReader, Unavailable, wait_for
 from tests.faults.inject import heal, inject
 from tests.faults.judge import Verdict, judge
@@ -24,6 +23,7 @@ from tests.faults.recovery import Commits, Recovery, measure
 from tests.faults.story import Action, Job
 from tests.faults.system import System
 from tests.faults.writer import RECORDED, Writer
+from tests.stores import unpack
 
 #: Within this time after all faults are healed, everything in the dump is in the store. A refused step is
 #: retried after 60 s only; a file that was rewritten in place is seen after a minute or more.

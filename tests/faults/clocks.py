@@ -28,8 +28,8 @@ import fsspec
 import numpy as np
 
 from tests.faults.system import faketime
-from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import CephS3, S3Bucket
+from tests.stores import MadeDump, tensor_name
 
 JUMPS_S = (-600.0, -86_400.0, 600.0, -3600.0, 7200.0)
 #: How long each jump lasts, and how often the dump gets a step meanwhile.

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.faults.story import Action, Job, Op
-from tests.npy_files import tensor_name
+from tests.stores import tensor_name
 from tests.xxh3_forgery import forged
 
 #: The dump whose files are written repeatedly: one rank and iteration of it serves all ranks and steps.

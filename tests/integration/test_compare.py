@@ -9,10 +9,9 @@ from distributed import Client
 
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.run import compare
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, tensor_name
 
 pytestmark = [pytest.mark.dask, pytest.mark.s3]
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests import checker
 from tests.cli import Running, own_workers, start
-from tests.dumps import DumpLibrary
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary
 
 pytestmark = pytest.mark.dask
 

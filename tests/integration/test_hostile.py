@@ -21,15 +21,13 @@ import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.page.server import HEADERS, Access
 from tests import checker
-from tests.cli import Finished, run
-from tests.dumps import DumpLibrary
+from tests.cli import Finished, run, run_here
 from tests.hostile import DUMP_CASES, STORE_CASES
-from tests.in_process import run_here
 from tests.page_server import Got, RunningPage
-from tests.pipeline import ingest_directly
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port
+from tests.stores import DumpLibrary, ingest_directly
 from workers.model import StepKey
 from workers.rules.schema import load_rules
 from workers.store.opening import open_objects, resolve

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from tests.checker import check, download
-from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import S3Bucket
 from tests.servers.network import Forwarder, Network
 from tests.servers.process import ServerGroup, run_tool
+from tests.stores import MadeDump, tensor_name
 
 pytestmark = [pytest.mark.dask, pytest.mark.s3, pytest.mark.campaign]
 

@@ -25,13 +25,11 @@ from ingest.reader.cube_conditions import open_cubes
 from ingest.settings import Settings
 from ingest.store_gc.plan import GcPolicy
 from tests import checker
-from tests.cli import run, start
-from tests.dumps import DumpLibrary
+from tests.cli import run, run_here, start
 from tests.gc_stores import POLICY, gc, make_store
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import StoreDenied
 from workers.model import StepKey
 from workers.store import commit

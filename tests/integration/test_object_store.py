@@ -13,12 +13,11 @@ from aiobotocore.httpsession import AIOHTTPSession
 from distributed import Client
 
 from ingest.api import DumpStore, open_store
-from tests.npy_files import MadeDump, tensor_name
 from tests.object_store_contract import ObjectStoreContract
-from tests.pipeline import ingest_directly
 from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.model import MIB
 from workers.store.backends.remote import S3Objects
 from workers.store.model import StoreAddress

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alert_rules import ALERTMANAGER, quickened
+from tests.alerts import ALERTMANAGER, quickened
 from tests.cli import Running, run, start
-from tests.pipeline import ingest_directly
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.http import HttpServer, Request
 from tests.servers.process import free_port, http_get
 from tests.servers.prometheus import StartPrometheus
+from tests.stores import ingest_directly
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.campaign, pytest.mark.timeout(600)]
 

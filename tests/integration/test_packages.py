@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli import environment
 from tests.demo import STEPS
-from tests.dumps import unpack
+from tests.stores import unpack
 from tests.tour import RULES
 
 # Wheel and source distribution: what is in them, and the demo with nothing of the repository at hand.

@@ -11,11 +11,9 @@ import pytest
 import ingest
 from ingest.page.rendering import asset, number, whole
 from ingest.questions.compare.html import to_html
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly
 from tests.servers.browser import Chromium
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from workers.rules.schema import load_rules
 
 RUN = "/runs/nan.zarr"

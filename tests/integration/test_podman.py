@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.charts import RELEASE, changed, objects, profile
-from tests.dumps import unpack
 from tests.servers.ceph import CephS3
 from tests.servers.compose import Compose, forwarded, program_options
 from tests.servers.containers import Container, Podman, stopped
 from tests.servers.pods import Pods
+from tests.stores import unpack
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 DEPLOY = Path(__file__).parents[2] / "deploy"

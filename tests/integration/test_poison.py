@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ingest import open_store
-from tests.cli import own_workers, run, start
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, npy_header, tensor_name
+from tests.cli import own_workers, run, run_here, start
 from tests.poison.sitecustomize import KILLS_DECODER, KILLS_READER
+from tests.stores import MadeDump, npy_header, tensor_name
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ from bench.running import sample
 from tests import checker
 from tests.cli import own_workers, start
 from tests.faults.proxy import Proxy
-from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.process import free_port, http_get
+from tests.stores import MadeDump, tensor_name
 
 pytestmark = pytest.mark.s3
 

@@ -8,8 +8,7 @@ import pytest
 from ingest.api import open_store, repair
 from tests.cli import run
 from tests.damages import only
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.errors import DamagedStore
 
 

@@ -18,12 +18,11 @@ import pytest
 from ingest.cli.app import COMMANDS, main
 from ingest.service.one_shot import ingest_once
 from tests.cli import PROMPT, run, start
-from tests.fake_client import FakeClient
-from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port
-from tests.services import make_service
+from tests.services import FakeClient, make_service
+from tests.stores import MadeDump, tensor_name
 from workers.store.opening import connect, resolve
 from workers.tasks import run as tasks
 

@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped]  # it has none
 import pytest
 
 from tests.cli import Running, run, start
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ import pytest
 
 from tests.cli import own_workers, run, start
 from tests.faults.proxy import NORMAL, NetworkCondition, Proxy
-from tests.npy_files import MadeDump, tensor_name
 from tests.pty_runs import press_ctrl_c
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.process import free_port, http_get
+from tests.stores import MadeDump, tensor_name
 
 pytestmark = pytest.mark.timeout(240)
 

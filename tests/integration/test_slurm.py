@@ -15,8 +15,8 @@ from typing import Self
 
 import pytest
 
-from tests.dumps import DumpLibrary
 from tests.servers.process import free_port, scrape
+from tests.stores import DumpLibrary
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 #: The one of Slurm starts a command on each node, and passes signals on to it.

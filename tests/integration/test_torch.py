@@ -17,8 +17,8 @@ from ingest.questions.rollout.attention import AttentionForm
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
 from tests import torch_oracle
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
+from tests.cli import run_here
+from tests.stores import ingest_directly
 from tests.torch_ranks import record_box, record_shards
 
 # What the real torch writes is read as it reads it back.

@@ -12,8 +12,8 @@ import pytest
 import ingest
 from ingest.questions.compare.result import Comparison, Verdict
 from ingest.questions.compare.run import compare
-from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT
+from tests.stores import ingest_directly
 from tests.torch_parallel import NETS, run_ranks
 
 pytestmark = pytest.mark.campaign

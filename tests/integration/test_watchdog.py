@@ -16,9 +16,8 @@ from ingest.doctor import checks
 from ingest.doctor.checks import run_checks
 from ingest.settings import load
 from tests.cli import start
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
 from tests.servers.process import ServerGroup, free_port
+from tests.stores import DumpLibrary, ingest_directly
 
 #: The interval of the watchdog, in microseconds. A quarter of it passes between two messages.
 INTERVAL_US = 800_000

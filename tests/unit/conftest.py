@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, ingest_directly
 from workers.store import zarr_dtypes
 
 # The same examples in every run of the continuous integration; others, each time, for whoever changes code.

@@ -12,11 +12,10 @@ from ingest.api import consolidate
 from ingest.service.one_shot import Report
 from tests import checker
 from tests.cli import run as cli_run
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.pools import RANKS, PooledRun, replicas, small_pools, values_of
 from tests.servers.cluster import DaskCluster
 from tests.services import ingest as ingest_service
+from tests.stores import MadeDump, ingest_directly, tensor_name
 
 
 def ingest_all(pooled: PooledRun, *, is_pooled: bool = True, **options: Any) -> Report:

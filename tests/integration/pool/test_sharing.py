@@ -8,9 +8,9 @@ from ingest.api import apply_gc, open_store, plan_gc
 from ingest.reader.catalog import Catalog
 from ingest.reader.verifying import verify
 from tests.gc_stores import age
-from tests.npy_files import tensor_name
 from tests.pools import RANKS, TIME, PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
+from tests.stores import tensor_name
 
 
 def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:

@@ -20,8 +20,8 @@ from ingest.disk import DiskSpace, Pressure
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
 from ingest.steps.watcher import DumpState
 from tests.alert_causes import by_run, causes_tests
-from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened, recorded
 from tests.alert_states import STATES, rules_tests
+from tests.alerts import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, quickened, recorded, shipped_alerts
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
@@ -105,7 +105,7 @@ def commands() -> list[str]:
     found = [line for fence in fences for line in fence.splitlines() if line.startswith("dump-ingest ")]
     shown = [
         command
-        for rule in alerts()
+        for rule in shipped_alerts()
         for command in _FIND_STORE.sub("", rule["annotations"].get("command", "")).split("; ")
         if command.startswith("dump-ingest ")
     ]
@@ -119,7 +119,7 @@ def all_cases() -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+@pytest.mark.parametrize("rule", shipped_alerts(), ids=lambda rule: rule["alert"])
 class TestAlert:
     def test_says_what_how_bad_and_what_to_do(self, rule: dict[str, Any]) -> None:
         assert re.fullmatch(r"DumpIngest([A-Z][a-z]+)+", rule["alert"])
@@ -156,7 +156,7 @@ class TestAlert:
 
 
 def test_inhibitions_stay_within_a_run_and_a_warning_mutes_no_critical_alert() -> None:
-    severities = {rule["alert"]: rule["labels"]["severity"] for rule in alerts()}
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in shipped_alerts()}
 
     def named(matchers: list[str]) -> set[str]:
         pattern = re.sub(r'^alertname=~?"(.*)"$', r"\1", matchers[0])
@@ -190,7 +190,7 @@ def test_a_command_of_a_runbook_can_be_typed(command: str) -> None:
 
 def test_metrics_in_alerts_and_on_the_dashboard_exist() -> None:
     known = exported() | OTHERS | recorded()
-    for expression in (*(rule["expr"] for rule in alerts()), *questions()):
+    for expression in (*(rule["expr"] for rule in shipped_alerts()), *questions()):
         names = used(expression)
         assert names, expression
         assert names <= known, f"{names - known} in {expression}"

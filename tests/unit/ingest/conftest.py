@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 
 
 @pytest.fixture(scope="session")

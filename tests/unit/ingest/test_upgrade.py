@@ -12,8 +12,7 @@ import ingest
 from ingest.cli.app import COMMANDS, app
 from ingest.cli.exits import exit_code_of
 from tests import checker
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly
 from workers.errors import StoreFormatError
 from workers.store import commit, metadata, tables
 from workers.store.opening import open_objects, resolve

@@ -16,9 +16,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ingest.agents.server import MOST_CHARACTERS, TOOLS, answer, text_of
 from ingest.page.library import Library
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
 from tests.servers.process import free_port
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 from workers.rules.schema import load_rules
 

@@ -13,8 +13,7 @@ import structlog
 import ingest
 from ingest.cli import main
 from tests.cli import PROMPT, Answer, Finished
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 from workers.rules.schema import load_rules
 
 

@@ -46,8 +46,7 @@ from ingest.questions import QUESTIONS
 from ingest.questions.question import question_named
 from tests.cli import PROGRAM, Answer, environment, start, strict_json
 from tests.hanging import HangingFiles
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.errors import DamagedStore, DumpIngestError, StoreUnavailable, UsageError
 from workers.store.strict_json import dumps
 

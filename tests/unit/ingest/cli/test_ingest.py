@@ -34,12 +34,9 @@ from ingest.steps.watcher import DumpState
 from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.asked_dumps import asked_dump, store_of
-from tests.cli import Answer, run, start
+from tests.cli import Answer, run, run_here, start
 from tests.damages import only
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, listings, plan_all
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, listings, plan_all, tensor_name
 from workers.errors import DamagedStore, DumpIngestError, StoreError, StoreUnavailable
 from workers.model import StepKey
 from workers.store.model import CommitSummary

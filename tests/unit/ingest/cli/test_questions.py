@@ -21,11 +21,8 @@ from ingest.questions.heatmap import HeatmapAnswer
 from ingest.questions.question import Drawing
 from tests.cli import Answer
 from tests.damages import only
-from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, simulate, write
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers, tensor_name
 
 # `dump-ingest anomalies` as it is typed.
 

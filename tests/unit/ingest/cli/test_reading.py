@@ -26,13 +26,10 @@ from ingest.questions.compare.result import (
 from ingest.reader.tensor import Tensor
 from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, strict_json
-from tests.dumps import DumpLibrary
 from tests.flips import flip
-from tests.made_runs import MadeRun
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
-from tests.served_watcher import served_watcher
+from tests.services import served_watcher
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, tensor_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -16,9 +16,8 @@ from ingest.questions.trend import TrendAnswer
 from ingest.reader.step import Step, step_row
 from ingest.reader.tensor import Tensor
 from tests.cli import Answer
-from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.store import strict_json
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

@@ -37,9 +37,8 @@ from tests.cube_stores import (
     put,
     run_with,
 )
-from tests.dumps import DumpLibrary
 from tests.metric_values import value
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.events import Event

@@ -20,12 +20,10 @@ from ingest.service.one_shot import ingest_once
 from ingest.settings import load
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.watcher import QuietClock
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
-from tests.pipeline import run as run_plan
+from tests.cli import run_here
 from tests.services import make_service
+from tests.stores import SMALL_GRID, DumpLibrary, MadeDump, ingest_directly, plan_all, tensor_name
+from tests.stores import run as run_plan
 from workers.errors import TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary

@@ -22,9 +22,9 @@ from ingest.dispatch.runners import run_in_order
 from ingest.dispatch.window import TaskWindow, batches
 from ingest.settings import load
 from tests.cli import run
-from tests.dumps import DumpLibrary
-from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
+from tests.services import FakeFuture
+from tests.stores import DumpLibrary
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable, WorkerDied
 from workers.model import SourceFile, StepKey
 

@@ -20,9 +20,8 @@ from ingest.dispatch.submitter import (
     TaskRetried,
 )
 from ingest.steps.state import StepTable
-from tests.fake_client import FakeClient
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, plan_all
+from tests.services import FakeClient
+from tests.stores import SMALL_GRID, MadeDump, plan_all, tensor_name
 from workers.errors import (
     AccessDenied,
     ClusterError,

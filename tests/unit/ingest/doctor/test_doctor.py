@@ -29,10 +29,8 @@ from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve, server
 from ingest.settings import load
 from ingest.store_gc.execute import record_run
 from tests.cli import run
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.servers.process import free_port
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import ClockSkewed, StoreSilent, StoreUnavailable
 from workers.store.opening import open_objects, resolve

@@ -20,12 +20,8 @@ from ingest.steps.committed import FilesNotTaken
 from ingest.steps.events import CommitKept, KeepReason, SourceKept, newest_steps
 from ingest.steps.state import Pause
 from tests.checker import leaves
-from tests.deleting import Run
-from tests.dumps import DumpLibrary
-from tests.fake_client import FakeClient, FakeFuture
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
-from tests.services import make_service
+from tests.services import FakeClient, FakeFuture, Run, make_service
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from workers.errors import DumpError, UsageError
 from workers.model import SourceFile, StepKey
 from workers.store import commit

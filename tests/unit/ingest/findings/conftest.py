@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
+from tests.stores import DumpLibrary, ingest_directly
 from workers.rules.schema import load_rules
 from workers.store.objects import ObjectStore
 

@@ -25,13 +25,11 @@ from ingest.findings.stored import SeriesEvaluator, read_series
 from ingest.reader.catalog import Catalog
 from ingest.reader.step_tables import findings_of
 from ingest.store_gc.plan import take_inventory
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all
-from tests.pipeline import run as publish
+from tests.cli import run_here
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put, steps_that_fire
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, plan_all, tensor_name
+from tests.stores import run as publish
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import RunningStatistics

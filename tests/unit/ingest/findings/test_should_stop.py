@@ -11,9 +11,8 @@ import pytest
 
 import ingest
 from tests.asked_dumps import asked_dump
-from tests.dumps import DumpLibrary
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 from workers.rules.schema import load_rules
 

@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 import ingest
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
+from tests.cli import run_here
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 from workers.rules.schema import load_rules
 

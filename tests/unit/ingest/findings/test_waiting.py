@@ -11,8 +11,7 @@ import ingest
 from ingest.findings.waiting import Waited, wait, wait_with
 from ingest.reader.catalog import open_catalog
 from tests.asked_dumps import asked_dump
-from tests.dumps import DumpLibrary
-from tests.pipeline import plan_all, run
+from tests.stores import DumpLibrary, plan_all, run
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.schema import load_rules

@@ -19,9 +19,7 @@ from ingest.layouts.detect import LAYOUTS, find_dump, propose
 from ingest.layouts.places import Discovery, PlaceSearch, Ranks, tensors_beside
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_rows
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, npy_bytes
-from tests.pipeline import listings
+from tests.stores import DumpLibrary, MadeDump, listings, npy_bytes
 from workers.errors import AccessDenied, UsageError
 from workers.model import StepKey
 

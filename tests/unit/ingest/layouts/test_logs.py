@@ -27,9 +27,8 @@ from ingest.layouts.tree import LogSections, read_section
 from ingest.questions.origin import origin
 from ingest.questions.trend import trend
 from ingest.reader.dump_store import DumpStore, open_store
-from tests.dumps import unpack
-from tests.pipeline import ingest_directly
 from tests.pt_files import pt_bytes
+from tests.stores import ingest_directly, unpack
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import StepKey
 

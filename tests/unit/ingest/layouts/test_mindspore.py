@@ -28,9 +28,7 @@ from ingest.layouts.cann import (
 from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore import MindSpore, parse_raw_name
 from tests.dump_data_writer import Tensor, dump_data, version_1
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, ingest_directly
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName

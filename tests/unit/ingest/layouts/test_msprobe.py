@@ -22,7 +22,7 @@ from ingest.layouts.msprobe import (
     parse_tensor_name,
     read_tensors,
 )
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import summarise
 from workers.dump.formats import npy

@@ -23,11 +23,9 @@ from ingest.reader.mesh import Coordinate
 from ingest.reader.step import Step
 from ingest.steps.decide import CompletenessPolicy
 from ingest.steps.events import KeepReason
-from tests.deleting import Run
 from tests.dump_data_writer import chunk, number
-from tests.dumps import unpack
-from tests.npy_files import npy_bytes
-from tests.pipeline import ingest_directly
+from tests.services import Run
+from tests.stores import ingest_directly, npy_bytes, unpack
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.dump.formats.distcp import read_metadata
 from workers.dump.model import ReportedStatistics, TensorName

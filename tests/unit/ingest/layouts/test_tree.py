@@ -18,8 +18,7 @@ from ingest.layouts.base import MESH_FIELDS, Beginning, Layout, Listing, Place, 
 from ingest.layouts.detect import LAYOUTS, find_dump
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.walk import aged, files_by_place, list_places, read_small
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from tests.pipeline import listings
+from tests.stores import MadeDump, listings, npy_bytes, tensor_name
 from workers.model import StepKey
 from workers.rules.ready import READY
 

@@ -17,10 +17,9 @@ from ingest.metrics import ConsolidatorMetrics, Scrapes, WatcherMetrics, serve, 
 from ingest.metrics.observers import MAX_PLACES, MAX_RULES
 from ingest.metrics.server import MAX_RANKS, OTHER, CommitsBehind, ProcessMetrics, RankLabels, Stragglers
 from ingest.steps.watcher import DumpState
-from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, listing, look, series, value
-from tests.pipeline import plan_all
 from tests.servers.process import free_port, http_get, scrape
+from tests.stores import DumpLibrary, plan_all
 from workers.errors import REASONS, UsageError
 from workers.host.heartbeat import beat
 from workers.model import StepKey

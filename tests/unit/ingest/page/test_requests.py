@@ -24,10 +24,10 @@ from ingest.service.live_watcher import DumpDisk, LiveWatcher, RankProgress
 from ingest.service.service import Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy, StepRow, explain_table
 from ingest.steps.watcher import QuietClock
-from tests.in_process import run_here
-from tests.npy_files import MadeDump
+from tests.cli import run_here
 from tests.page_server import RunningPage
-from tests.served_watcher import served_watcher
+from tests.services import served_watcher
+from tests.stores import MadeDump
 from workers import events
 from workers.errors import UsageError
 

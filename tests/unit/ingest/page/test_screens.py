@@ -44,11 +44,9 @@ from ingest.questions.matrix import DAMAGED, KNOWN, MISSING, PARTIAL, Matrix
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
 from ingest.wiring.consolidation import consolidate
-from tests.made_runs import Values
-from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, Config, simulate, write
+from tests.stores import MadeDump, Values, ingest_directly, tensor_name
 from tests.unit.ingest.page.conftest import links, screen, words
 from workers.arrays.histogram import Histogram
 from workers.errors import DamagedStore, StoreError, UsageError

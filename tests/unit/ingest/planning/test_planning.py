@@ -27,8 +27,7 @@ from ingest.planning.pooling import (
     shared_in_step,
     shared_tensors,
 )
-from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, npy_bytes, npy_header, plan_all, tensor_name
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import TensorName

@@ -11,8 +11,8 @@ import ingest
 from ingest.findings.series import SeriesRules
 from ingest.questions.audit import AuditAnswer
 from ingest.reader.catalog import open_catalog
-from tests.pipeline import ingest_directly
 from tests.rule_sets import only
+from tests.stores import ingest_directly
 
 #: Called with a model before each step of each rank; what it returns is called after the step.
 Disturb = Callable[[Any, int, int], Callable[[], None] | None]

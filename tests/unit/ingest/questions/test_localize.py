@@ -9,9 +9,7 @@ import pytest
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.questions.localize import localize, named_steps
-from tests.made_runs import Values
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, Values, ingest_directly, tensor_name
 from workers.arrays.digest import BLOCK_NBYTES
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -29,10 +29,9 @@ from ingest.questions.question import Table
 from ingest.questions.trend import Line, TrendAnswer, lines_of, trend, trend_figure
 from ingest.reader.catalog import Damage
 from ingest.reader.tensor_filter import FilterFields, TensorFilter
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
 from tests.replicas import Replicas, gappy_replicas
 from tests.rule_sets import only
+from tests.stores import DumpLibrary, ingest_directly
 from workers.arrays.statistics import FIELDS, STATISTICS
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -9,12 +9,9 @@ import pytest
 
 import ingest
 from tests.dump_data_writer import Tensor, dump_data
-from tests.dumps import DumpLibrary
 from tests.guide_configs import WATCHER, acl
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
 from tests.pt_files import pt_bytes
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers
 
 
 def opened(made: MadeDump, store: Path) -> ingest.DumpStore:

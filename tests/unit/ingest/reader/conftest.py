@@ -10,8 +10,7 @@ import pytest
 import ingest
 from ingest.api import DumpStore, open_store
 from tests.counted_requests import CountedRequests
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, tensor_name
 
 RANKS, STEPS = 4, 50
 

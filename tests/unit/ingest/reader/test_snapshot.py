@@ -22,13 +22,11 @@ from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, checked_role
 from ingest.reader.verifying import WRONG_SKETCHES, verify
+from tests.cli import run_here
 from tests.counted_requests import CountedRequests
 from tests.damages import forget_checksums
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from workers.errors import DamagedStore, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit

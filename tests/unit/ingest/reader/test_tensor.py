@@ -34,9 +34,7 @@ from ingest.reader.choice import format_ranges
 from ingest.reader.text import MAX_NBYTES, html_table, printable, shortened, table_lines
 from tests.counted_requests import CountedRequests
 from tests.damages import only
-from tests.made_runs import Values, numbers
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from tests.stores import SMALL_GRID, MadeDump, Values, ingest_directly, numbers, plan_all, run, tensor_name
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import summarise
 from workers.errors import DamagedStore, UsageError

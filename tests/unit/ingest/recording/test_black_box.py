@@ -20,7 +20,7 @@ from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
 from ingest.recording.triggers import Triggers, write_trigger
 from tests import recordings
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly
 
 MODELS = Path(__file__).parents[3] / "torch_models.py"
 

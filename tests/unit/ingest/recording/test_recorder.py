@@ -23,7 +23,7 @@ from ingest.recording import writer
 from ingest.recording.recorder import LookBudget
 from ingest.settings import load
 from tests import recordings
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly
 from workers.model import StepKey
 
 # A recorded run is ingested as any other, and tells where a NaN was born.

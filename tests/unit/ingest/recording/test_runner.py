@@ -21,7 +21,7 @@ from ingest.service.live_watcher import fetch_watcher, get, metrics_of
 from ingest.service.service import Service
 from tests import recordings
 from tests.page_server import RunningPage
-from tests.served_watcher import served_watcher
+from tests.services import served_watcher
 from workers.errors import UsageError
 
 # `python -m ingest.recording train.py` records a script that knows nothing of it.

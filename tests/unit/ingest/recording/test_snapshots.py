@@ -10,7 +10,7 @@ import pytest
 
 import ingest
 from ingest.recording.snapshots import Camera
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly
 from workers.arrays.statistics import FIELDS, summarise
 
 NUMBERS = (

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from ingest.api import consolidate, open_store
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.rules.schema import load_rules
 from workers.store.objects import ObjectStore
 

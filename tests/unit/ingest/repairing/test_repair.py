@@ -14,9 +14,8 @@ from ingest.repairing.commits import commit_from_objects, list_generations, writ
 from ingest.repairing.work import Dumps, StepRepair, StepWork, grids_like
 from tests import checker
 from tests.damages import DAMAGES, STEP, flip, only
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.pools import GRID, PooledRun, replicas, small_pools
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, tensor_name
 from workers.errors import DamagedStore, SourceChanged, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.rules.schema import load_rules

@@ -31,12 +31,10 @@ from ingest.reporting.page_link import incidents_link
 from ingest.reporting.webhook import IncidentPosts, PostDropped, Posted, Webhook, incident_payload, payload
 from ingest.settings import Settings, load
 from ingest.steps.events import CommitKept, CommitReverted, KeepReason, RecheckFailed, SourceKept, StepDamaged
-from tests.dumps import DumpLibrary
 from tests.metric_values import listing, look
-from tests.npy_files import MadeDump
 from tests.page_server import RunningPage
-from tests.pipeline import ingest_directly, plan_all, run
 from tests.servers.http import HttpServer
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, StoreSilent, UsageError
 from workers.events import Event
 from workers.model import StepKey

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.npy_files import MadeDump
+from tests.stores import MadeDump
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
 from ingest.service.service import Service
 from ingest.steps.events import ContentReplaced
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from tests.services import Heard, ingest, observed_service
+from tests.stores import MadeDump, npy_bytes, tensor_name
 from workers.errors import ClusterError
 from workers.model import StepKey
 

@@ -27,13 +27,10 @@ from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.events import DependencyDown
 from ingest.steps.state import Phase, StepTable, Wait, WaitFor
 from ingest.steps.watcher import DumpState, QuietClock
-from tests.deleting import Run
-from tests.fake_client import FakeClient
 from tests.made_steps import made_commit, made_listing, made_plan, made_state
-from tests.npy_files import MadeDump, tensor_name
-from tests.served_watcher import served_watcher
 from tests.servers.process import free_port
-from tests.services import Heard, ingest, make_service, observed_service
+from tests.services import FakeClient, Heard, Run, ingest, make_service, observed_service, served_watcher
+from tests.stores import MadeDump, tensor_name
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import ClusterError, DumpError, DumpIngestError, StoreDenied, StoreUnavailable, UsageError
 from workers.model import StepKey

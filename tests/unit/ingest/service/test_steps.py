@@ -24,11 +24,9 @@ from ingest.steps.decide import CompletenessPolicy, StepPolicy, StepRow, explain
 from ingest.steps.watcher import QuietClock
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.plan import GcPolicy
-from tests.fake_client import FakeClient, FakeFuture
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from tests.pipeline import ingest_directly
 from tests.pools import PooledRun, replicas, small_pools
-from tests.services import ingest, make_service, observed_service
+from tests.services import FakeClient, FakeFuture, ingest, make_service, observed_service
+from tests.stores import MadeDump, ingest_directly, npy_bytes, tensor_name
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreError, StoreUnavailable
 from workers.model import StepKey

@@ -35,7 +35,6 @@ from ingest.steps.decide import (
 )
 from ingest.steps.state import Cover, DeletionStage, Pause, Phase, StepState, StepTable, Wait, WaitFor
 from ingest.steps.watcher import DumpState, QuietClock
-from tests.dumps import DumpLibrary
 from tests.made_steps import (
     files_in,
     made_commit,
@@ -45,9 +44,8 @@ from tests.made_steps import (
     made_plan,
     made_state,
 )
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all
 from tests.services import make_service
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, plan_all, tensor_name
 from workers.errors import DamagedStore, StepRemoved
 from workers.model import SourceFile, StepKey
 from workers.store import commit

@@ -32,8 +32,10 @@ from ingest.store_gc.plan import (
 )
 from tests import checker
 from tests.cli import run as cli_run
-from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
 from tests.gc_stores import (
+    DAY_S,
+    NOW,
+    POLICIES,
     POLICY,
     Fragile,
     Killed,
@@ -41,13 +43,14 @@ from tests.gc_stores import (
     assert_sound,
     fill,
     gc,
+    inventories,
     make_store,
     objects_of,
+    one_rank,
     steps_of,
     without_times,
 )
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly
 from workers.errors import StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit

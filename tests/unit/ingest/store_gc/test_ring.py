@@ -16,9 +16,8 @@ from ingest.steps.events import SourceKept, StoreIncident, TensorsDropped
 from ingest.store_gc import ring as ring_of
 from ingest.store_gc.ring import StoreRing
 from tests.gc_stores import assert_sound, fill, objects_of
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly, plan_all, run
 from tests.services import observed_service
+from tests.stores import MadeDump, ingest_directly, plan_all, run
 from workers.events import Event
 from workers.model import StepKey
 from workers.store import commit as commit_format

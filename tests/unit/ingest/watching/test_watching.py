@@ -26,7 +26,7 @@ from ingest.steps.watcher import (
     file_system_time,
     watch_events,
 )
-from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from tests.stores import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
 from workers.store.model import Grid
 from workers.store.opening import open_objects, resolve

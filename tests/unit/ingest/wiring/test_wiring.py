@@ -12,8 +12,7 @@ from ingest.service.one_shot import Report
 from ingest.settings import Settings, load
 from ingest.wiring.consolidation import consolidate, consolidate_after, open_consolidator
 from ingest.wiring.stores import place_of_store, refuse_misplaced
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly
 from workers.errors import UsageError
 from workers.rules.schema import load_rules
 from workers.store.backends.local import LocalObjects

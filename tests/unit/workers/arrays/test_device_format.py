@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.arrays import dtypes
 from workers.arrays.device_format import DeviceLayout, convertible, padding_is_zero, slabs, to_device, to_host
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr

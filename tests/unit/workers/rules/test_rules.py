@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 import ingest
 from ingest.findings.backtest import backtest
-from tests.in_process import run_here
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.cli import run_here
 from tests.rule_sets import KEY, evaluated, numbers, only, rows, tables_of
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.arrays.dtypes import LIMITS
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError

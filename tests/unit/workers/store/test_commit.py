@@ -15,9 +15,8 @@ import pytest
 import ingest
 from ingest.api import open_store
 from ingest.store_gc.plan import GcPolicy
-from tests.npy_files import MadeDump, tensor_name
 from tests.object_store_contract import ObjectStoreContract, memory_url
-from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, plan_all, run, tensor_name
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import (
     DamagedStore,

@@ -17,8 +17,7 @@ from ingest.api import open_store, repair
 from ingest.dispatch.runners import in_threads
 from ingest.wiring.consolidation import sketch_steps
 from tests.damages import only
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all
+from tests.stores import MadeDump, ingest_directly, plan_all, tensor_name
 from workers.arrays import statistics
 from workers.errors import DamagedStore, DumpError
 from workers.model import StepKey

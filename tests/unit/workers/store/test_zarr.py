@@ -22,8 +22,7 @@ from ingest.reader.step import Step
 from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, npy_header, tensor_name
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import FLOAT8
 from workers.store.model import Grid

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.npy_files import MadeDump
 from tests.operands import in_files, in_store
+from tests.stores import MadeDump
 from workers.arrays.sharded.assembly import Piece
 from workers.arrays.sharded.placement_search import Pieces
 from workers.tasks import compare, operands

@@ -19,9 +19,17 @@ from hypothesis import strategies as st
 from ingest.api import open_store
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly, listings, plan_all, run
+from tests.stores import (
+    SMALL_GRID,
+    DumpLibrary,
+    MadeDump,
+    ingest_directly,
+    listings,
+    npy_header,
+    plan_all,
+    run,
+    tensor_name,
+)
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import from_name, from_npy_descr
@@ -327,7 +335,7 @@ def test_large_tensor_in_device_layout_has_statistics(
 _INGEST = """
 import resource, sys
 from pathlib import Path
-from tests.pipeline import plan_all, run
+from tests.stores import plan_all, run
 from workers.arrays.compiled import kernels
 from workers.model import MIB
 from workers.store.model import Grid

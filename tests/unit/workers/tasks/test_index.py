@@ -14,10 +14,8 @@ from hypothesis.extra import numpy as hnp
 from prometheus_client import CollectorRegistry
 
 from ingest.api import open_store
-from tests.dumps import DumpLibrary
 from tests.metric_values import value
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all, run
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, plan_all, run, tensor_name
 from workers import events
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName

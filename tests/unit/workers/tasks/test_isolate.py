@@ -10,13 +10,11 @@ import pytest
 
 from ingest import open_store
 from ingest.dispatch.submitter import StepCommitted, StepFailed
-from tests.fake_client import FakeClient
 from tests.hanging import HangingFiles
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE
 from tests.pools import SIZE, PooledRun, replicas, small_pools
-from tests.services import observed_service
+from tests.services import FakeClient, observed_service
+from tests.stores import MadeDump, npy_header, plan_all, tensor_name
 from workers.errors import PoisonedFile, WorkerDied
 from workers.model import MIB
 from workers.tasks import isolate

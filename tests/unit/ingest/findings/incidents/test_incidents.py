@@ -11,12 +11,9 @@ import pytest
 import ingest
 from tests import rule_sets
 from tests.damages import flip, only
-from tests.dumps import DumpLibrary, unpack
-from tests.made_runs import MadeRun
-from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF
-from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, unpack
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.schema import load_rules

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,7 @@ from ingest.questions.compare.thresholds import (
     relative_difference,
     rounding,
 )
-from tests.dumps import DumpLibrary, unpack
-from tests.made_runs import MadeRun, Values
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, MadeRun, Values, ingest_directly, unpack
 from workers.arrays.comparison import Metrics, RunningComparison, no_difference
 from workers.arrays.statistics import Statistics
 from workers.errors import UsageError

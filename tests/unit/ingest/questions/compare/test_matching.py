@@ -41,7 +41,7 @@ from ingest.questions.compare.result import GuessedName, Verdict, Why
 from ingest.questions.compare.run import compare
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.context.ge_graph import ModelOutput
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -31,10 +31,8 @@ from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import MAX_NBYTES
 from tests.asked_dumps import asked_dump, store_of
 from tests.damages import flip, only
-from tests.dumps import DumpLibrary, unpack
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
-from tests.two_ranks import ADD, TIME, two_ranks
+from tests.replicas import ADD, TIME, two_ranks
+from tests.stores import SMALL_GRID, DumpLibrary, MadeDump, ingest_directly, npy_header, tensor_name, unpack
 from workers.arrays.comparison import METRICS
 from workers.arrays.dtypes import from_name
 from workers.errors import ClusterError, DamagedStore, SourceChanged, UsageError

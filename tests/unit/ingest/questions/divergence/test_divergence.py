@@ -17,13 +17,21 @@ from ingest.questions.divergence import divergence
 from ingest.questions.divergence.agreement import ABSENT, labels_of, telling
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from tests.cli import run
-from tests.diverging import ACTIVATION, NORM, REDUCED, STATE, WEIGHT, absent, on_a_mesh, replicas, summary
-from tests.dumps import DumpLibrary
 from tests.flips import flip
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
-from tests.replicas import Replicas
+from tests.replicas import (
+    ACTIVATION,
+    NORM,
+    REDUCED,
+    STATE,
+    WEIGHT,
+    Replicas,
+    absent,
+    on_a_mesh,
+    replicas,
+    summary,
+)
 from tests.sharded_net import LAYOUT, Config, simulate, write
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from workers.arrays.statistics import FIELDS, summarise
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import Block, TensorKey

@@ -11,8 +11,7 @@ from ingest.questions.missing import MissingItem, MissingItems, why_never_dumped
 from ingest.reader.catalog import Damage, DamagedStepWarning
 from tests.asked_dumps import asked_dump, store_of
 from tests.damages import only
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 
 LOG = "Default/net-LogLoss/Log-op0"
 

@@ -21,11 +21,8 @@ from ingest.questions.next_dump import (
     with_step_before,
     without_wrappers,
 )
-from tests.dumps import DumpLibrary
 from tests.guide_configs import mindspore
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly, plan_all, run
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers, plan_all, run
 from workers.errors import UsageError
 
 # The next dump: what is suspected, what it costs, what it will answer.

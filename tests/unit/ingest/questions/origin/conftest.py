@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from ingest.questions.origin.answer import OriginAnswer
-from tests.made_runs import MadeRun
-from tests.npy_files import MadeDump
 from tests.origin_runs import Ask, origin_of
+from tests.stores import MadeDump, MadeRun
 
 
 @pytest.fixture

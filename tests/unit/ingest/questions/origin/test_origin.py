@@ -16,11 +16,8 @@ from ingest.questions.origin.roots import Suspects
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from tests.cli import strict_json
 from tests.damages import flip, only
-from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, Values, numbers
-from tests.npy_files import MadeDump
 from tests.origin_runs import BAD, CLEAN, GOOD, INF, MASKED, NAN, WORSE, Ask, operator, origin_of
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, MadeRun, Values, ingest_directly, numbers
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.errors import UsageError
 from workers.model import StepKey

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ingest
-from tests.made_runs import MadeRun, Values
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, MadeRun, Values, ingest_directly
 
 Place = tuple[int, int, int]
 """Step, rank, operator."""

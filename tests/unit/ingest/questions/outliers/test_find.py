@@ -9,8 +9,7 @@ import ingest
 from ingest.questions.outliers import outliers
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all, run
+from tests.stores import MadeDump, ingest_directly, plan_all, run, tensor_name
 from workers.arrays.marginals import MarginalScope
 from workers.errors import UsageError
 from workers.store import strict_json

@@ -11,8 +11,7 @@ import ingest
 from ingest.questions.precision import precision
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly, plan_all, run
+from tests.stores import MadeDump, ingest_directly, plan_all, run, tensor_name
 from tests.unit.workers.arrays.sketches.test_sketches import cast_losses
 from workers.arrays.dtypes import NAMED
 from workers.errors import UsageError

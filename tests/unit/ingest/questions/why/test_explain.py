@@ -20,11 +20,8 @@ from ingest.questions.why import (
     reasons_of,
     reasons_of_rows,
 )
-from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, Values, numbers
-from tests.npy_files import MadeDump
 from tests.origin_runs import INF, NAN, origin_of
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, MadeRun, Values, ingest_directly, numbers
 
 POSITIVE = "logarithm of a number that is not positive"
 

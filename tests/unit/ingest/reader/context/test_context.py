@@ -30,9 +30,7 @@ from ingest.reader.context.ir import (
 )
 from ingest.reader.context.rank_context import parse_order
 from ingest.reader.tensor import Tensor
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, ingest_directly
 from workers.dump.formats.tensor_proto import varint
 
 # The context of tensors in a store: everything a dump tells of their operators.

@@ -12,10 +12,7 @@ from ingest.reader.context.files import Frame
 from ingest.reader.context.ge_graph import ModelOutput, _Parser, parse_ge_graph
 from ingest.reader.context.ir import ArgumentReader, IrSource, parse_ir
 from ingest.reader.context.rank_context import parse_order
-from tests.dumps import DumpLibrary
-from tests.made_runs import MadeRun, numbers
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers
 
 # Names, stacks, types and edges out of `.ir` files of every spelling.
 

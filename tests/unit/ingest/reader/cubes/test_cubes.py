@@ -17,8 +17,7 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step_statistics import CleanSteps, aggregated_steps, narrow_blocks
 from ingest.reader.step_tables import read_entries
 from tests.cube_stores import NAMES, once, put
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import (
     FIELDS,

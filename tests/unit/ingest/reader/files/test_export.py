@@ -18,9 +18,8 @@ from ingest.reader import unsharded
 from ingest.reader.export import TargetDirectory, export
 from ingest.reader.output_file import output_file
 from ingest.reader.save import save_npy
-from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
+from tests.stores import MadeDump, ingest_directly
 from workers.errors import DumpIngestError, StoreDenied, UsageError
 
 # Exporting gives the files of the dump, byte for byte, or says why it cannot.

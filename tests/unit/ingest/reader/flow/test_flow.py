@@ -10,9 +10,7 @@ from ingest.api import open_store
 from ingest.reader.operator_kinds import is_collective, is_parameter, slots_written_in_place
 from ingest.reader.step_flow import BY_BOTH, BY_CONTENT, BY_GRAPH
 from ingest.reader.tensor import Tensor
-from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 
 # Who wrote what a tensor holds, and who read it, in real dumps.
 

@@ -14,10 +14,10 @@ from bench.steps import make_tables
 from ingest.reader.mesh import Coordinate, Mesh, replica_groups, told_coordinates
 from ingest.reader.step import Step
 from ingest.reader.unsharded import grid_of, may_be_told, pieces_of, told_placement, unshard
-from tests.diverging import WEIGHT, replicas
-from tests.pipeline import ingest_directly
+from tests.replicas import WEIGHT, replicas
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
 from tests.statistics_runs import ingest_statistics
+from tests.stores import ingest_directly
 from workers.arrays.sharded.placement import MeshGrid, block_placements
 from workers.errors import UsageError
 from workers.model import StepKey

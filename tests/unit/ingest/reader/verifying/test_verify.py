@@ -22,8 +22,7 @@ from ingest.reader.verifying import (
 )
 from tests.cube_stores import once, put
 from tests.gc_stores import age
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
+from tests.stores import MadeDump, ingest_directly, tensor_name
 from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store import commit

@@ -20,8 +20,7 @@ from ingest.reader import array_like
 from ingest.reader.zarr_nodes import ViewArray, chunk_shape, escape
 from ingest.reader.zarr_view import TensorView
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
-from tests.npy_files import MadeDump, npy_header, tensor_name
-from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.stores import SMALL_GRID, MadeDump, ingest_directly, npy_header, tensor_name
 from tests.zarr_views import PROTOTYPE, array_at, collected, only_array, read_object, stored_elements, view_of
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError

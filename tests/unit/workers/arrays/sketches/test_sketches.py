@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.api import open_store
-from tests.dumps import DumpLibrary
-from tests.pipeline import ingest_directly
+from tests.stores import DumpLibrary, ingest_directly
 from workers.arrays.compiled.kernel_loops import BINS, LOWEST_EXPONENT
 from workers.arrays.digest import BLOCK_NBYTES, RunningBlockDigests, blocks_of, differing_runs
 from workers.arrays.dtypes import NAMED, NumberFormat, format_named, from_name

@@ -19,9 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.dump_data_writer import chunk, number
-from tests.dumps import unpack
-from tests.npy_files import npy_bytes, npy_header
 from tests.pt_files import call, named, pickled, pt_bytes, text
+from tests.stores import npy_bytes, npy_header, unpack
 from workers.arrays.arrangements import elements_of, inflate
 from workers.arrays.dtypes import from_name
 from workers.dump.formats import npy

@@ -13,28 +13,26 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.dump_data_reading import (
+from tests.dump_data_writer import (
     BYTES,
+    DATA_TYPES,
     FLOATS,
+    FORMAT_CODES,
     NULL,
     PARTS,
-    headers_of,
-    only,
-    payload_of,
-    put_together,
-    tensors,
-)
-from tests.dump_data_writer import (
-    DATA_TYPES,
-    FORMAT_CODES,
     Tensor,
     chunk,
     dump_data,
     framed,
+    headers_of,
     number,
+    only,
+    payload_of,
+    put_together,
+    tensors,
     version_1,
 )
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.arrays.device_format import DeviceLayout, to_host
 from workers.arrays.dtypes import unpack
 from workers.dump.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PADDING_BYTES, read_headers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.dump.formats.dump_data import read_headers
 from workers.dump.formats.overflow import (
     MAX_RECORD_BYTES,

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.dumps import DATA, DumpLibrary
 from tests.pt_files import (
     HOOKS,
     STORAGES,
@@ -37,6 +36,7 @@ from tests.pt_files import (
     text,
     tuple_of,
 )
+from tests.stores import DATA, DumpLibrary
 from workers.arrays.arrangements import elements_of
 from workers.arrays.statistics import summarise
 from workers.dump.formats import header as header_module

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.dumps import DumpLibrary
+from tests.stores import DumpLibrary
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.dump.formats.statistic_csv import MAX_ROWS, StatisticRow, checksum, parse, statistics
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.npy_files import MadeDump
 from tests.object_store_contract import ObjectStoreContract, memory_url
-from tests.pipeline import plan_all, run
+from tests.stores import MadeDump, plan_all, run
 from tests.wrapped_objects import WrappedObjects
 from workers import events
 from workers.errors import ClockSkewed, StoreDenied, StoreError, StoreSilent, StoreUnavailable, UsageError

@@ -15,11 +15,9 @@ from ingest.store_gc.plan import GcPolicy
 from tests import checker
 from tests.damages import flip
 from tests.damages import only as only_file
-from tests.dumps import DumpLibrary
 from tests.gc_stores import age
-from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import ingest_directly
 from tests.rule_sets import only
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from workers.arrays import marginals as arrays
 from workers.arrays.digest import RunningBlockDigests
 from workers.arrays.marginals import MarginalScope
