@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ingest
-from tests.stores import DumpLibrary, ingest_directly
+from tests.stores import DumpLibrary, ingest_and_open
 
 #: So few operators that a test may ingest them for itself.
 OPERATORS = ("Log", "Neg", "Sigmoid")
@@ -44,5 +44,4 @@ def store_of(
     content["e2e_dump_settings"] |= e2e or {}
     (metadata / "data_dump.json").write_text(json.dumps(content))
     (metadata / "config.json").write_text(json.dumps({"device_target": device, "ms_version": "2.10.0"}))
-    ingest_directly(dump, store)
-    return ingest.open_store(store)
+    return ingest_and_open(dump, store)

@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ingest.api import DumpStore, open_store
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
@@ -246,3 +247,9 @@ def ingest_directly(
         dump, store, grid, rules, layout=layout, rank_map=rank_map, sketches=sketches, marginals=marginals
     )
     return [run(plan) for plan in plans]
+
+
+def ingest_and_open(dump: Path, store: Path | str, grid: Grid | None = None, **options: Any) -> DumpStore:
+    """Ingest every step of a dump into a store, as `ingest_directly` does, and open it."""
+    ingest_directly(dump, store, grid, **options)
+    return open_store(store)

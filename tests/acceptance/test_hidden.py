@@ -25,7 +25,7 @@ from ingest.questions.compare.result import Comparison, Verdict
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.unsharded import told_placement
 from tests.pt_files import text
-from tests.stores import ingest_directly, unpack
+from tests.stores import ingest_and_open, unpack
 from workers.errors import UsageError
 
 #: All annotations in the dumps, and what SGLang means by them (`comparator/dims_spec`).
@@ -103,8 +103,7 @@ def hide(dump: Path, into: Path) -> Path:
 
 
 def ingested(dump: Path, store: Path) -> DumpStore:
-    ingest_directly(dump, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(dump, store, sketches=True)
 
 
 @pytest.fixture(scope="module")
@@ -254,8 +253,7 @@ def stored(runs: Path) -> Stored:
     @cache
     def store(known: str, run: str) -> DumpStore:
         into = runs / f"{known}-{run}.zarr"
-        ingest_directly(runs / known / run, into)
-        return ingest.open_store(into)
+        return ingest_and_open(runs / known / run, into)
 
     return store
 

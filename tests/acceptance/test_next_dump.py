@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from tests.stores import DumpLibrary, ingest_directly, plan_all, run
+from tests.stores import DumpLibrary, ingest_and_open, ingest_directly, plan_all, run
 
 ROOT = Path(__file__).parent.parent.parent
 MINDSPORE = os.environ.get("DUMP_INGEST_TEST_MINDSPORE", str(ROOT / ".venv-mindspore/bin/python"))
@@ -39,8 +39,7 @@ def test_the_configuration_is_the_one_with_which_the_second_dump_was_made(
 
 
 def test_the_second_dump_has_the_origin_and_its_inputs(dumps: DumpLibrary, tmp_path: Path) -> None:
-    ingest_directly(dumps["nan-log-2rank-next"] / "dump", tmp_path / "second.zarr")
-    store = ingest.open_store(tmp_path / "second.zarr")
+    store = ingest_and_open(dumps["nan-log-2rank-next"] / "dump", tmp_path / "second.zarr")
     origin = ingest.origin(store)
     assert (origin.op_type, origin.how, origin.rank, origin.step) == ("Log", "born", 1, 2)
     assert [tensor.io for tensor in origin.inputs] == ["input"]

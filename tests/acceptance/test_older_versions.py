@@ -6,7 +6,7 @@ import pytest
 
 import ingest
 from ingest.reader.dump_store import DumpStore
-from tests.stores import ingest_directly, unpack
+from tests.stores import ingest_and_open, unpack
 from tests.torch_truth import differences, truth
 
 
@@ -18,8 +18,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ingested(root: Path, store: Path) -> DumpStore:
-    ingest_directly(root / "dump", store)
-    return ingest.open_store(store)
+    return ingest_and_open(root / "dump", store)
 
 
 @pytest.mark.parametrize(

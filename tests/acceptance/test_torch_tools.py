@@ -11,7 +11,7 @@ import pytest
 
 import ingest
 from ingest.reader.dump_store import DumpStore
-from tests.stores import ingest_directly
+from tests.stores import ingest_and_open, ingest_directly
 from tests.torch_truth import differences, truth
 
 PROGRAM = Path(__file__).parent.parent / "torch_tools_program.py"
@@ -89,8 +89,7 @@ def test_statistics_of_nvdlfw_inspect_are_those_of_the_tensors(
 ) -> None:
     """To the four decimals that it prints. Its messages are kept with the log."""
     tool("nvdlfw", tmp_path)
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "run.zarr")
     assert store.steps == [0, 1, 2]
     for step in store.steps:
         with np.load(tmp_path / f"{step}.npz") as told:
@@ -113,8 +112,7 @@ def test_statistics_of_nvdlfw_inspect_are_those_of_the_tensors(
 
 def read_back(directory: Path) -> DumpStore:
     """Ingest what a tool dumped; check every tensor against torch, and every file."""
-    ingest_directly(directory / "dump", directory / "run.zarr")
-    store = ingest.open_store(directory / "run.zarr")
+    store = ingest_and_open(directory / "dump", directory / "run.zarr")
     told = truth(directory)
     assert list(differences(told, "dump/", store)) == []
     steps = list(store.select())

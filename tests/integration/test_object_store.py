@@ -12,12 +12,12 @@ import xarray as xr
 from aiobotocore.httpsession import AIOHTTPSession
 from distributed import Client
 
-from ingest.api import DumpStore, open_store
+from ingest.api import DumpStore
 from tests.object_store_contract import ObjectStoreContract
 from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
-from tests.stores import MadeDump, ingest_directly, tensor_name
+from tests.stores import MadeDump, ingest_and_open, tensor_name
 from workers.model import MIB
 from workers.store.backends.remote import S3Objects
 from workers.store.model import StoreAddress
@@ -139,8 +139,7 @@ def filled(url: str, tmp_path: Path) -> DumpStore:
             for slot in range(20):
                 values = np.random.default_rng([rank, step, slot]).normal(size=1024).astype(np.float32)
                 dump.add(values, tensor_name(slot=slot), step=step, rank=rank)
-    ingest_directly(dump.root, url)
-    return open_store(url)
+    return ingest_and_open(dump.root, url)
 
 
 def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:

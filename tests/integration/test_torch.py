@@ -18,7 +18,7 @@ from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
 from tests import torch_oracle
 from tests.cli import run_here
-from tests.stores import ingest_directly
+from tests.stores import ingest_and_open, ingest_directly
 from tests.torch_ranks import record_box, record_shards
 
 # What the real torch writes is read as it reads it back.
@@ -78,8 +78,7 @@ def shards(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noq
 
 def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(shards: Path, tmp_path: Path) -> None:
     """Parameters and reduced gradients bit for bit, their places, and where a bad record does harm first."""
-    ingest_directly(shards / "run-dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(shards / "run-dump", tmp_path / "run.zarr")
     assert (store.ranks, store.steps) == ([0, 1], [0, 1])
     places = {rank: axes["dp_shard"] for rank, axes in store.coordinates().items()}
     assert {rank: (place.rank, place.size) for rank, place in places.items()} == {0: (0, 2), 1: (1, 2)}
@@ -110,8 +109,7 @@ def test_shards_of_fsdp_are_recorded_as_each_rank_has_them(shards: Path, tmp_pat
 
 def test_placements_of_dtensors_are_told(shards: Path, tmp_path: Path) -> None:
     """`layout` takes from the dump what is cut, replicated or not yet added up, and joins pieces by it."""
-    ingest_directly(shards / "tensor-parallel", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(shards / "tensor-parallel", tmp_path / "run.zarr")
     placed = {kind.name: (kind.placement, kind.why) for kind in ingest.layout(store).kinds}
     expected = {
         "Parameter.0.weight.output.0": "tp: shard 0",
@@ -143,8 +141,7 @@ def test_all_ranks_of_a_black_box_save_the_steps_around_what_one_of_them_saw(
 ) -> None:
     del torch
     record_box(tmp_path, 2)
-    ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(tmp_path / "run-dump", tmp_path / "run.zarr")
     with_tensors = {
         rank: [step for step in store.steps if store.tensors("Module.*", rank=rank, step=step)[0].is_dumped]
         for rank in store.ranks

@@ -28,7 +28,7 @@ from ingest.store_gc.plan import take_inventory
 from tests.cli import run_here
 from tests.replicas import Replicas
 from tests.rule_sets import consolidated, only, put, steps_that_fire
-from tests.stores import DumpLibrary, MadeDump, ingest_directly, plan_all, tensor_name
+from tests.stores import DumpLibrary, MadeDump, ingest_and_open, ingest_directly, plan_all, tensor_name
 from tests.stores import run as publish
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.histogram import Histogram
@@ -65,8 +65,7 @@ def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
 def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path) -> None:
     """No finding means nothing there."""
     store = tmp_path / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    opened = ingest.open_store(str(store))
+    opened = ingest_and_open(dumps["nan-log-2rank"] / "dump", store)
     assert findings_of(opened.step(1, 2)) is None
     listed = ingest.anomalies(opened)
     assert not listed.findings

@@ -28,7 +28,7 @@ from ingest.questions.origin import origin
 from ingest.questions.trend import trend
 from ingest.reader.dump_store import DumpStore, open_store
 from tests.pt_files import pt_bytes
-from tests.stores import ingest_directly, unpack
+from tests.stores import ingest_and_open, ingest_directly, unpack
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import StepKey
 
@@ -77,8 +77,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def statistics(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> DumpStore:
     into = tmp_path_factory.mktemp("statistics")
-    ingest_directly(logs / "nvdlfw-stats" / "dump", into)
-    return open_store(into)
+    return ingest_and_open(logs / "nvdlfw-stats" / "dump", into)
 
 
 def test_each_iteration_is_a_step_with_the_numbers_of_its_lines(logs: Path, statistics: DumpStore) -> None:
@@ -127,8 +126,7 @@ def test_statistics_join_the_tensors_of_the_same_tool(tmp_path: Path) -> None:
             )
         )
     )
-    ingest_directly(tmp_path / "dump", tmp_path / "store")
-    store = open_store(tmp_path / "store")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "store")
     (tensor,) = store.tensors(step=2, io="input")
     assert (tensor.is_dumped, tensor.problem, tensor.statistics_from) == (True, "", "computed")
     (share,) = store.tensors(step=2, name="*underflows%*")
@@ -161,8 +159,7 @@ def test_a_nan_in_a_log_of_torchtitan_is_found_with_its_line(tmp_path: Path) -> 
     path = tmp_path / "dump" / "numerics" / "rank_1_activations.log"
     path.parent.mkdir(parents=True)
     path.write_text(TITAN)
-    ingest_directly(tmp_path / "dump", tmp_path / "store")
-    store = open_store(tmp_path / "store")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "store")
     (output,) = store.tensors(rank=1, step=0, name="aten.mm.layers.0.wq.op_0_mm.output.0")
     assert (output.shape, output.statistics.count, output.statistics.l2_norm) == ((8, 256), 2048, 15.0)
     answer = origin(store)

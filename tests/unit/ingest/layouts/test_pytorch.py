@@ -25,7 +25,7 @@ from ingest.steps.decide import CompletenessPolicy
 from ingest.steps.events import KeepReason
 from tests.dump_data_writer import chunk, number
 from tests.services import Run
-from tests.stores import ingest_directly, npy_bytes, unpack
+from tests.stores import ingest_and_open, ingest_directly, npy_bytes, unpack
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.dump.formats.distcp import read_metadata
 from workers.dump.model import ReportedStatistics, TensorName
@@ -204,8 +204,7 @@ def test_tensors_of_onnx_runtime_have_their_ranks_and_names(tmp_path: Path) -> N
         path = tmp_path / "dump" / f"_fc_1_output_rank_{rank}.tensorproto"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(message)
-    ingest_directly(tmp_path / "dump", tmp_path / "store")
-    store = open_store(tmp_path / "store")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "store")
     assert [tensor.rank for tensor in store.tensors()] == [0, 1]
     (tensor,) = store.tensors(rank=1, step=0)
     assert (tensor.name, tensor.full_name) == ("Tensor._fc_1_output.output.0", "/fc.1/output")
@@ -310,8 +309,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_parts_of_all_ranks_make_the_tensors(dump: Path, tmp_path: Path) -> None:
-    ingest_directly(dump, tmp_path / "store")
-    store = open_store(tmp_path / "store")
+    store = ingest_and_open(dump, tmp_path / "store")
     told = json.loads((dump.parent / "oracle.json").read_text())["state_dict_metadata"]
     tensors = {name: entry for name, entry in told.items() if entry["type"] == "TensorStorageMetadata"}
     for name, entry in tensors.items():
@@ -370,8 +368,7 @@ def test_file_of_a_rank_that_is_missing_beside_others_of_the_rank_is_named(
     chunks = read_metadata((directory / ".metadata").read_bytes())["__0_0.distcp"]
     (directory / "__1_0.distcp").unlink()
     (directory / "__0_0.distcp").rename(directory / "__0_1.distcp")
-    ingest_directly(tmp_path / "dump", tmp_path / "store")
-    store = open_store(tmp_path / "store")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "store")
     assert store.step(0, 2).commit.record.summary.status == "partial"
     record = str(store.step(0, 2).commit.record)
     assert f"step_2/__0_0.distcp: is missing: .metadata names {len(chunks)} parts in it" in record

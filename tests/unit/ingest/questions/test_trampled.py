@@ -11,12 +11,11 @@ import ingest
 from tests.dump_data_writer import Tensor, dump_data
 from tests.guide_configs import WATCHER, acl
 from tests.pt_files import pt_bytes
-from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_and_open, ingest_directly, numbers
 
 
 def opened(made: MadeDump, store: Path) -> ingest.DumpStore:
-    ingest_directly(made.root, store)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store)
 
 
 def test_a_watched_output_that_changed_was_trampled_in_between(made: MadeDump, store: Path) -> None:
@@ -73,8 +72,7 @@ def test_an_operator_that_ran_again_may_write_something_else(made: MadeDump, sto
 
 
 def test_real_loops_and_parameters_are_left_alone(dumps: DumpLibrary, store: Path) -> None:
-    ingest_directly(dumps["mindspore-2.7.1-cpu-sync"] / "control-flow", store)
-    opened_store = ingest.open_store(store)
+    opened_store = ingest_and_open(dumps["mindspore-2.7.1-cpu-sync"] / "control-flow", store)
     assert max(tensor.occurrence for tensor in opened_store.tensors()) > 1
     assert ingest.trampled(opened_store, include_partial=True) == []
 

@@ -26,7 +26,7 @@ from tests.cli import run_here
 from tests.counted_requests import CountedRequests
 from tests.damages import forget_checksums
 from tests.replicas import Replicas
-from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
+from tests.stores import DumpLibrary, MadeDump, ingest_and_open, ingest_directly, tensor_name
 from workers.errors import DamagedStore, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit
@@ -180,8 +180,7 @@ def test_counts_of_nan_and_inf_are_the_truth(dumps: DumpLibrary, tmp_path: Path)
     """The first question of the engineer: which rank, step and operator was the first to produce a NaN?"""
     directory = dumps["nan-log-2rank"]
     truth: dict[str, Any] = json.loads((directory / "truth.json").read_text())
-    ingest_directly(directory / "dump", tmp_path / "run.zarr")
-    store = open_store(str(tmp_path / "run.zarr"))
+    store = ingest_and_open(directory / "dump", tmp_path / "run.zarr")
     fields = ("nan", "pos_inf", "neg_inf")
     found = {
         tensor.source: tuple(int(getattr(tensor.statistics, f"{field}_count")) for field in fields)
@@ -297,8 +296,7 @@ def opened(made: MadeDump, store: Path) -> ingest.DumpStore:
     made.add(np.array([1, -2, 0, np.nan, np.inf], "<f4"), tensor_name(time=1), step=0)
     made.add(np.array([3, 4], "<i2"), tensor_name(slot=1, time=2), step=0)
     made.add(np.array([1 + 2j], "<c8"), tensor_name(slot=2, time=3), step=0)
-    ingest_directly(made.root, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True)
 
 
 def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:

@@ -23,7 +23,7 @@ from ingest.recording import writer
 from ingest.recording.recorder import LookBudget
 from ingest.settings import load
 from tests import recordings
-from tests.stores import ingest_directly
+from tests.stores import ingest_and_open, ingest_directly
 from workers.model import StepKey
 
 # A recorded run is ingested as any other, and tells where a NaN was born.
@@ -134,8 +134,7 @@ def test_parameters_are_those_that_a_step_begins_with(torch: Any, tmp_path: Path
             net(torch.ones(1, 2)).sum().backward()
             optimizer.step()
         torch.nn.init.constant_(net.weight, 2)
-    ingest_directly(tmp_path, tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(tmp_path, tmp_path / "run.zarr")
     assert [tensor.read().tolist() for tensor in store.tensors()] == [[[0, 0]], [[1, 1]], [[2, 2]]]
 
 
@@ -184,8 +183,7 @@ def test_an_exception_in_the_loop_passes_and_the_step_says_so(
         "tensors": 7,
         "ended": "ZeroDivisionError: ",
     }
-    ingest_directly(tmp_path, tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(tmp_path, tmp_path / "run.zarr")
     assert [step.status for step in store.select()] == ["complete", "complete"]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
@@ -528,8 +526,7 @@ def test_what_was_not_looked_at_is_in_the_store_as_not_known(
     assert recordings.mark(recorder.directory, 0).get("not_looked_at", 0) == 0
     told = recordings.mark(recorder.directory, 5)
     assert told["not_looked_at"] == 7
-    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "run.zarr")
     first, fifth = (
         [tensor.name for tensor in store.tensors("Module.*.output.0", step=step)] for step in (0, 5)
     )

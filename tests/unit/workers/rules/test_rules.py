@@ -18,7 +18,7 @@ import ingest
 from ingest.findings.backtest import backtest
 from tests.cli import run_here
 from tests.rule_sets import KEY, evaluated, numbers, only, rows, tables_of
-from tests.stores import MadeDump, ingest_directly, tensor_name
+from tests.stores import MadeDump, ingest_and_open, ingest_directly, tensor_name
 from workers.arrays.dtypes import LIMITS
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
@@ -178,8 +178,7 @@ VALUES = np.array([2.0**-20] * 5 + [1.5] * 4 + [512], "<f4")
 def filled(made: MadeDump, store: Path) -> ingest.DumpStore:
     """A step with histograms, and one without."""
     made.add(VALUES, tensor_name(time=1), step=0)
-    ingest_directly(made.root, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True)
 
 
 @pytest.mark.parametrize(

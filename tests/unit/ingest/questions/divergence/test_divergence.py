@@ -31,7 +31,7 @@ from tests.replicas import (
     summary,
 )
 from tests.sharded_net import LAYOUT, Config, simulate, write
-from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
+from tests.stores import DumpLibrary, MadeDump, ingest_and_open, ingest_directly, tensor_name
 from workers.arrays.statistics import FIELDS, summarise
 from workers.errors import UsageError
 from workers.store.consolidated.blocks import Block, TensorKey
@@ -67,8 +67,7 @@ def damaged(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize("name", ["lenet-4rank", "tinybert-2rank", "nan-log-2rank"])
 def test_replicas_agree_on_what_the_files_agree_on(dumps: DumpLibrary, tmp_path: Path, name: str) -> None:
     """Optimizer inputs and reduced gradients are equal, byte for byte; Adam leaves its outputs alone."""
-    ingest_directly(dumps[name] / "dump", tmp_path / "run.zarr")
-    store = ingest.open_store(tmp_path / "run.zarr")
+    store = ingest_and_open(dumps[name] / "dump", tmp_path / "run.zarr")
     found = divergence(store)
     assert found.agree
     assert found.groups[0].ranks == tuple(store.ranks)
@@ -597,8 +596,7 @@ def test_divergence_takes_the_groups_of_the_layout(tmp_path: Path) -> None:
     drifting = "param.layers.1.fc1.weight"
     steps[3][3][drifting] = steps[3][3][drifting] + np.float32(1e-3)
     write(tmp_path / "dump", steps)
-    ingest_directly(tmp_path / "dump", tmp_path / "store", layout=LAYOUT)
-    store = ingest.open_store(tmp_path / "store")
+    store = ingest_and_open(tmp_path / "dump", tmp_path / "store", layout=LAYOUT)
     answer = ingest.divergence(store)
     assert ingest.layout(store).replicas == ((0, 2), (1, 3))
     assert {(group.ranks, group.how) for group in answer.groups} == {((0, 2), "layout"), ((1, 3), "layout")}
@@ -616,8 +614,7 @@ def test_layers_that_stages_number_from_0_are_not_held_against_each_other(tmp_pa
         ]
         for norms in (np.ones((4, 12), np.float32), rng.normal(size=(4, 12)).astype(np.float32))
     ]
-    ingest_directly(write(tmp_path / "dump", steps), tmp_path / "store", layout=LAYOUT)
-    store = ingest.open_store(tmp_path / "store")
+    store = ingest_and_open(write(tmp_path / "dump", steps), tmp_path / "store", layout=LAYOUT)
     assert [odd.ranks for odd in ingest.divergence(store).odd] == [(0, 1, 2, 3)]
     in_stages = ingest.open_store(tmp_path / "store", mesh="pp=2,tp=2")
     assert [odd.ranks for odd in ingest.divergence(in_stages).odd] == [(0, 1), (2, 3)]

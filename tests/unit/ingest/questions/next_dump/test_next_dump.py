@@ -22,7 +22,16 @@ from ingest.questions.next_dump import (
     without_wrappers,
 )
 from tests.guide_configs import mindspore
-from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers, plan_all, run
+from tests.stores import (
+    DumpLibrary,
+    MadeDump,
+    MadeRun,
+    ingest_and_open,
+    ingest_directly,
+    numbers,
+    plan_all,
+    run,
+)
 from workers.errors import UsageError
 
 # The next dump: what is suspected, what it costs, what it will answer.
@@ -35,8 +44,7 @@ LOG, ADD = "Default_net-LogLoss_Log-op0", "Default_net-LogLoss_Add-op0"
 def whole(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> ingest.DumpStore:
     """Two ranks, steps 1 to 3; a NaN is born in step 2 of rank 1."""
     store = tmp_path_factory.mktemp("next") / "whole.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    return ingest.open_store(store)
+    return ingest_and_open(dumps["nan-log-2rank"] / "dump", store)
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +202,7 @@ def test_a_name_chooses_the_newest_step_that_has_it(nan_run: DumpStore) -> None:
 @pytest.fixture(scope="module")
 def inner(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> InnerCalls:
     store = tmp_path_factory.mktemp("inner") / "s.zarr"
-    ingest_directly(dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix", store)
-    opened = ingest.open_store(store)
+    opened = ingest_and_open(dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix", store)
     key = next(key for key in opened.keys if key.step is not None)
     return inner_calls(opened, (key.rank, key.step or 0))
 

@@ -11,7 +11,7 @@ import ingest
 from ingest.questions.precision import precision
 from ingest.store_gc.plan import GcPolicy
 from tests.gc_stores import age
-from tests.stores import MadeDump, ingest_directly, plan_all, run, tensor_name
+from tests.stores import MadeDump, ingest_and_open, plan_all, run, tensor_name
 from tests.unit.workers.arrays.sketches.test_sketches import cast_losses
 from workers.arrays.dtypes import NAMED
 from workers.errors import UsageError
@@ -28,8 +28,7 @@ def growing(made: MadeDump, store: Path) -> ingest.DumpStore:
             values = np.array([1, -2, 0.001, 0], "<f4")
             made.add(values * 2**step * (16 if rank else 1), tensor_name(time=1), step=step, rank=rank)
             made.add(values, tensor_name(slot=1, time=2), step=step, rank=rank)
-    ingest_directly(made.root, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True)
 
 
 def test_every_tensor_is_answered_as_its_cast_is(sketched_store: Path) -> None:

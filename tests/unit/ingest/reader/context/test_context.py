@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.api import open_store
 from ingest.reader.context import Context, context_of
 from ingest.reader.context.files import Frame, best_frame, parse_construct, parse_kernel_args, parse_stacks
 from ingest.reader.context.ir import (
@@ -30,7 +29,7 @@ from ingest.reader.context.ir import (
 )
 from ingest.reader.context.rank_context import parse_order
 from ingest.reader.tensor import Tensor
-from tests.stores import DumpLibrary, MadeDump, ingest_directly
+from tests.stores import DumpLibrary, MadeDump, ingest_and_open
 from workers.dump.formats.tensor_proto import varint
 
 # The context of tensors in a store: everything a dump tells of their operators.
@@ -72,8 +71,7 @@ def with_ir(made: MadeDump) -> MadeDump:
 
 
 def _open(made: MadeDump, store: Path) -> tuple[Context, Tensor]:
-    ingest_directly(made.root, store)
-    opened = open_store(store)
+    opened = ingest_and_open(made.root, store)
     return context_of(opened, 0), opened.tensors(rank=0, step=0)[0]
 
 
@@ -101,8 +99,7 @@ def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> 
 
 def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
     with_ir.add(_ONE, rank=1)
-    ingest_directly(with_ir.root, store)
-    opened = open_store(store)
+    opened = ingest_and_open(with_ir.root, store)
     line = context_of(opened, 1).source_line(opened.tensors(rank=1, step=0)[0])
     assert line is not None
     assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
@@ -123,8 +120,7 @@ def test_real_operators_have_lines(
     dumps: DumpLibrary, store: Path, dump: str, place: str, known: tuple[int, int]
 ) -> None:
     """The others have no stack in the graph either: sums of gradients, and what the compiler made up."""
-    ingest_directly(dumps[dump] / place, store)
-    opened = open_store(store)
+    opened = ingest_and_open(dumps[dump] / place, store)
     found: Counter[bool] = Counter()
     for rank in opened.ranks:
         context = context_of(opened, rank)
@@ -152,8 +148,7 @@ def lenet(dumps: DumpLibrary, tmp_path: Path) -> Path:
 
 def told(lenet: Path, store: Path) -> list[tuple[str, object, object]]:
     """Return what the graph says of each input: where it comes from, and the line of its operator."""
-    ingest_directly(lenet, store)
-    opened = open_store(store)
+    opened = ingest_and_open(lenet, store)
     context = context_of(opened, 0)
     lines = [
         (tensor.name, context.graph_source(tensor), context.source_line(tensor))

@@ -12,7 +12,7 @@ from ingest.reader.context.files import Frame
 from ingest.reader.context.ge_graph import ModelOutput, _Parser, parse_ge_graph
 from ingest.reader.context.ir import ArgumentReader, IrSource, parse_ir
 from ingest.reader.context.rank_context import parse_order
-from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, numbers
+from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_and_open, numbers
 
 # Names, stacks, types and edges out of `.ir` files of every spelling.
 
@@ -390,8 +390,7 @@ def test_the_graph_tells_who_wrote_an_input_that_holds_other_bytes(
     path = made.root / "rank_0" / "graphs" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    ingest_directly(made.root, store)
-    opened = ingest.open_store(store)
+    opened = ingest_and_open(made.root, store)
     (read,) = opened.tensors("BiasAdd.*.input.0")
     (producer,) = read.producers
     assert (producer.tensor.name, producer.by) == ("Mul.bert_mul.output.1", "graph")

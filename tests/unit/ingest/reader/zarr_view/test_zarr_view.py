@@ -20,7 +20,7 @@ from ingest.reader import array_like
 from ingest.reader.zarr_nodes import ViewArray, chunk_shape, escape
 from ingest.reader.zarr_view import TensorView
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
-from tests.stores import SMALL_GRID, MadeDump, ingest_directly, npy_header, tensor_name
+from tests.stores import SMALL_GRID, MadeDump, ingest_and_open, ingest_directly, npy_header, tensor_name
 from tests.zarr_views import PROTOTYPE, array_at, collected, only_array, read_object, stored_elements, view_of
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
@@ -324,8 +324,7 @@ def test_any_tensor_comes_back_bit_for_bit(
     directory = tmp_path_factory.mktemp("made")
     dump = MadeDump(directory / "dump")
     dump.add(npy_header(descr, shape, fortran=fortran) + payload)
-    ingest_directly(dump.root, directory / "store", SMALL_GRID)
-    store = ingest.open_store(directory / "store")
+    store = ingest_and_open(dump.root, directory / "store", SMALL_GRID)
     (tensor,) = store.tensors()
     expected = tensor.read()
     with pytest.MonkeyPatch.context() as patch:

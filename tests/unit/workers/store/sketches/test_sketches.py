@@ -17,7 +17,7 @@ from tests.damages import flip
 from tests.damages import only as only_file
 from tests.gc_stores import age
 from tests.rule_sets import only
-from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
+from tests.stores import DumpLibrary, MadeDump, ingest_and_open, ingest_directly, tensor_name
 from workers.arrays import marginals as arrays
 from workers.arrays.digest import RunningBlockDigests
 from workers.arrays.marginals import MarginalScope
@@ -56,8 +56,7 @@ def filled(made: MadeDump, store: Path) -> ingest.DumpStore:
     """A step with a small tensor and a matrix with an outlier and two dead columns."""
     made.add(VALUES, tensor_name(time=1), step=0)
     made.add(matrix(), tensor_name(slot=1, time=2), step=0)
-    ingest_directly(made.root, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True)
 
 
 CASES = [
@@ -243,8 +242,7 @@ def summed(made: MadeDump, store: Path) -> ingest.DumpStore:
     )
     for slot, values in enumerate(tensors):
         made.add(values, tensor_name(slot=slot, time=slot), step=0)
-    ingest_directly(made.root, store, sketches=True)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True)
 
 
 def test_tensors_of_equal_elements_share_what_they_have_in_common(summed: ingest.DumpStore) -> None:
@@ -325,8 +323,7 @@ def of_large(made: MadeDump, store: Path) -> ingest.DumpStore:
     made.add(LARGE, tensor_name(time=1), step=0)
     made.add(SUMMED_VALUES, tensor_name(slot=1, time=2), step=0)
     made.add(SUMMED_VALUES, tensor_name(time=1), step=1)
-    ingest_directly(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
-    return ingest.open_store(store)
+    return ingest_and_open(made.root, store, sketches=True, marginals=MarginalScope.LARGE)
 
 
 def test_those_of_other_tensors_are_added_and_nothing_is_replaced(of_large: ingest.DumpStore) -> None:
@@ -389,8 +386,7 @@ def test_they_are_added_as_they_would_have_been(made: MadeDump, store: Path, tmp
     made.add(np.arange(300_000, dtype="<f4").reshape(1500, 200), tensor_name(time=1), step=0)
     made.add(np.full(150_000, 1j, "<c8"), tensor_name(slot=1, time=2), step=0)
     ingest_directly(made.root, store, sketches=True)
-    ingest_directly(made.root, tmp_path / "later.zarr")
-    later = ingest.open_store(tmp_path / "later.zarr")
+    later = ingest_and_open(made.root, tmp_path / "later.zarr")
     assert sketch(SketchJob(later.objects.address, later.step(0, 0).key)).tensors == 1
     steps = [ingest.open_store(path).step(0, 0) for path in (store, tmp_path / "later.zarr")]
     assert read_entries(steps[0], TABLE).tolist() == read_entries(steps[1], TABLE).tolist()
