@@ -44,9 +44,6 @@ from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
-# A step is there or it is not; and what a store is not, nobody writes to or reads from.
-
-
 KEY = StepKey(0, 0)
 
 

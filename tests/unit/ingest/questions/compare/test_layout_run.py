@@ -25,8 +25,7 @@ from ingest.questions.compare.thresholds import ThresholdRule, Thresholds
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.mesh import Mesh
 from tests.damages import flip, only
-from tests.sharded_cases import BUGS, HARMLESS, short
-from tests.sharded_net import LAYOUT, Array, Config, Dump, simulate, write
+from tests.sharded_net import BUGS, HARMLESS, LAYOUT, Array, Config, Dump, short, simulate, write
 from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name, unpack
 from workers.arrays.digest import digest
 from workers.dump.formats.header import TensorHeader

@@ -45,8 +45,6 @@ from workers.tasks import compare as task
 from workers.tasks.compare import Pair, compare_pairs
 from workers.tasks.operands import Operand
 
-# Comparing stores, ranks, steps and dumps, as they are in real dumps and made by hand.
-
 
 def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     found = compare(f"{nan_log}@0,2", f"{nan_log}@1,2")

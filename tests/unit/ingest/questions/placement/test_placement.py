@@ -42,8 +42,6 @@ from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 from workers.store.consolidated.blocks import Block, TensorAxis, TensorKey
 
-# How the ranks of one run hold its tensors, without a reference.
-
 
 def placements(layout: RunLayout) -> dict[str, str]:
     return {
