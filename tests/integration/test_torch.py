@@ -155,7 +155,6 @@ def test_all_ranks_of_a_black_box_save_the_steps_around_what_one_of_them_saw(
 # `compare --by token`: healthy pairs give no alarm, each mistake is told with the module that made it.
 
 
-Sides = Callable[..., tuple[Path, Path]]
 PAGE = Path(__file__).parents[2] / "docs" / "rollout.md"
 
 

@@ -26,7 +26,7 @@ from tests.servers.cluster import DaskCluster
 from tests.services import FakeFuture
 from tests.stores import DumpLibrary
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable, WorkerDied
-from workers.model import SourceFile, StepKey
+from workers.model import SourceFile
 
 # A bounded number of tasks is in flight, and none outlives its use.
 
@@ -34,9 +34,6 @@ from workers.model import SourceFile, StepKey
 def task(name: str = "task") -> Any:
     """Return a task that ends when the test says so."""
     return FakeFuture(name, lambda: None, ())
-
-
-KEY, OTHER = StepKey(0, 1), StepKey(1, 1)
 
 
 def shared(*sizes: int) -> list[list[int]]:

@@ -435,16 +435,6 @@ def name_of(type_name: str, layout: str = "NCHW") -> TensorName:
     )
 
 
-def test_directory_is_that_of_a_rank_a_time_and_a_step() -> None:
-    (pattern,) = MsProbeNative.patterns
-    fields: dict[str, str] = {}
-    for level, name in enumerate(STEP.split("/")):
-        fields |= pattern.match(level, name) or {}
-    assert fields == {"rank": "0", "time": "20240801120000", "step": "3"}
-    assert pattern.match(1, "net") is None
-    assert pattern.proof == 2
-
-
 def test_npy_has_the_type_before_it_was_converted_in_its_name() -> None:
     assert parse_native_name(f"{STEM}.output.1.NCHW.BF16.npy") == TensorFile(name_of("BF16"), Container.NPY)
 

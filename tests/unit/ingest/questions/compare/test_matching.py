@@ -1,7 +1,6 @@
 """Which tensor is which: by names, order, a mapping file, the model, or what operators do."""
 
 import math
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +21,6 @@ from ingest.questions.compare.alignment import (
     align_sequences,
     classes_of,
     kinds_of,
-    only_moves,
-    plain_type,
-    sources_of,
 )
 from ingest.questions.compare.mapping import NameMapping, load_mapping
 from ingest.questions.compare.matching import (
@@ -457,13 +453,6 @@ def test_a_call_that_is_left_out_is_a_gap(program: list[OperatorCall], place: in
     assert len(paired(program, less)) == len(less)
 
 
-def test_other_names_are_the_same_call() -> None:
-    names = {"aten.mm": "MatMul", "aten.relu": "ReLU"}
-    renamed = [replace(known, op_type=names.get(known.op_type, known.op_type)) for known in PLAIN]
-    pairs, _ = align(PLAIN, renamed)
-    assert pairs == [(n, n, MatchedBy.CONTENT) for n in range(5)]
-
-
 def test_what_was_fused_is_named() -> None:
     fused = [PLAIN[0], call("MatMulAddReluFusion", "x w b", "r"), PLAIN[4]]
     pairs, gaps = align(fused, PLAIN)
@@ -526,19 +515,6 @@ def test_what_is_not_known_is_the_same_as_nothing() -> None:
     assert measured(1, 0, 1).identity == measured(1, 0, 1).identity
 
 
-def test_sources_are_the_latest_writers_before() -> None:
-    x, y = Value(4, "x"), Value(4, "y")
-    calls = [
-        OperatorCall("first", (), (x,)),
-        OperatorCall("second", (x,), (y,)),
-        OperatorCall("third", (y,), (x,)),
-        OperatorCall("reads", (x, y), ()),
-        OperatorCall("Parameter", (), (Value(4, "w"),)),
-        OperatorCall("late", (Value(4, "w"), Value(4, "unknown")), ()),
-    ]
-    assert sources_of(calls) == [(), (0,), (1,), (2, 1), (), (4,)]
-
-
 @pytest.mark.parametrize(
     ("op_type", "kinds"),
     [
@@ -556,12 +532,6 @@ def test_sources_are_the_latest_writers_before() -> None:
 )
 def test_kinds(op_type: str, kinds: set[str]) -> None:
     assert kinds_of(op_type) == kinds
-
-
-def test_only_what_changes_nothing_moves() -> None:
-    assert only_moves("aten.view")
-    assert not only_moves("ViewAndAdd")
-    assert plain_type("aten::addmm.out") == "addmm"
 
 
 Scores = npt.NDArray[np.int64]

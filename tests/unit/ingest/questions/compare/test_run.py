@@ -639,10 +639,6 @@ def test_the_cause_is_in_the_page_and_in_plain_values(two_rates: str) -> None:
     }
 
 
-def test_equal_sides_have_no_first_difference(two_rates: str) -> None:
-    assert compare(f"{two_rates}@0", f"{two_rates}@0").first is None
-
-
 def test_the_inputs_of_the_first_operator_that_differs_are_told(made: MadeDump, store: Path) -> None:
     for rank in (0, 1):
         made.add(np.ones(3), tensor_name(ADD, "input", time=TIME), rank=rank)

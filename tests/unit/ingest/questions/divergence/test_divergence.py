@@ -112,14 +112,6 @@ def test_a_flipped_bit_is_named_by_rank_step_and_tensor(damaged: Path) -> None:
     assert found.odd[0].values["l2_norm"][0] != found.odd[0].values["l2_norm"][1]
 
 
-def test_a_missing_step_and_operator_are_named(damaged: Path) -> None:
-    assert [row[:3] for row in absent(divergence(ingest.open_store(damaged)))] == [
-        ("missing", "step", (1,)),
-        ("missing", "operator", (3,)),
-        ("missing", "operator", (3,)),
-    ]
-
-
 def test_the_command_says_it_and_exits_with_five(damaged: Path) -> None:
     said = run("divergence", damaged, code=5).stdout
     assert "rank 2 is off since step 1 (ranks 0-1, 3 agree)" in said
@@ -392,13 +384,6 @@ def test_calls_that_depend_on_samples_are_not_missed(
 # Which rank is off: the one that a majority is against, or that values show; since when, and in what.
 
 
-def test_one_rank_that_is_off_in_every_step_is_off() -> None:
-    """No step shows the group, but three ranks that agree do."""
-    found = divergence(replicas(off=[(3, step, name) for step in range(4) for name in (WEIGHT, STATE)]).store)
-    assert summary(found) == [((3,), 0, WEIGHT)]
-    assert (found.odd[0].tensors, found.odd[0].steps, found.odd[0].healed) == (2, 4, False)
-
-
 def test_of_two_ranks_no_majority_says_which() -> None:
     found = divergence(replicas(range(2), off=[(1, 2, STATE), (1, 3, STATE)]).store)
     assert summary(found) == [((0, 1), 2, STATE)]
@@ -455,22 +440,6 @@ def test_each_tensor_has_its_own_replicas() -> None:
         (2, 3),
         (4, 5),
     }
-
-
-@pytest.mark.parametrize("name", [WEIGHT, NORM])
-def test_the_odd_rank_is_found_within_its_replicas(name: str) -> None:
-    assert summary(divergence(on_a_mesh([(3, 2, name)]).store)) == [((3,), 2, name)]
-
-
-def test_stages_of_a_pipeline_share_no_tensors() -> None:
-    made = Replicas()
-    for step in range(3):
-        for rank in range(4):
-            stage = rank // 2
-            made.put(rank, step, {f"Adam.stage{stage}.input.0": 10 * step + stage + 1})
-    found = divergence(made.store)
-    assert found.agree
-    assert {group.ranks for group in found.groups} == {(0, 1), (2, 3)}
 
 
 def test_parts_that_begin_equal_are_no_replicas() -> None:

@@ -18,7 +18,6 @@ from ingest.questions.next_dump import (
     inner_calls,
     suspicion_of_names,
     suspicion_of_origin,
-    with_step_before,
     without_wrappers,
 )
 from tests.guide_configs import mindspore
@@ -35,9 +34,6 @@ from tests.stores import (
 from workers.errors import UsageError
 
 # The next dump: what is suspected, what it costs, what it will answer.
-
-
-LOG, ADD = "Default_net-LogLoss_Log-op0", "Default_net-LogLoss_Add-op0"
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +159,6 @@ def nan_run(nan_log: Path) -> DumpStore:
     return open_store(nan_log)
 
 
-def test_the_step_before_is_dumped_unless_it_is_the_first() -> None:
-    assert [with_step_before(step) for step in (0, 1, 7)] == [(0,), (0, 1), (6, 7)]
-
-
 def test_a_parameter_is_left_out_if_others_remain() -> None:
     both = Suspicion((PARAMETER, ADAM), (1,), (0,), "w")
     assert both.without_parameters().suspects == (ADAM,)
@@ -265,6 +257,3 @@ def test_a_configuration_costs_what_its_operators_have_in_the_store(costly: Dump
     one = dump_cost(costly, checked(dump_mode=1, kernels=kernels, iteration="all", support_device=[1]))
     assert (one.files, one.ranks, one.steps) == (cost.files // 2, 1, None)
     assert json.loads(json.dumps(one.to_dict()))["unknown"] == [kernels[1]]
-
-
-MUL, COSTLY_ADD = OperatorId("Net", "0", "Mul", "m"), OperatorId("Net", "0", "Add", "a")

@@ -23,7 +23,7 @@ from ingest.questions.placement.decide import (
     settled_by,
 )
 from ingest.questions.placement.layout_answer import LayoutFinding, PlacedKind, RunLayout
-from ingest.questions.placement.layout_map import MappedPlacement, load_layout_map
+from ingest.questions.placement.layout_map import load_layout_map
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
 from ingest.reader.text import MAX_ROWS
@@ -439,12 +439,6 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: 
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         load_layout_map(path)
-
-
-def test_a_whole_name_fits_although_it_has_brackets() -> None:
-    mapped = MappedPlacement(name="dump.layers[0].output.0", a="replicated")
-    assert mapped.fits("dump.layers[0].output.0")
-    assert not mapped.fits("dump.layers[1].output.0")
 
 
 # States of optimizers that are of another step, or than those of replicas.
