@@ -1,16 +1,18 @@
-"""Commands that keep a store, as people run them: `consolidate` and `gc`."""
+"""What is killed, slow, removed or repaired: nothing is lost, and no reader meets half a step."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -18,24 +20,33 @@ import xarray as xr
 from typer.testing import CliRunner, Result
 
 import ingest
+from bench.running import sample
 from bench.steps import CountingStore, commit_tables, make_tables
+from ingest.api import open_store, repair
 from ingest.cli.app import app
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.cube_conditions import open_cubes
 from ingest.settings import Settings
 from ingest.store_gc.plan import GcPolicy
 from tests import checker
-from tests.cli import run, run_here, start
+from tests.cli import Running, own_workers, run, run_here, start
+from tests.damages import only
+from tests.faults.proxy import Proxy
 from tests.gc_stores import POLICY, gc, make_store
-from tests.servers.ceph import S3Bucket
+from tests.poison.sitecustomize import KILLS_DECODER, KILLS_READER
+from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
-from tests.stores import DumpLibrary, ingest_directly
-from workers.errors import StoreDenied
+from tests.servers.process import free_port, http_get
+from tests.stores import DumpLibrary, MadeDump, ingest_directly, npy_header, tensor_name
+from workers.errors import DamagedStore, StoreDenied
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.consolidated.cubes import CubeGrid
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, open_objects, resolve
+
+# Commands that keep a store, as people run them: `consolidate` and `gc`.
+
 
 # `consolidate` as people run it: once, beside a job, on a cluster, on object storage.
 
@@ -271,3 +282,301 @@ def test_uploads_of_a_killed_writer_are_shown_and_ended(
     assert "incomplete uploads" in done.stdout
     assert objects.unfinished_uploads() == []
     assert len(beside.unfinished_uploads()) == 1  # not below this store
+
+
+# Whatever is killed in the middle: no reader meets half a step, and the work is finished afterwards.
+#
+# Workers of a cluster and the gateway of the object store are killed in `tests.faults`.
+
+
+#: So many small tasks that there is a middle.
+SMALL_TASKS = {
+    "DUMP_INGEST_CHUNK_SIZE": "4KiB",
+    "DUMP_INGEST_SHARD_SIZE": "8KiB",
+    "DUMP_INGEST_JOB_SIZE": "24KiB",
+    "DUMP_INGEST_INFLIGHT_SIZE": "64KiB",
+}
+LEAVES = 8
+
+
+@pytest.fixture
+def dump(dumps: DumpLibrary) -> Path:
+    """Six iterations, and the run files of two ranks."""
+    return dumps["nan-log-2rank"] / "dump"
+
+
+@pytest.fixture
+def killed_store(tmp_path: Path) -> Path:
+    return tmp_path / "run.zarr"
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[DaskCluster]:
+    """A cluster of which parts may be killed."""
+    with DaskCluster() as running:
+        yield running
+
+
+def commits(killed_store: Path) -> int:
+    return len([*killed_store.glob("rank_*/step_*/zarr.json"), *killed_store.glob("rank_*/run/zarr.json")])
+
+
+def wait_for_the_middle(running: Running, killed_store: Path) -> None:
+    """Return when something is committed, and something else is half written."""
+
+    def is_the_middle() -> bool:
+        begun = [*killed_store.glob("rank_*/step_*/*/tensors/*/c/0")]
+        return 0 < commits(killed_store) < len(begun)
+
+    running.wait_until(is_the_middle, timeout_s=90)
+    assert commits(killed_store) < LEAVES
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.dask
+def test_killed_worker_of_the_command(dump: Path, killed_store: Path) -> None:
+    """The command starts another worker, and repeats what was lost."""
+    with (
+        checker.Reader(killed_store) as reader,
+        start("ingest", dump, "--store", killed_store, env=SMALL_TASKS) as ingest,
+    ):
+        wait_for_the_middle(ingest, killed_store)
+        killed = own_workers(ingest.pid)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert killed
+        assert ingest.finish() == 0
+    assert reader.seen
+    checker.check(killed_store, dump)
+
+
+@pytest.mark.dask
+def test_killed_watcher(dump: Path, killed_store: Path, cluster: DaskCluster) -> None:
+    """Its workers go with it; another one takes up what is left, and repeats nothing that is committed."""
+    words = ("watch", dump, "--store", killed_store)
+    with checker.Reader(killed_store):
+        with start(*words, env=SMALL_TASKS) as watch:
+            wait_for_the_middle(watch, killed_store)
+            orphans = own_workers(watch.pid)
+            watch.kill()
+        deadline = time.monotonic() + 20
+        while not all(is_gone(pid) for pid in orphans):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        before = {path: path.stat().st_mtime_ns for path in killed_store.glob("rank_*/step_*/zarr.json")}
+        assert len(before) < LEAVES
+
+        with start(*words, "--scheduler", cluster.address, env=SMALL_TASKS) as watch:
+            watch.wait_until(lambda: commits(killed_store) == LEAVES, timeout_s=90)
+            assert watch.terminate() == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    checker.check(killed_store, dump)
+
+
+@pytest.mark.dask
+@pytest.mark.campaign
+def test_killed_scheduler(dump: Path, killed_store: Path, own_cluster: DaskCluster) -> None:
+    """The watcher outlives it, and goes on when there is one again at the same address."""
+    words = ("watch", dump, "--store", killed_store, "--scheduler", own_cluster.address)
+    with checker.Reader(killed_store) as reader, start(*words, env=SMALL_TASKS) as watch:
+        wait_for_the_middle(watch, killed_store)
+        own_cluster.kill_scheduler()
+        time.sleep(1)
+        assert watch.alive
+        own_cluster.kill_worker()
+        own_cluster.start_scheduler()
+        own_cluster.start_worker()
+        watch.wait_until(lambda: commits(killed_store) == LEAVES, timeout_s=90)
+        assert watch.terminate() == 0
+    assert reader.seen
+    checker.check(killed_store, dump)
+
+
+# A file that really kills the workers of a command.
+
+
+ENV = {
+    "PYTHONPATH": str(Path(__file__).parents[1] / "poison"),
+    "DUMP_INGEST_CONSOLIDATE": "false",
+}
+
+
+@pytest.mark.dask
+@pytest.mark.slow
+def test_poison_kills_a_worker_of_ingest_and_not_the_command(tmp_path: Path) -> None:
+    """Whose workers are copies of it, and no cluster."""
+    made, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    made.add(np.ones(50, "<f4"))
+    made.add(npy_header("<f4", (16,)) + KILLS_DECODER.ljust(64), tensor_name("Evil.op"))
+    done = run("ingest", made.root, "--store", store, env=ENV, code=4)
+    assert done.stderr.count("the worker that took the task died (SIGKILL)") == 1
+    said = run_here("ls", store, "--problems").stdout
+    assert "Evil" in said
+    assert "kills the process that decodes it" in said
+
+
+@pytest.mark.dask
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_poison_costs_one_file_and_not_its_step_nor_others(tmp_path: Path) -> None:
+    """Small steps share a task. What cannot be decoded is kept as bytes, what cannot be read is named."""
+    made, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    for step in range(3):
+        for slot in range(3):
+            made.add(np.full(50, slot + step, "<f4"), tensor_name(slot=slot), step=step)
+    content = npy_header("<f4", (16,)) + KILLS_DECODER.ljust(64)
+    made.add(content, tensor_name("Evil.op"), step=1)
+    made.add(KILLS_READER, "notes.txt", step=1)
+
+    words = ("watch", made.root, "--store", store)
+    with start(*words, env=ENV) as watch:
+        watch.wait_until(lambda: len(watch.events("step_committed")) == 3, timeout_s=90)
+        poisoned = [event for event in watch.events("step_failed") if "died" in event["error"]]
+        # One death of a worker: from then on, what dies are processes that are made for it.
+        assert len(watch.events("task_retried")) == 3
+        assert [event["step"] for event in poisoned] == [1, 1]
+        watch.wait_until(lambda: len(own_workers(watch.pid)) == 1, timeout_s=60)
+        assert watch.terminate() == 0
+
+    steps = {key.step: open_store(store).step(key.rank, key.step) for key in open_store(store).keys}
+    assert {n: step.commit.summary.status for n, step in steps.items()} == {
+        0: "complete",
+        1: "partial",
+        2: "complete",
+    }
+    bad = steps[1]
+    assert (bad.commit.summary.tensors, bad.commit.summary.quarantined) == (3, 2)
+    kinds = dict(zip(bad.tables.label("source"), bad.tables.label("kind"), strict=True))
+    evil = next(source for source in kinds if "Evil" in source)
+    assert kinds[evil] == "quarantined"
+    row = list(bad.tables.label("source")).index(evil)
+    assert bytes(bad.read(row)) == content
+
+    said = run_here("ls", store, "--problems").stdout
+    for word in ("Evil", "kills the process that decodes it", "notes.txt", "kills the process that reads it"):
+        assert word in said
+
+    # A new watcher learns from the store what is poison: it kills nobody, and commits nothing.
+    again = run("ingest", *words[1:], "--json", env=ENV)
+    assert again.json == []
+    assert "retrying" not in again.stderr
+
+
+# A store that is slow: lag grows, and the memory of the service is bounded, whatever waits.
+
+
+#: Names, sizes and times of the files that wait are held; see docs/operation.md.
+_FILE_NBYTES = 2048
+#: What comes and goes with listing, in any case.
+_SLACK_NBYTES = 12 * 1024 * 1024
+
+
+@pytest.mark.s3
+@pytest.mark.campaign
+def test_a_slow_store_makes_lag_grow_and_not_memory(
+    tmp_path: Path, ceph: CephS3, s3_bucket: S3Bucket, s3_environment: dict[str, str]
+) -> None:
+    made = MadeDump(tmp_path / "dump")
+    values = np.zeros(262_144, "<f4")
+
+    def dump(steps: range) -> None:
+        for step in steps:
+            made.add(values + step, tensor_name(time=step), step=step)
+
+    def metric(name: str) -> float:
+        lines = http_get(port, "/metrics")[1].decode().splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.startswith(f"{name}{{"))
+
+    def pending() -> float:
+        return metric("dump_ingest_watcher_pending_steps")
+
+    port = free_port()
+    upstream = urlsplit(ceph.endpoint_url).port
+    assert upstream is not None
+    with Proxy(upstream, seed=0) as proxy:
+        env = {
+            **s3_environment,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
+            "DUMP_INGEST_INFLIGHT_SIZE": "4MiB",
+            "DUMP_INGEST_METRICS": f"127.0.0.1:{port}",
+        }
+        dump(range(3))
+        with start("watch", made.root, "--store", s3_bucket.url, env=env) as watch:
+            watch.wait_until(lambda: len(watch.events("step_committed")) == 3, timeout_s=60)
+            (worker,) = own_workers(watch.pid)
+            proxy.delay_s = 0.05
+            dump(range(3, 10))
+            watch.wait_until(lambda: pending() > 4)
+            before = sample(watch.pid).rss_nbytes, sample(worker).rss_nbytes
+            done = len(watch.events("step_committed"))
+            dump(range(10, 22))
+            watch.wait_until(lambda: pending() > 8)
+            assert (
+                metric("dump_ingest_watcher_newest_step") - metric("dump_ingest_watcher_committed_step") > 8
+            )
+            watch.wait_until(lambda: len(watch.events("step_committed")) > done)  # slow, and not away
+            grown = sample(watch.pid).rss_nbytes - before[0]
+            assert grown < 12 * _FILE_NBYTES + _SLACK_NBYTES < 20 * values.nbytes
+            proxy.delay_s = 0.0
+            watch.wait_until(lambda: pending() == 0, timeout_s=120)
+            assert sample(worker).rss_nbytes - before[1] < _SLACK_NBYTES
+            assert watch.terminate() == 0
+    checker.check(checker.download(s3_bucket, tmp_path / "store"), made.root)
+
+
+# Damage of a store as a user meets it: named by `ingest`, and no hindrance for other steps.
+
+
+@pytest.fixture
+def damaged_dump(tmp_path: Path) -> MadeDump:
+    made = MadeDump(tmp_path / "damaged_dump")
+    for step in range(3):
+        made.add(np.arange(500, dtype="<f4") * step, tensor_name(time=1), step=step)
+    return made
+
+
+@pytest.fixture
+def damaged_store(damaged_dump: MadeDump, tmp_path: Path) -> Path:
+    ingest_directly(damaged_dump.root, tmp_path / "run.zarr")
+    return tmp_path / "run.zarr"
+
+
+def test_ingest_names_damage_and_writes_a_lost_root_again(
+    damaged_dump: MadeDump, damaged_store: Path
+) -> None:
+    root = (damaged_store / "zarr.json").read_bytes()
+    (damaged_store / "zarr.json").unlink()
+    only(damaged_store, "rank_0/step_1/*/tensors/float32/c/0").unlink()
+    with pytest.raises(DamagedStore, match=r"its zarr\.json is missing"):
+        open_store(damaged_store)
+
+    named = run("ingest", damaged_dump.root, "--store", damaged_store, code=3)
+
+    assert (damaged_store / "zarr.json").read_bytes() == root
+    assert "2 steps unchanged" in named.stderr
+    assert "rank 0 step 1" in named.stderr
+    assert f"dump-ingest repair {damaged_store}" in named.stderr
+    assert repair(damaged_store, apply=True).is_clean
+    (damaged_store / "zarr.json").write_bytes(root[:9])
+    assert "dump-ingest repair" in run("ingest", damaged_dump.root, "--store", damaged_store, code=3).stderr
+    assert repair(damaged_store, apply=True).is_clean
+    assert (damaged_store / "zarr.json").read_bytes() == root
+
+
+@pytest.mark.parametrize("pattern", ["zarr.json", "*/index/labels/c/0/0"])
+def test_a_step_that_may_not_be_read_stops_no_answer(
+    pattern: str, damaged_store: Path, unprivileged: tuple[str, ...]
+) -> None:
+    only(damaged_store, f"rank_0/step_1/{pattern}").chmod(0)
+    listed = run("find", damaged_store, "--name", "*", "--json", code=3, prefix=unprivileged)
+    assert [row["step"] for row in listed.json] == [0, 2]
+    assert "Permission denied. Check owner and mode" in listed.stderr
+    assert "AWS" not in listed.stderr
+    assert "repair" not in listed.stderr  # which may not read it, either

@@ -78,7 +78,7 @@ def assignments(text: str) -> dict[str, str]:
     return dict(re.findall(r"^#?([A-Z][A-Z0-9_]*)=(.*)$", text, re.MULTILINE))
 
 
-# The file of the tour in containers; tests/integration/test_podman.py runs its services.
+# The file of the tour in containers; tests/integration/test_packages.py runs its services.
 
 
 TOUR = Path(__file__).parents[3] / "deploy" / "compose"

@@ -4,8 +4,10 @@ import json
 import os
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,17 +25,22 @@ from ingest.doctor.checks import (
     check_clock,
     check_configuration,
     check_process,
+    check_scheduler,
     run_checks,
 )
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve, server
 from ingest.settings import load
 from ingest.store_gc.execute import record_run
 from tests.cli import run
+from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port
 from tests.stores import DumpLibrary, MadeDump, ingest_directly, tensor_name
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import ClockSkewed, StoreSilent, StoreUnavailable
+from workers.errors import ClockSkewed, ClusterError, StoreSilent, StoreUnavailable
 from workers.store.opening import open_objects, resolve
+
+# What `doctor` looks at.
+
 
 # Each check answers one question, and says what to do if it fails.
 
@@ -433,3 +440,47 @@ def test_processes_are_checked_with_the_rest(made: MadeDump, process: Process, t
     *_, check = run_checks(load(store=str(store)), made.root, [process.url])
     assert check.check == "process"
     assert f"has the store {STORE}" in check.detail
+
+
+# The scheduler and its workers; tests/integration/test_network.py has a worker that hangs.
+
+
+@pytest.mark.dask
+def test_workers_are_counted_and_those_that_are_silent_named(
+    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(scheduler=cluster.address).settings
+    check = check_scheduler(settings)
+    assert (check.ok, check.detail) == (True, f"{cluster.address}: 2 workers, 2 threads, not encrypted")
+    monkeypatch.setattr(checks, "_SILENT_S", -1.0)
+    check = check_scheduler(settings)
+    assert not check.ok
+    assert "it does not hear of tcp://127.0.0.1:" in check.detail
+    assert "restart them" in check.hint
+
+
+@pytest.mark.dask
+def test_a_scheduler_that_is_gone_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="no Dask scheduler"):
+        check_scheduler(load(scheduler="tcp://127.0.0.1:9", scheduler_timeout_s=0.2).settings)
+
+
+@pytest.mark.dask
+def test_a_scheduler_without_this_version_is_named(
+    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For instance one that others run, from an image of their own."""
+
+    def silences() -> None: ...
+
+    # It is sent by its name.
+    silences.__module__, silences.__qualname__ = "not_installed_there", "silences"
+    module = ModuleType(silences.__module__)
+    module.silences = silences  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(checks, "silences", silences)
+    with pytest.raises(
+        ClusterError, match="the scheduler does not have this version of dump-ingest"
+    ) as error:
+        check_scheduler(load(scheduler=cluster.address).settings)
+    assert "for all roles" in error.value.hint

@@ -1,9 +1,9 @@
-"""Content that is replaced in place: noticed by times, by inodes, and by reading files again."""
+"""Content that is replaced in place, and when a store that was away is back."""
 
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,17 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
+from ingest.service.offering import StoreProbe
 from ingest.service.service import Service
 from ingest.steps.events import ContentReplaced
 from tests.services import Heard, ingest, observed_service
 from tests.stores import MadeDump, npy_bytes, tensor_name
-from workers.errors import ClusterError
+from workers.errors import ClusterError, DumpIngestError, StoreDenied, StoreUnavailable
 from workers.model import StepKey
 
-pytestmark = pytest.mark.timeout(60)
+# Content that is replaced in place: noticed by times, by inodes, and by reading files again.
+
+
 KEY = StepKey(0, 1)
 
 
@@ -66,6 +69,7 @@ def maximum(store: Path) -> float:
     return float(tensor.statistics.max)
 
 
+@pytest.mark.timeout(60)
 def test_replaced_content_is_reported_although_the_scheduler_is_lost_meanwhile(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -91,6 +95,7 @@ def refusing() -> TaskClient:
     raise ClusterError("nobody there")
 
 
+@pytest.mark.timeout(60)
 def test_content_under_its_old_time_is_noticed_by_the_inode(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -113,6 +118,7 @@ def test_content_under_its_old_time_is_noticed_by_the_inode(
     assert ingest(filled, store).commits == []
 
 
+@pytest.mark.timeout(60)
 def test_what_was_replaced_while_nobody_watched_is_found_by_reading_in_turn(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -127,6 +133,7 @@ def test_what_was_replaced_while_nobody_watched_is_found_by_reading_in_turn(
     assert [event.key for event in heard.of(ContentReplaced)] == [KEY]
 
 
+@pytest.mark.timeout(60)
 def test_one_run_reads_everything_again_once_if_it_is_told_to(
     filled: MadeDump, store: Path, target: Path
 ) -> None:
@@ -140,3 +147,60 @@ def test_one_run_reads_everything_again_once_if_it_is_told_to(
     assert KEY not in report.unchanged
     report = ingest(filled, store, recheck_rate=math.inf)
     assert report.commits == []
+
+
+# When a store that was away is back.
+
+
+class Store:
+    """Answers as it is told: with these, and then well."""
+
+    def __init__(self, *answers: DumpIngestError | None) -> None:
+        self.asked = 0
+        self._answers: Iterator[DumpIngestError | None] = iter(answers)
+
+    def __call__(self) -> None:
+        self.asked += 1
+        answer = next(self._answers, None)
+        if answer is not None:
+            raise answer
+
+
+def ended(outage: StoreProbe) -> bool:
+    """Wait for the thread that asks, and say whether it found an end."""
+    assert outage._thread is not None
+    outage._thread.join()
+    return outage.poll_recovered()
+
+
+@pytest.mark.timeout(10)
+def test_a_store_that_comes_back_is_noticed_once() -> None:
+    store = Store(StoreUnavailable("away"), StoreUnavailable("away"))
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(StoreUnavailable("a task failed"))
+    outage.report_failure(StoreUnavailable("another one"))
+    assert ended(outage)
+    assert store.asked == 3
+    assert not outage.poll_recovered()
+    outage.pause_s = 5
+    outage.report_failure(StoreUnavailable("and a late one"))
+    assert not ended(outage)
+
+
+@pytest.mark.timeout(10)
+def test_a_store_that_refuses_is_not_asked_again() -> None:
+    store = Store(StoreUnavailable("away"), StoreDenied("other credentials"))
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(StoreUnavailable("a task failed"))
+    assert not ended(outage)
+    assert store.asked == 2
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("error", [ClusterError("no scheduler"), StoreDenied("no")])
+def test_other_errors_are_no_outage(error: DumpIngestError) -> None:
+    store = Store()
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(error)
+    time.sleep(0.05)
+    assert store.asked == 0

@@ -70,7 +70,7 @@ def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -
 def test_where_changes_are_forbidden_only_asking_for_one_is_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As by the units of systemd: `tests/integration/test_podman.py` runs one."""
+    """As by the units of systemd: `tests/integration/test_packages.py` runs one."""
 
     def forbid(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -62,7 +62,7 @@ def sources_in_pool(job: ShardJob) -> set[str]:
 def test_file_that_takes_all_memory_is_named(
     made: MadeDump, store: Path, processes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that kills its process otherwise is in `tests/integration/test_poison.py`."""
+    """One that kills its process otherwise is in `tests/integration/test_keeping.py`."""
     monkeypatch.setattr(isolate, "_memory_left", lambda: 300 * MIB)
     job = job_with(made, store, EATS_MEMORY)
     with pytest.raises(PoisonedFile, match="out of memory") as caught:

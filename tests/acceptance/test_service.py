@@ -1,19 +1,23 @@
-"""`watch` beside a job: recorded runs are written again, call by call, while it looks."""
+"""A service beside a job, from the first look to deletion, on a disk and in a real object store."""
 
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from ingest import open_store
 from tests import checker
 from tests.cli import Running, run, start
 from tests.replay import Replay, iterations, longest_pause_s, replay, timeline
+from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
-from tests.stores import DumpLibrary
+from tests.services import Run
+from tests.stores import DumpLibrary, unpack
 
-pytestmark = pytest.mark.dask
+# `watch` beside a job: recorded runs are written again, call by call, while it looks.
 
 
 def committed(watch: Running) -> Counter[tuple[int, int]]:
@@ -22,6 +26,7 @@ def committed(watch: Running) -> Counter[tuple[int, int]]:
     return Counter((event["rank"], event["step"]) for event in events if event["step"] is not None)
 
 
+@pytest.mark.dask
 @pytest.mark.parametrize(
     ("name", "speed"),
     [
@@ -55,6 +60,7 @@ def test_each_iteration_is_committed_once_and_whole(
     checker.check(store, recorded / "dump")
 
 
+@pytest.mark.dask
 def test_an_iteration_is_not_taken_while_a_file_is_short(
     dumps: DumpLibrary, cluster: DaskCluster, tmp_path: Path
 ) -> None:
@@ -83,6 +89,7 @@ def test_an_iteration_is_not_taken_while_a_file_is_short(
     assert {leaf.status for leaf in checker.leaves(store)} == {"complete"}
 
 
+@pytest.mark.dask
 def test_two_watchers_of_one_dump_do_no_harm(
     dumps: DumpLibrary, cluster: DaskCluster, tmp_path: Path
 ) -> None:
@@ -105,3 +112,109 @@ def test_two_watchers_of_one_dump_do_no_harm(
     assert all(leaf.record["previous"] == [] for leaf in found if leaf.step is not None)
     run("ingest", dump, "--store", store, "--scheduler", cluster.address)
     checker.check(store, recorded / "dump")
+
+
+# Dumps that are deleted after their commit come back out of the store, byte for byte.
+
+
+#: One of each family of layouts, and of each container.
+DUMPS = (
+    "longnames-1rank/dump",
+    "nan-sqrt-2rank/dump",
+    "mindspore-2.7.1-cpu-sync/types",
+    "msprobe-26.2.0-pytorch-cpu/crc",
+    "msprobe-26.2.0-mindspore-cpu",
+    "cann-bin-synthetic/tf",
+    "cann-bin-synthetic/torchair",
+    "synthetic-text/torchair-eager",
+)
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_what_is_deleted_comes_back_byte_for_byte(name: str, tmp_path: Path) -> None:
+    archive, _, below = name.partition("/")
+    dump, store, back = unpack(archive, tmp_path) / below, tmp_path / "run.zarr", tmp_path / "back"
+    before = files_below(dump)
+    report = Run(dump, store).ingest()
+    left = files_below(dump)
+    assert sum(deletion.files for deletion in report.deleted) == len(before) - len(left)
+    for step in open_store(store).select():
+        step.export(back)
+    assert files_below(back) == before
+    again = Run(dump, store).ingest()
+    assert (again.commits, again.deleted, files_below(dump)) == ([], [], left)
+
+
+@pytest.mark.dask
+def test_ingest_says_what_it_deleted_and_why_the_rest_stays(
+    dumps: DumpLibrary, cluster: DaskCluster, tmp_path: Path
+) -> None:
+    dump, store = unpack("nan-sqrt-2rank", tmp_path) / "dump", tmp_path / "run.zarr"
+    args = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--after-commit", "delete")
+    said = run(*args, "--keep-anomalous").stderr
+    assert "Deleted 482 dump files (170.2 KiB) of 2 steps; the store has every byte." in said
+    assert "stays: 482 files of 2 steps: an anomaly on a rank of this dump (--keep-anomalous)" in said
+    found = run(*args, "--json").json
+    assert sorted((row["rank"], row["step"], row["files"]) for row in found["deleted"]) == [
+        (0, 2, 241),
+        (1, 2, 241),
+    ]
+    assert [(row["step"], row["reason"]) for row in found["kept"]] == [(3, "newest"), (3, "newest")]
+    assert files_below(dump).items() < files_below(dumps["nan-sqrt-2rank"] / "dump").items()
+
+
+# The same as on a disk, in a real S3 object store.
+
+
+@pytest.mark.dask
+@pytest.mark.s3
+def test_a_bucket_answers_as_a_directory_does(
+    s3_bucket: S3Bucket,
+    s3_cluster: DaskCluster,
+    s3_environment: dict[str, str],
+    dumps: DumpLibrary,
+    tmp_path: Path,
+) -> None:
+    """Ingest, verify, find, show and export, with credentials from the environment alone."""
+    dump, store, back = dumps["nan-log-2rank"] / "dump", s3_bucket.url, tmp_path / "back"
+    ingest = ("ingest", dump, "--store", store, "--scheduler", s3_cluster.address, "--json")
+    run(*ingest, env=s3_environment)
+
+    checker.check(checker.download(s3_bucket, tmp_path / "copy"), dump)
+    questions = (
+        ("verify", store, "--json"),
+        ("find", store, "--where", "nan_count > 0", "--limit", 1, "--json"),
+        ("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json"),
+        ("export", store, back),
+    )
+    with ThreadPoolExecutor(2) as pool:
+        verified, found, shown, _ = pool.map(lambda words: run(*words, env=s3_environment), questions)
+    assert verified.json == []
+    [tensor] = found.json
+    assert {name: shown.json[name] for name in tensor} == tensor
+    assert shown.json["source_line"]["line"] == 45  # graphs are read from the store, too
+    assert (shown.json["op_type"], shown.json["nan_count"]) == ("Log", 2)
+    files = [path for path in dump.rglob("*") if path.is_file()]
+    assert len(files) == len([path for path in back.rglob("*") if path.is_file()])
+    assert all((back / path.relative_to(dump)).read_bytes() == path.read_bytes() for path in files)
+
+    before = checker.versions(s3_bucket)
+    assert run(*ingest, env=s3_environment).json == []
+    assert checker.versions(s3_bucket) == before
+
+
+@pytest.mark.dask
+@pytest.mark.s3
+def test_own_workers_find_the_credentials_of_the_command(
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    """No credential is on a command line, in a setting or in a task."""
+    dump = dumps["longnames-1rank"] / "dump"
+    run("ingest", dump, "--store", s3_bucket.url, env=s3_environment)
+    checker.check(checker.download(s3_bucket, tmp_path), dump)
+    secret = s3_environment["AWS_SECRET_ACCESS_KEY"].encode()
+    assert not any(secret in data for data in checker.objects(s3_bucket).values())
