@@ -77,71 +77,73 @@ def pairs(found: list[TensorPair]) -> list[tuple[int, int, MatchedBy]]:
     return [(pair.a, pair.b, pair.matched_by) for pair in found]
 
 
-CONV = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in range(4)]
+def conv(*numbers: int) -> list[TensorKey]:
+    return [key(f"Conv2D|Default/net-Conv2D-op{number}|output|0") for number in numbers]
 
 
-def test_the_same_key_is_the_same_tensor_whatever_the_order() -> None:
-    found = match_tensors(tensors(*CONV[:3]), tensors(CONV[2], CONV[0], CONV[1]))
-    assert pairs(found) == [(0, 1, MatchedBy.EXACT), (1, 2, MatchedBy.EXACT), (2, 0, MatchedBy.EXACT)]
+EXACT, ORDER = MatchedBy.EXACT, MatchedBy.ORDER
+CONV = conv(0, 1, 2, 3)
+LOOP = [CONV[0]._replace(occurrence=n) for n in range(3)]
+OTHERS = [
+    key("Conv2D|Default/other-Conv2D-op0|output|0"),
+    key("Conv3D|Default/net-Conv2D-op0|output|0"),
+    key("Conv2D|Default/net-Conv2D-op0|output|1"),
+    key("Conv2D|Default/net-Conv2D-op0|input|0"),
+]
 
 
-def test_a_graph_may_have_another_number() -> None:
-    found = match_tensors(tensors(CONV[0]), tensors(key("Conv2D|Default/net-Conv2D-op0|output|0", graph="7")))
-    assert pairs(found) == [(0, 0, MatchedBy.NAME)]
+@pytest.mark.parametrize(
+    ("a", "b", "matched", "ambiguous"),
+    [
+        (CONV[:3], [CONV[2], CONV[0], CONV[1]], [(0, 1, EXACT), (1, 2, EXACT), (2, 0, EXACT)], False),
+        (CONV[:1], [CONV[0]._replace(graph="7")], [(0, 0, MatchedBy.NAME)], False),
+        (CONV[:2], conv(31, 12), [(0, 0, ORDER), (1, 1, ORDER)], False),
+        (CONV[:3], conv(31, 32), [(0, 0, ORDER), (1, 1, ORDER)], True),
+        # `op1` is the second one in A, and the first one in B.
+        (CONV[:3], CONV[1:], [(0, 2, ORDER), (1, 0, EXACT), (2, 1, EXACT)], True),
+        (LOOP, LOOP[:2], [(0, 0, EXACT), (1, 1, EXACT)], False),
+        (CONV[:1], OTHERS, [], False),
+    ],
+    ids=[
+        "the same key, whatever the order",
+        "a graph of another number",
+        "other numbers, in order of execution",
+        "which one is missing is not known",
+        "numbers were given anew",
+        "runs of a loop are missing",
+        "another scope, type or slot",
+    ],
+)
+def test_which_tensor_is_which(
+    a: list[TensorKey], b: list[TensorKey], matched: list[tuple[int, int, MatchedBy]], *, ambiguous: bool
+) -> None:
+    found = match_tensors(tensors(*a), tensors(*b))
+    assert pairs(found) == matched
+    assert {pair.ambiguous for pair in found} <= {ambiguous}
+    assert unmatched(tensors(*a), tensors(*b), found) == (
+        sorted(set(range(len(a))) - {pair.a for pair in found}),
+        sorted(set(range(len(b))) - {pair.b for pair in found}),
+    )
 
 
-def test_other_op_numbers_are_matched_in_order_of_execution() -> None:
-    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 12)]
-    found = match_tensors(tensors(*CONV[:2]), tensors(*renumbered))
-    assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
-    assert not any(pair.ambiguous for pair in found)
-
-
-def test_shapes_tell_apart_what_has_one_name_without_numbers() -> None:
-    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
-    found = match_tensors(tensors(*CONV[:2], shapes=[(2,), (3,)]), tensors(*renumbered, shapes=[(3,), (2,)]))
-    assert pairs(found) == [(0, 1, MatchedBy.ORDER), (1, 0, MatchedBy.ORDER)]
-
-
-def test_what_might_be_another_one_is_said() -> None:
-    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
-    a, b = tensors(*CONV[:3]), tensors(*renumbered)
-    found = match_tensors(a, b)
-    assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
-    assert all(pair.ambiguous for pair in found)
-    assert unmatched(a, b, found) == ([2], [])
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "matched"),
+    [([(2,), (3,)], [(3,), (2,)], [(0, 1), (1, 0)]), ([(2,)], [(9,)], [(0, 0)])],
+    ids=["tell apart what has one name", "of a single one are named"],
+)
+def test_shapes(
+    of_a: list[tuple[int, ...]], of_b: list[tuple[int, ...]], matched: list[tuple[int, int]]
+) -> None:
+    a = tensors(*CONV[: len(of_a)], shapes=of_a)
+    found = match_tensors(a, tensors(*conv(31, 32)[: len(of_b)], shapes=of_b))
+    assert pairs(found) == [(*pair, ORDER) for pair in matched]
 
 
 def test_another_order_that_digests_show_is_said() -> None:
     """As many on either side, but what is first here is second there."""
-    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32, 33)]
-    a, b = tensors(*CONV[:3]), tensors(*renumbered)
+    a, b = tensors(*CONV[:3]), tensors(*conv(31, 32, 33))
     a.digests[:, 0], b.digests[:, 0] = (1, 2, 3), (2, 1, 3)
     assert [pair.ambiguous for pair in match_tensors(a, b)] == [True, True, False]
-
-
-def test_the_same_name_may_be_another_operator_where_numbers_were_given_anew() -> None:
-    """`op1` is the second one in A, and the first one in B."""
-    found = match_tensors(tensors(*CONV[:3]), tensors(*CONV[1:]))
-    assert pairs(found) == [(0, 2, MatchedBy.ORDER), (1, 0, MatchedBy.EXACT), (2, 1, MatchedBy.EXACT)]
-    assert all(pair.ambiguous for pair in found)
-
-
-def test_runs_of_a_loop_that_are_missing_make_no_doubt_of_names() -> None:
-    runs = [CONV[0]._replace(occurrence=n) for n in range(3)]
-    assert not any(pair.ambiguous for pair in match_tensors(tensors(*runs), tensors(*runs[:2])))
-
-
-def test_another_scope_type_or_slot_is_another_tensor() -> None:
-    others = ["Conv2D|Default/other-Conv2D-op0|output|0", "Conv3D|Default/net-Conv2D-op0|output|0"]
-    others += ["Conv2D|Default/net-Conv2D-op0|output|1", "Conv2D|Default/net-Conv2D-op0|input|0"]
-    assert match_tensors(tensors(CONV[0]), tensors(*map(key, others))) == []
-
-
-def test_a_single_one_of_another_shape_is_matched_so_that_the_shape_can_be_named() -> None:
-    renumbered = key("Conv2D|Default/net-Conv2D-op31|output|0")
-    found = match_tensors(tensors(CONV[0], shapes=[(2,)]), tensors(renumbered, shapes=[(9,)]))
-    assert pairs(found) == [(0, 0, MatchedBy.ORDER)]
 
 
 @pytest.mark.parametrize(
@@ -254,39 +256,41 @@ MODEL = step(
 DUMP = step(
     ("Conv2D", "conv1", "input", 0), ("Conv2D", "conv1", "output", 0), ("Conv2D", "conv1", "output", 1)
 )
+PLAIN_STEP = step(("Relu", "fc", "output", 0), ("Conv2D", "conv1", "output", 0))
+#: The graph says which outputs of the model these are.
+FUSED = step(
+    ("Conv2D", "conv1fc", "output", 0),
+    ("Conv2D", "conv1", "output", 0),
+    of_model={0: ModelOutput("fc", 0), 1: ModelOutput("conv1", 1)},
+)
 
 
-def of_model(a: Any, b: Any, numbers_a: range, numbers_b: range) -> list[tuple[int, int]]:
-    return [(pair.a, pair.b) for pair in by_model(a, b, numbers_a, numbers_b)]
-
-
-def test_outputs_are_paired_by_operator_and_slot() -> None:
-    assert of_model(MODEL, DUMP, range(3), range(3)) == [(0, 1), (1, 2)]
-
-
-def test_either_side_may_be_the_reference() -> None:
-    assert of_model(DUMP, MODEL, range(3), range(3)) == [(1, 0), (2, 1)]
-
-
-def test_two_references_are_not_paired_here() -> None:
-    assert of_model(MODEL, MODEL, range(3), range(3)) == []
-
-
-def test_the_graph_says_which_output_of_the_model_a_fused_one_is() -> None:
-    fused = step(
-        ("Conv2D", "conv1fc", "output", 0),
-        ("Conv2D", "conv1", "output", 0),
-        of_model={0: ModelOutput("fc", 0), 1: ModelOutput("conv1", 1)},
-    )
-    assert of_model(MODEL, fused, range(3), range(2)) == [(1, 1), (2, 0)]
-    plain = step(("Relu", "fc", "output", 0), ("Conv2D", "conv1", "output", 0))
-    assert of_model(plain, fused, range(2), range(2)) == [(0, 0)]
-    assert of_model(fused, plain, range(2), range(2)) == [(0, 0)]
-    assert of_model(fused, fused, range(2), range(2)) == [(0, 0), (1, 1)]
-
-
-def test_equal_names_alone_do_not_make_one_output_of_the_model() -> None:
-    assert of_model(DUMP, DUMP, range(3), range(3)) == []
+@pytest.mark.parametrize(
+    ("a", "b", "paired"),
+    [
+        (MODEL, DUMP, [(0, 1), (1, 2)]),
+        (DUMP, MODEL, [(1, 0), (2, 1)]),
+        (MODEL, MODEL, []),
+        (DUMP, DUMP, []),
+        (MODEL, FUSED, [(1, 1), (2, 0)]),
+        (PLAIN_STEP, FUSED, [(0, 0)]),
+        (FUSED, PLAIN_STEP, [(0, 0)]),
+        (FUSED, FUSED, [(0, 0), (1, 1)]),
+    ],
+    ids=[
+        "by operator and slot",
+        "either side may be the reference",
+        "two references are not paired here",
+        "equal names alone are not one output",
+        "fused",
+        "fused as B",
+        "fused as A",
+        "both fused",
+    ],
+)
+def test_outputs_of_the_model_are_paired(a: Any, b: Any, paired: list[tuple[int, int]]) -> None:
+    found = by_model(a, b, range(len(a.keys)), range(len(b.keys)))
+    assert [(pair.a, pair.b) for pair in found] == paired
 
 
 # Which name of A is which name of B, as a mapping file says, and what is wrong with such a file.

@@ -371,43 +371,64 @@ def whole(
     return SimpleNamespace(label=str(selection), selection=selection, keys=list(keys), left_out=left)
 
 
-def test_several_ranks_and_steps_are_compared_by_number() -> None:
-    pairing = pair_steps(side([0, 1], [3, 4]), side([1, 2], [4, 5]))
-    assert pairing.groups == (((StepKey(1, 4),), (StepKey(1, 4),)),)
-    assert pairing.only_a == (StepKey(0, 3), StepKey(1, 3), StepKey(0, 4))
-    assert pairing.only_b == (StepKey(2, 4), StepKey(1, 5), StepKey(2, 5))
+@pytest.mark.parametrize(
+    ("a", "b", "compared", "only_a", "only_b", "notes"),
+    [
+        (
+            side([0, 1], [3, 4]),
+            side([1, 2], [4, 5]),
+            [((1, 4), (1, 4))],
+            [(0, 3), (1, 3), (0, 4)],
+            [(2, 4), (1, 5), (2, 5)],
+            [],
+        ),
+        (
+            side([3], [1, 2]),
+            side([7], [2, 3]),
+            [((3, 2), (7, 2))],
+            [(3, 1)],
+            [(7, 3)],
+            ["rank 3 of A is compared with rank 7 of B"],
+        ),
+        (side([0], [1], rank=0, step=1), side([0], [5], rank=0, step=5), [((0, 1), (0, 5))], [], [], None),
+        (
+            side([0, 1], [2], step=2),
+            side([0, 1], range(5)),
+            [((0, 2), (0, 2)), ((1, 2), (1, 2))],
+            [],
+            [],
+            None,
+        ),
+        (side([0, 1], [2]), side([0], [2], step=2), [((0, 2), (0, 2))], [], [], None),
+        (side([0, 1], [2], step=2), side([0], [2]), [((0, 2), (0, 2))], [(1, 2)], [], None),
+        (side([1], [2, 3], rank=1), side([0, 1], [3, 4]), [((1, 3), (1, 3))], [(1, 2)], [(1, 4)], None),
+    ],
+    ids=[
+        "several ranks and steps by number",
+        "a single rank whatever the number",
+        "another step if both are named",
+        "who names a step does not miss others",
+        "as B",
+        "and misses other ranks of the step",
+        "who names a rank does not miss others",
+    ],
+)
+def test_which_steps_are_compared(  # noqa: PLR0917
+    a: Any, b: Any, compared: list[Any], only_a: list[Any], only_b: list[Any], notes: list[str] | None
+) -> None:
+    pairing = pair_steps(a, b)
+    assert pairing.groups == tuple(((StepKey(*x),), (StepKey(*y),)) for x, y in compared)
+    assert (pairing.only_a, pairing.only_b) == (
+        tuple(StepKey(*key) for key in only_a),
+        tuple(StepKey(*key) for key in only_b),
+    )
     assert pairing.half_complete == ()
-    assert pairing.notes == []
+    assert notes is None or pairing.notes == notes
 
 
-def test_a_single_rank_on_either_side_is_compared_whatever_the_numbers() -> None:
-    pairing = pair_steps(side([3], [1, 2]), side([7], [2, 3]))
-    assert pairing.groups == (((StepKey(3, 2),), (StepKey(7, 2),)),)
-    assert (pairing.only_a, pairing.only_b) == ((StepKey(3, 1),), (StepKey(7, 3),))
-    assert pairing.notes == ["rank 3 of A is compared with rank 7 of B"]
-
-
-def test_one_step_is_compared_with_another_only_if_both_are_named() -> None:
-    both = pair_steps(side([0], [1], rank=0, step=1), side([0], [5], rank=0, step=5))
-    assert both.groups == (((StepKey(0, 1),), (StepKey(0, 5),)),)
+def test_a_step_that_is_named_on_one_side_alone_is_compared_with_no_other() -> None:
     with pytest.raises(UsageError, match="no rank and step in common"):
         pair_steps(side([0], [1], rank=0, step=1), side([0], [5]))
-
-
-def test_who_names_one_step_does_not_miss_the_others() -> None:
-    pairing = pair_steps(side([0, 1], [2], step=2), side([0, 1], range(5)))
-    assert len(pairing.groups) == 2
-    assert (pairing.only_a, pairing.only_b) == ((), ())
-    # Another rank of the same step is missed.
-    assert pair_steps(side([0, 1], [2]), side([0], [2], step=2)).only_a == ()
-    assert pair_steps(side([0, 1], [2], step=2), side([0], [2])).only_a == (StepKey(1, 2),)
-
-
-def test_who_names_one_rank_does_not_miss_the_others() -> None:
-    pairing = pair_steps(side([1], [2, 3], rank=1), side([0, 1], [3, 4]))
-    assert pairing.groups == (((StepKey(1, 3),), (StepKey(1, 3),)),)
-    assert pairing.only_a == (StepKey(1, 2),)
-    assert pairing.only_b == (StepKey(1, 4),)
 
 
 def test_a_step_that_is_complete_on_one_side_alone_is_not_missing() -> None:
