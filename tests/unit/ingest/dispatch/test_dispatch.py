@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import dask
 import pytest
-from distributed import Client, KilledWorker, LocalCluster
 from distributed import Future as DaskFuture
+from distributed import KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoValidWorkerError, WorkerState
 from distributed.utils import get_ip
@@ -19,10 +19,9 @@ from distributed.utils import get_ip
 from ingest.dispatch.clients import NO_WORKER_HINT, result_of
 from ingest.dispatch.cluster import Cluster, check_encryption, is_open, require_answer
 from ingest.dispatch.runners import run_in_order
-from ingest.dispatch.window import TaskWindow, batches
+from ingest.dispatch.window import batches
 from ingest.settings import load
 from tests.cli import run
-from tests.servers.cluster import DaskCluster
 from tests.services import FakeFuture
 from tests.stores import DumpLibrary
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable, WorkerDied
@@ -72,20 +71,6 @@ def test_results_come_in_order_a_bounded_number_ahead() -> None:
     assert next(results) == "0"
     assert len(client.submitted) == 4
     assert list(results) == list("123456789")
-
-
-@pytest.mark.dask
-def test_tasks_run_on_a_cluster(cluster: DaskCluster) -> None:
-    with Client(cluster.address, set_as_default=False) as client:
-        assert list(run_in_order(client, abs, range(-3, 3), ahead=2)) == [3, 2, 1, 0, 1, 2]
-        window: TaskWindow[int] = TaskWindow(1, describe=str)
-        future = client.submit(abs, -5, pure=False)
-        window.add(future, -5, 1)
-        future.result()
-        ended: list[Any] = []
-        while not ended:
-            ended = window.ended(client)
-        assert ended == [(-5, 5)]
 
 
 # What Dask answers, as results and errors of this project.

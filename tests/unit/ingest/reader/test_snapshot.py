@@ -18,7 +18,6 @@ from ingest.questions.name_pattern import BoundedPattern
 from ingest.reader import catalog
 from ingest.reader.catalog import Damage, DamagedStepWarning, warn_of
 from ingest.reader.snapshot import LeftOut, take_snapshot
-from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.step_tables import histograms_of
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, checked_role
 from ingest.reader.verifying import WRONG_SKETCHES, verify
@@ -31,12 +30,10 @@ from workers.errors import DamagedStore, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
-from workers.store.consolidated.blocks import Block
 from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
 from workers.store.sketches import HISTOGRAM_TABLE, HISTOGRAMS
-from workers.store.tables import chunk_keys
 
 # A snapshot has the complete steps of one moment, and names all others.
 
@@ -323,48 +320,6 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
 
 
 # Statistics of a step are the same, whether they come from the cubes or from the indexes of the ranks.
-
-
-def blocks_of(store: DumpStore) -> dict[int, Block]:
-    return {block.step: block for block in StepStatistics(take_snapshot(store)).blocks()}
-
-
-def reads_indexes(requests: CountedRequests) -> bool:
-    return any(key.endswith(chunk) for key in requests.keys for chunk in chunk_keys())
-
-
-def test_steps_come_in_order_with_all_ranks(filled: DumpStore) -> None:
-    blocks = blocks_of(filled)
-    assert list(blocks) == [8, 9]
-    for block in blocks.values():
-        assert block.ranks == (0, 1)
-        assert block.present.all()
-        assert block.statistic("count").tolist() == [[50.0] * 10] * 2
-    assert blocks[9].statistic("nan_count").sum() == 1
-
-
-def test_cubes_save_reading_the_indexes(filled: DumpStore, requests: CountedRequests) -> None:
-    from_tables = blocks_of(filled)
-    assert reads_indexes(requests)
-    ingest.consolidate(filled.url)
-    requests.keys.clear()
-    from_cubes = blocks_of(open_store(filled.url))
-    assert not reads_indexes(requests)
-    for step, block in from_cubes.items():
-        np.testing.assert_array_equal(block.statistics, from_tables[step].statistics)
-        np.testing.assert_array_equal(block.digest, from_tables[step].digest)
-        np.testing.assert_array_equal(block.row, from_tables[step].row)
-
-
-def test_tensors_keep_their_place_on_the_axis() -> None:
-    replicas = Replicas()
-    replicas.put(0, 0, {"A.a.output.0": 1})
-    replicas.put(0, 1, {"B.b.output.0": 2, "A.a.output.0": 3})
-    statistics = StepStatistics(take_snapshot(replicas.store))
-    first, second = statistics.blocks()
-    assert [key.op_type for key in statistics.axis.keys] == ["A", "B"]
-    assert first.present.tolist() == [[True]]
-    assert second.row.tolist() == [[1, 0]]
 
 
 # Choosing tensors: every condition by itself and together, and what is not one.

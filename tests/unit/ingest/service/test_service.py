@@ -17,17 +17,14 @@ from ingest.api import open_store
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.submitter import DispatchLimits, StepCommitted, StepFailed
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.layouts.base import Problem
 from ingest.metrics import serve
 from ingest.reader.step import file_rows
 from ingest.service.live_watcher import PATH, DumpDisk, fetch_steps, fetch_watcher, parse_watcher
-from ingest.service.one_shot import LiveSteps, Report, finish, ingest_once
+from ingest.service.one_shot import LiveSteps, finish, ingest_once
 from ingest.service.service import ScanSchedule, Service
 from ingest.steps.decide import CompletenessPolicy, StepPolicy
 from ingest.steps.events import DependencyDown
-from ingest.steps.state import Phase, StepTable, Wait, WaitFor
-from ingest.steps.watcher import DumpState, QuietClock
-from tests.made_steps import made_commit, made_listing, made_plan, made_state
+from ingest.steps.watcher import QuietClock
 from tests.servers.process import free_port
 from tests.services import FakeClient, Heard, Run, ingest, make_service, observed_service, served_watcher
 from tests.stores import MadeDump, tensor_name
@@ -216,26 +213,6 @@ def test_run_files_that_changed_since_their_commit_are_taken_when_the_job_ends(
 
 
 KEYS = [StepKey(0, step) for step in range(4)]
-
-
-def test_a_closed_report_has_what_the_table_has() -> None:
-    table, report = StepTable(), Report()
-    table.follow(set(KEYS))
-    for state in table:
-        state.record_listing(made_listing(state.key, 1), now=0.0, reached=0.0)
-    table.ensure(KEYS[0]).hold(Phase.COMMITTED)
-    table.ensure(KEYS[1]).hold(Phase.REMOVED)
-    table.ensure(KEYS[2]).hold(Phase.COMMITTED)
-    denied = Problem("rank_0", "permission denied", "Use setfacl.", denied=True)
-    table.ensure(KEYS[3]).wait(Wait(WaitFor.PERMISSION, "denied", (denied,)))
-    committed = made_commit(KEYS[2], "a").summary
-    report.observe(StepCommitted(made_plan(made_state(KEYS[2], 1)), committed, 0.1))
-    listings = {state.key: state.listing for state in table if state.listing is not None}
-    report.close(table, DumpState(listings, {}, (denied,), frozenset([0, 9])))
-    assert (report.unchanged, report.removed, report.missing_steps) == ([KEYS[0]], [KEYS[1]], (9,))
-    assert report.ranks_from == {"path": [0]}
-    assert report.problems == (denied,)
-    assert report.failures[KEYS[3]].hint == "Use setfacl."
 
 
 def test_steps_that_were_deleted_from_the_dump_were_not_removed_from_the_store(
