@@ -1,10 +1,14 @@
-"""Configurations of every dump system as its guide has them, and changes to them."""
+"""Configurations of every dump system as its guide has them, changes to them, and requests for the next."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from ingest.dump_configs.check import check_text
-from ingest.dump_configs.model import Severity
+from ingest.dump_configs.model import DumpRequest, RequestedOperator, Severity
+
+# Configurations of every dump system as its guide has them, and changes to them.
+
 
 COMMON: dict[str, Any] = {
     "op_debug_mode": 0,
@@ -188,3 +192,28 @@ def assert_named(text: str, severity: Severity, reason: str) -> None:
     assert matching, [str(finding) for finding in findings]
     assert matching[0].severity is severity
     assert matching[0].source.startswith("https://")
+
+
+# Requests for the next dump, of each system.
+
+
+LOG = RequestedOperator("Net", "0", "Log", "Default_net_Log-op0", "Default/net/Log-op0")
+CAST = RequestedOperator("Net", "0", "Cast", "Default_net_Cast-op11")
+CALL = RequestedOperator("", "", "Functional.relu", "Functional.relu.0.forward")
+LAYER = RequestedOperator("", "", "Module.Linear", "Module.fc.Linear.forward.0")
+REQUEST = DumpRequest(
+    operators=(LOG, CAST),
+    steps=(8, 9),
+    ranks=(1,),
+    job_ranks=(0, 1),
+    directory="/data/dump_next",
+    version="2.10.0",
+    device="Ascend",
+)
+_ATTENTION = RequestedOperator("", "", "Module.attn", "layers.1.attn")
+_OF_LOG = replace(REQUEST, operators=(LOG,))
+REQUEST_OF = {
+    **dict.fromkeys(("mindspore", "acl", "torchair", "tensorflow"), _OF_LOG),
+    "msprobe": replace(REQUEST, operators=(CALL,)),
+    **dict.fromkeys(("sglang", "te"), replace(REQUEST, operators=(_ATTENTION,))),
+}

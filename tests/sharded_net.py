@@ -5,6 +5,7 @@ The forward pass has an embedding, two layers of attention with a fused projecti
 the backward pass goes through head and last MLP, and an optimizer updates what has gradients."""
 
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.stores import npy_bytes
+import ingest
+from ingest.questions.placement.layout_answer import RunLayout
+from tests.stores import ingest_directly, npy_bytes
 
 # The mistakes and harmless changes of `tests.sharded_net`, and where a comparison must find a mistake.
 
@@ -518,3 +521,16 @@ def write(root: Path, dumped: list[list[Dump]]) -> Path:
                 for name, value in dump.items():
                     archive.writestr(f"{name}.npy", npy_bytes(np.asarray(value, order="C")))
     return root
+
+
+# Runs whose ranks hold the tensors of a net in a layout, and the answer of `layout` about them.
+
+
+Lay = Callable[..., RunLayout]
+
+
+def layout_of(root: Path, steps: list[list[Dump]]) -> RunLayout:
+    """Ingest what ranks hold in each step, and ask for the layout."""
+    write(root / "dump", steps)
+    ingest_directly(root / "dump", root / "store", layout=LAYOUT)
+    return ingest.layout(ingest.open_store(root / "store"))

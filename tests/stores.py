@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import ingest
 from ingest.api import DumpStore, open_store
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
@@ -253,3 +256,75 @@ def ingest_and_open(dump: Path, store: Path | str, grid: Grid | None = None, **o
     """Ingest every step of a dump into a store, as `ingest_directly` does, and open it."""
     ingest_directly(dump, store, grid, **options)
     return open_store(store)
+
+
+# A dump whose configuration asks for what a test chooses.
+
+
+#: So few operators that a test may ingest them for itself.
+OPERATORS = ("Log", "Neg", "Sigmoid")
+
+
+def asked_dump(dumps: DumpLibrary, root: Path, steps: Iterable[int] = (2,)) -> Path:
+    """Copy three operators of two ranks, with a graph and a configuration that a test may change, to `root`.
+
+    A NaN is born in step 2 of rank 1.
+    """
+    whole = dumps["nan-log-2rank"] / "dump"
+    for rank in (0, 1):
+        for part in (".dump_metadata", "execution_order"):
+            if (whole / f"rank_{rank}" / part).exists():
+                shutil.copytree(whole / f"rank_{rank}" / part, root / f"rank_{rank}" / part)
+        for step in steps:
+            target = root / f"rank_{rank}/Mlp/0/{step}"
+            target.mkdir(parents=True)
+            for operator in OPERATORS:
+                for path in (whole / f"rank_{rank}/Mlp/0/{step}").glob(f"{operator}.*"):
+                    shutil.copy(path, target)
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return root
+
+
+def store_of(
+    dump: Path, store: Path, *, device: str = "CPU", e2e: dict[str, Any] | None = None, **changes: Any
+) -> ingest.DumpStore:
+    """Ingest the dump as if it had been made with another configuration."""
+    metadata = dump / "rank_0/.dump_metadata"
+    content = json.loads((metadata / "data_dump.json").read_text())
+    content["common_dump_settings"] |= changes
+    content["e2e_dump_settings"] |= e2e or {}
+    (metadata / "data_dump.json").write_text(json.dumps(content))
+    (metadata / "config.json").write_text(json.dumps({"device_target": device, "ms_version": "2.10.0"}))
+    return ingest_and_open(dump, store)
+
+
+# Runs of which MindSpore dumped statistics alone, without elements.
+
+
+_HEADER = (
+    "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,"
+    "Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,Negative Inf Count,"
+    "Positive Inf Count,Zero Count"
+)
+_TIME = 1_795_220_037_870_000
+
+
+def ingest_statistics(root: Path, ranks: Sequence[Mapping[str, float]]) -> Path:
+    """Ingest the largest elements of outputs, by `{type}.{name}`, of tensors of six elements or of one.
+
+    A name that ends in `step` is that of a tensor without axes.
+    """
+    made = MadeDump(root / "dump")
+    for rank, tensors in enumerate(ranks):
+        lines = [_HEADER]
+        for number, (name, largest) in enumerate(tensors.items()):
+            shape, count = ("()", 1) if name.endswith("step") else ("(2, 3)", 6)
+            least = largest if count == 1 else -1
+            lines.append(
+                f'{name.replace(".", ",", 1)},0,0,{_TIME + number},output,0,{4 * count},float32,"{shape}",'
+                f"{largest},{least},{largest},{count},0,{count},0,0,0,0"
+            )
+        (made.directory(rank=rank) / "statistic.csv").write_text("\n".join([*lines, ""]))
+    ingest_directly(made.root, root / "run.zarr")
+    return root / "run.zarr"

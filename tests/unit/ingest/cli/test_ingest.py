@@ -40,11 +40,19 @@ from ingest.steps.events import KeepReason, SourceKept
 from ingest.steps.watcher import DumpState
 from ingest.store_gc.plan import GcPolicy
 from tests import checker
-from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, run, run_here, start
 from tests.damages import only
 from tests.page_server import RunningPage
-from tests.stores import DumpLibrary, MadeDump, ingest_directly, listings, plan_all, tensor_name
+from tests.stores import (
+    DumpLibrary,
+    MadeDump,
+    asked_dump,
+    ingest_directly,
+    listings,
+    plan_all,
+    store_of,
+    tensor_name,
+)
 from workers.errors import DamagedStore, DumpIngestError, StoreError, StoreUnavailable
 from workers.model import StepKey
 from workers.store import strict_json

@@ -24,12 +24,11 @@ from ingest.questions.compare.result import (
     Verdict,
 )
 from ingest.reader.tensor import Tensor
-from tests.asked_dumps import asked_dump, store_of
 from tests.cli import Answer, strict_json
 from tests.flips import flip
 from tests.replicas import Replicas
 from tests.services import served_watcher
-from tests.stores import DumpLibrary, MadeDump, MadeRun, ingest_directly, tensor_name
+from tests.stores import DumpLibrary, MadeDump, MadeRun, asked_dump, ingest_directly, store_of, tensor_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.model import StepKey

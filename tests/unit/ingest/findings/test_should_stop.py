@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import ingest
-from tests.asked_dumps import asked_dump
 from tests.page_server import RunningPage
-from tests.stores import DumpLibrary, ingest_directly
+from tests.stores import DumpLibrary, asked_dump, ingest_directly
 from workers.errors import UsageError
 from workers.rules.schema import load_rules
 

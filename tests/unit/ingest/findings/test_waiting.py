@@ -10,8 +10,7 @@ import pytest
 import ingest
 from ingest.findings.waiting import Waited, wait, wait_with
 from ingest.reader.catalog import open_catalog
-from tests.asked_dumps import asked_dump
-from tests.stores import DumpLibrary, plan_all, run
+from tests.stores import DumpLibrary, asked_dump, plan_all, run
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.schema import load_rules

@@ -8,11 +8,11 @@ import pytest
 from ingest.dump_configs.check import check_dump_config, check_text, variables_of, worst_first
 from ingest.dump_configs.model import Severity
 from ingest.dump_configs.writing import WRITERS, write_config
-from tests.dump_requests import REQUEST_OF
 from tests.guide_configs import (
     BLACKLIST,
     GUIDES,
     RANGE,
+    REQUEST_OF,
     TENSORFLOW,
     TORCHAIR,
     WATCHER,

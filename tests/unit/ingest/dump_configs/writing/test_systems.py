@@ -11,7 +11,7 @@ import yaml
 
 from ingest.dump_configs.model import RequestedOperator, WrittenConfig
 from ingest.dump_configs.writing import WRITERS, system_of, write_config
-from tests.dump_requests import CALL, LAYER, REQUEST
+from tests.guide_configs import CALL, LAYER, REQUEST
 from workers.errors import UsageError
 
 

@@ -29,7 +29,6 @@ from ingest.questions.compare.thresholds import Thresholds
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import FilterFields
 from ingest.reader.text import MAX_NBYTES
-from tests.asked_dumps import asked_dump, store_of
 from tests.damages import flip, only
 from tests.replicas import ADD, TIME, two_ranks
 from tests.stores import (
@@ -37,8 +36,10 @@ from tests.stores import (
     DumpLibrary,
     MadeDump,
     Values,
+    asked_dump,
     ingest_directly,
     npy_header,
+    store_of,
     tensor_name,
     unpack,
 )

@@ -9,9 +9,8 @@ import ingest
 from ingest.questions.compare.run import compare
 from ingest.questions.missing import MissingItem, MissingItems, why_never_dumped
 from ingest.reader.catalog import Damage, DamagedStepWarning
-from tests.asked_dumps import asked_dump, store_of
 from tests.damages import only
-from tests.stores import DumpLibrary, ingest_directly
+from tests.stores import DumpLibrary, asked_dump, ingest_directly, store_of
 
 LOG = "Default/net-LogLoss/Log-op0"
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ingest.questions.placement.layout_answer import RunLayout
-from tests.laid_out import Lay, layout_of
-from tests.sharded_net import Config, Dump, simulate
+from tests.sharded_net import Config, Dump, Lay, layout_of, simulate
 
 
 @pytest.fixture(scope="module")

@@ -31,10 +31,8 @@ from ingest.store_gc.plan import GcPolicy
 from tests.damages import only
 from tests.gc_stores import age
 from tests.in_memory import InMemory, Values, search_in
-from tests.laid_out import Lay, layout_of
-from tests.sharded_net import LAYOUT, Dump, write
-from tests.statistics_runs import ingest_statistics
-from tests.stores import MadeDump, ingest_directly
+from tests.sharded_net import LAYOUT, Dump, Lay, layout_of, write
+from tests.stores import MadeDump, ingest_directly, ingest_statistics
 from tests.stores import Values as MadeValues
 from workers.arrays.sharded.placement import MeshGrid
 from workers.arrays.sharded.placement_search import Pieces, search

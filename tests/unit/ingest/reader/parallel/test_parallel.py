@@ -16,8 +16,7 @@ from ingest.reader.step import Step
 from ingest.reader.unsharded import grid_of, may_be_told, pieces_of, told_placement, unshard
 from tests.replicas import WEIGHT, replicas
 from tests.sharded_net import LAYOUT, held_in_four_ways, write
-from tests.statistics_runs import ingest_statistics
-from tests.stores import ingest_directly
+from tests.stores import ingest_directly, ingest_statistics
 from workers.arrays.sharded.placement import MeshGrid, block_placements
 from workers.errors import UsageError
 from workers.model import StepKey
