@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from ingest.layouts.base import (
     Description,
@@ -30,6 +33,7 @@ from ingest.layouts.base import (
     parse,
 )
 from workers.arrays.dtypes import from_name
+from workers.arrays.histogram import NO_BINS
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM, Container
 from workers.dump.model import ReportedStatistics, TensorName
@@ -42,6 +46,8 @@ STACK_FILE = "stack.json"
 #: Numbers are written in full.
 _DIGITS = 17
 _MAX_NUMBER = 1 << 62
+#: A number in a line that has to fit into 64 bits.
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-_MAX_NUMBER, le=_MAX_NUMBER)]
 
 
 class RecordedPlacement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -73,6 +79,8 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """`recompute` for what runs again for the backward pass; else ""."""
     statistics: dict[str, float | None] = msgspec.field(default_factory=dict)
     """By the names of `workers.arrays.statistics.FIELDS`; None or absent if unknown."""
+    histogram: list[tuple[_Number, _Number, _Number]] = []
+    """The bins that hold elements, as in `workers.arrays.histogram.FIELDS`; empty if it was not counted."""
     file: str = ""
     """The name of the file with its elements; "" for statistics only."""
     key: str = ""
@@ -84,6 +92,11 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     def attributes(self) -> str:
         """What the line says of the tensor besides, as JSON; "" for nothing."""
         return "" if self.dtensor is None else msgspec.json.encode(self.dtensor).decode()
+
+    @property
+    def bins(self) -> npt.NDArray[np.int64]:
+        """The histogram, (bin, 3)."""
+        return np.array(self.histogram, np.int64) if self.histogram else NO_BINS
 
     @property
     def name(self) -> TensorName:
@@ -199,6 +212,7 @@ def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
         Statistics.from_row(tuple(values)),
         digits=_DIGITS,
         attributes=line.attributes,
+        histogram=line.bins.tobytes(),
     )
 
 

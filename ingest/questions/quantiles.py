@@ -47,8 +47,8 @@ _STEPS_AHEAD = 4
 _COUNT = FIELDS.index("count")
 #: How a store gets what is missing.
 SKETCHES_HINT = (
-    "Tensors of real numbers have them if their elements were dumped, and not only statistics, and if the "
-    "setting `sketches` was on when their step was committed; "
+    "Tensors of real numbers have them if their elements were dumped, or a black box recorded them, and if "
+    "the setting `sketches` was on when their step was committed; "
     "`dump-ingest sketch STORE` adds them while the tensors are there."
 )
 

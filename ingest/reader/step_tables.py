@@ -52,7 +52,7 @@ def histograms_of(step: StoredStep, rows: Collection[int] | None = None) -> dict
     """Return by row how many elements lie in each power of two. Takes one request besides the index.
 
     A tensor of zeros alone has a histogram in any step. Others have none if only their statistics were
-    dumped, if they are not made of real numbers, or if the step was committed without sketches.
+    dumped, without one; if they are not made of real numbers; or if the step was committed without sketches.
 
     Args:
         step: the step.

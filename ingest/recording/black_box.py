@@ -441,7 +441,7 @@ class BlackBoxWriter(Writer):
             if len(self._index) >= _INDEX_LINES:
                 self._flush_index()
         if self._files is not None:
-            self._files.add(row.name, _without_elements(row.snapshot), row.dtensor)
+            self._files.add(row.name, row.snapshot.without_elements(), row.dtensor)
         if why := self._suspicions.see(row.step, row.name, statistics):
             self._triggers.add(row.step, why)
 
@@ -460,7 +460,7 @@ class BlackBoxWriter(Writer):
             return row
         if (room := self.ring.room(row.step, row.snapshot.nbytes)) is None:
             self._left_out += 1
-            return replace(row, snapshot=_without_elements(row.snapshot))
+            return replace(row, snapshot=row.snapshot.without_elements())
         elements, (data, place) = row.snapshot.elements(), room
         copy = data.view(elements.dtype)
         copy[:] = elements
@@ -576,10 +576,6 @@ class BlackBoxWriter(Writer):
 
 def _reason(exc: Exception) -> str:
     return f"{type(exc).__name__}: {getattr(exc, 'strerror', None) or exc}"[:300]
-
-
-def _without_elements(snapshot: TensorSnapshot) -> TensorSnapshot:
-    return TensorSnapshot(snapshot.dtype, snapshot.shape, 0, _row=snapshot.statistics())
 
 
 def _why_not(
@@ -765,7 +761,13 @@ def _left_behind(ring: Path, directory: Path) -> Iterator[HeldStep]:
 def _snapshot_of(line: RingLine, ring: Path, step: int) -> TensorSnapshot:
     told = line.tensor.statistics
     values = (math.nan if (value := told.get(name)) is None else value for name in FIELDS)
-    snapshot = TensorSnapshot(line.tensor.dtype, line.tensor.shape, 0, _row=tuple(values) if told else None)
+    snapshot = TensorSnapshot(
+        line.tensor.dtype,
+        line.tensor.shape,
+        0,
+        _row=tuple(values) if told else None,
+        histogram=line.tensor.bins,
+    )
     if line.place is None:
         return snapshot
     number, begin = line.place

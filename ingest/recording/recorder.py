@@ -169,7 +169,7 @@ class Recorder:
         """How many tensors have no elements, or no line, because the ring or the queue was full."""
         self.problems: list[str] = []
         """What could not be recorded."""
-        self._camera = Camera(torch)
+        self._camera = Camera(torch, sketched=choice.black_box is not None)
         self._lines = CallLines(torch)
         self._box: BlackBoxWriter | None = None
         if choice.black_box is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ingest.layouts.recorder import RecordedPlacement
 from workers.arrays.dtypes import from_name
+from workers.arrays.histogram import NO_BINS
 from workers.arrays.statistics import FIELDS, RunningStatistics, has_statistics
 from workers.errors import UsageError
 
@@ -195,6 +196,10 @@ class TensorSnapshot:
     _pieces: Array | None = None
     """What a device computed; see `device_statistics`."""
     _wait: Callable[[], None] = field(default=lambda: None)
+    _sketched: bool = False
+    """Whether a histogram is counted with the statistics."""
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: NO_BINS)
+    """Known with its statistics, (bin, 3): see `workers.arrays.histogram.FIELDS`. Empty if not counted."""
 
     @property
     def has_elements(self) -> bool:
@@ -207,8 +212,19 @@ class TensorSnapshot:
             self._wait()
             self._row = merge_pieces(self._pieces, is_complex="complex" in self.dtype)
         if self._row is None and self._elements is not None:
-            self._row = _row_of(self.elements())
+            self._summarise(self.elements())
         return self._row
+
+    def _summarise(self, elements: Array) -> None:
+        if has_statistics(elements.dtype):
+            running = RunningStatistics(with_histogram=self._sketched)
+            running.update(elements)
+            self._row, self.histogram = running.row(), running.histogram_rows()
+
+    def without_elements(self) -> TensorSnapshot:
+        """Return what is known of its elements."""
+        self.statistics()
+        return replace(self, nbytes=0, _elements=None)
 
     def elements(self) -> Array:
         """Return the elements, 1-D; none if they were not copied."""
@@ -221,10 +237,12 @@ class Camera:
 
     Args:
         torch: the module.
+        sketched: whether histograms are counted with statistics: on the host, from copies of elements that a
+            device has.
     """
 
-    def __init__(self, torch: Torch) -> None:
-        self._torch = torch
+    def __init__(self, torch: Torch, *, sketched: bool = False) -> None:
+        self._torch, self._sketched = torch, sketched
         self._streams: dict[Any, Any] = {}
         """By device: the stream that copies to the host."""
 
@@ -289,16 +307,18 @@ class Camera:
                     else:
                         host = torch.from_numpy(into).view(plain.dtype)
                         host.view(shape).copy_(plain)
-                    return TensorSnapshot(name, shape, host.nbytes, _elements=self._as_numpy(host, name))
-                return TensorSnapshot(
-                    name, shape, 0, _row=_row_of(self._as_numpy(plain.contiguous().reshape(-1), name))
-                )
+                else:
+                    host = plain.contiguous().reshape(-1)
+                array = self._as_numpy(host, name)
+                taken = TensorSnapshot(name, shape, host.nbytes, _elements=array, _sketched=self._sketched)
+                return taken if elements else taken.without_elements()
             return self._take_from_device(plain, name, shape, elements=elements)
 
     def _take_from_device(
         self, plain: TorchTensor, name: str, shape: tuple[int, ...], *, elements: bool
     ) -> TensorSnapshot:
-        pieces = pieces_of(plain, self._torch) if has_statistics(from_name(name)) else None
+        is_counted_here = has_statistics(from_name(name)) and not (elements and self._sketched)
+        pieces = pieces_of(plain, self._torch) if is_counted_here else None
         clone = plain.clone(memory_format=self._torch.contiguous_format).reshape(-1) if elements else None
         (host, host_pieces), wait = self._to_host(plain.device, (clone, pieces))
         return TensorSnapshot(
@@ -308,6 +328,7 @@ class Camera:
             _elements=self._as_numpy(host, name) if host is not None else None,
             _pieces=host_pieces.numpy() if host_pieces is not None else None,
             _wait=wait,
+            _sketched=self._sketched,
         )
 
     def _to_host(
@@ -357,11 +378,3 @@ def _is_freed(tensor: TorchTensor) -> bool:
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + last + 1) * tensor.element_size()
     return bool(tensor.numel()) and end > tensor.untyped_storage().nbytes()
-
-
-def _row_of(elements: Array) -> Row | None:
-    if not has_statistics(elements.dtype):
-        return None
-    running = RunningStatistics()
-    running.update(elements)
-    return running.row()

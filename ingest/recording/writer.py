@@ -193,6 +193,7 @@ def line_of(
         dtype=snapshot.dtype,
         shape=snapshot.shape,
         statistics={field: value if math.isfinite(value) else None for field, value in told},
+        histogram=snapshot.histogram.tolist(),
         file=file,
         key=key,
         dtensor=dtensor,

@@ -43,7 +43,15 @@ from workers.store.record import (
     totals_of,
     without_checksum,
 )
-from workers.store.sketches import ARRAYS_OF_MARGINALS, SKETCH_KINDS, SKETCH_PATHS, SketchKind, marginals_in
+from workers.store.sketches import (
+    ARRAYS_OF_MARGINALS,
+    HISTOGRAMS,
+    SKETCH_KINDS,
+    SKETCH_PATHS,
+    SketchKind,
+    marginals_in,
+    reported_rows,
+)
 from workers.store.step import RecomputedStatistics
 from workers.store.tables import Tables, checksums_of
 from workers.tasks.consolidate import sketches_of
@@ -199,7 +207,9 @@ def _made_sketches(
     of_kind = ARRAYS_OF_MARGINALS
     with suppress(DamagedStore, TensorsRemoved):
         sketches = sketches_of(step, [arrays for kind, arrays in of_kind.items() if kind in damaged])
-        return sketches.documents, sketches.chunks, RECOMPUTED_FROM
+        # Histograms of what the dump has statistics of alone come from there.
+        if HISTOGRAMS not in damaged or not reported_rows(step.tables):
+            return sketches.documents, sketches.chunks, RECOMPUTED_FROM
     documents: dict[str, metadata.Document] = {}
     chunks: dict[str, bytes] = {}
     origin = ""

@@ -29,6 +29,7 @@ from workers.arrays.statistics import Statistics, has_statistics
 
 #: Columns of a histogram as it is stored: magnitudes are in (2**exponent, 2**(exponent+1)].
 FIELDS = ("exponent", "positive", "negative")
+NO_BINS = np.zeros((0, len(FIELDS)), np.int64)
 
 
 @lru_cache(maxsize=256)  # asked for every tensor

@@ -61,3 +61,5 @@ class ReportedStatistics(Positional):
     """Whether its standard deviation has n - 1 in the place of n."""
     attributes: str = ""
     """What else is known of the tensor, as the text of a JSON object; "" for nothing."""
+    histogram: bytes = b""
+    """Its histogram, (bin, 3) of int64: see `workers.arrays.histogram.FIELDS`. Empty if the file has none."""

@@ -51,7 +51,7 @@ class SketchColumns:
             DamagedStore: they are damaged.
         """
         known = histograms_of_tables(self.index, self._sketches.histograms, self.where)
-        if missing := len(counted_rows(self.index)) - len(known):
+        if missing := len(set(counted_rows(self.index)).difference(known)):
             raise UsageError(
                 f"{self.where}: {missing} {'tensor has' if missing == 1 else 'tensors have'} no histogram",
                 hint=HINT,

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from workers.arrays import histogram, marginals
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtypes import from_name
-from workers.arrays.histogram import Histogram
+from workers.arrays.histogram import NO_BINS, Histogram
 from workers.arrays.marginals import Marginal, MarginalScope, MarginalTable
 from workers.arrays.statistics import Statistics
 from workers.errors import DamagedStore
@@ -102,7 +102,6 @@ def is_of_rows(entries: npt.NDArray[np.int64], rows: Sequence[int]) -> npt.NDArr
 
 
 HISTOGRAM_TABLE = EntryTable("histograms", histogram.FIELDS)
-_NO_BINS = np.zeros((0, len(histogram.FIELDS)), np.int64)
 
 
 def distinct_tensors(rows: Iterable[int], index: Tables) -> list[int]:
@@ -118,7 +117,7 @@ def histograms_of_tables(
 
     Equal tensors have equal histograms: those with the same digest and type. In device layout, where the
     padding does not count, they must have the same shape, too. A tensor of zeros alone has one without any
-    entries, because its statistics say everything.
+    entries, because its statistics say everything. What a dump has statistics of alone may have one, too.
 
     Args:
         index: the index of the step.
@@ -136,12 +135,12 @@ def histograms_of_tables(
             of_content.setdefault(contents[row], bins)
     made: dict[tuple[int, int], Histogram | None] = {}
     known: dict[int, Histogram] = {}
-    for row in counted_rows(index):
+    for row in (*counted_rows(index), *reported_rows(index)):
         if wanted is not None and row not in wanted:
             continue
-        bins = of_rows.get(row, of_content.get(contents[row], _NO_BINS))
+        bins = of_rows.get(row, of_content.get(contents[row], NO_BINS))
         # What follows from shared bins is computed once.
-        key = (id(bins), row if bins is _NO_BINS else -1)
+        key = (id(bins), row if bins is NO_BINS else -1)
         if key not in made:
             made[key] = _histogram(index, row, bins, where)
         if (of_row := made[key]) is not None:
@@ -154,9 +153,21 @@ def counted_rows(index: Tables) -> list[int]:
     is_counted = (index.label("kind") == RowKind.TENSOR.value) & (
         index.label("statistics_from") == "computed"
     )
+    return _of_real_numbers(index, is_counted)
+
+
+def reported_rows(index: Tables) -> list[int]:
+    """Return the rows of tensors of real numbers of which the dump has statistics alone, by sign."""
+    is_known = index.label("kind") == RowKind.STATISTICS.value
+    for name in ("zero_count", "positive_count", "negative_count"):
+        is_known = is_known & ~np.isnan(index.statistic(name))
+    return _of_real_numbers(index, is_known)
+
+
+def _of_real_numbers(index: Tables, chosen: npt.NDArray[np.bool_]) -> list[int]:
     dtypes = index.label("dtype")
-    has_real_numbers = {dtype: _has_histogram(dtype) for dtype in set(dtypes[is_counted].tolist())}
-    return [row for row in np.flatnonzero(is_counted).tolist() if has_real_numbers[dtypes[row]]]
+    are_real = {dtype: _has_histogram(dtype) for dtype in set(dtypes[chosen].tolist())}
+    return [row for row in np.flatnonzero(chosen).tolist() if are_real[dtypes[row]]]
 
 
 def _has_histogram(dtype: str) -> bool:
@@ -182,6 +193,8 @@ def contents_of(index: Tables) -> list[tuple[object, ...]]:
     contents: list[tuple[object, ...]] = list(zip(digests, index.label("dtype").tolist(), strict=True))
     for row in np.flatnonzero(index.label("layout") == "device").tolist():
         contents[row] += (index.shape[row].tobytes(),)
+    for row in np.flatnonzero(index.label("kind") == RowKind.STATISTICS.value).tolist():
+        contents[row] += (row,)  # without elements, none are known to be equal
     return contents
 
 

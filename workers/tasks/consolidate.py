@@ -262,8 +262,9 @@ def _read_sketches(
     contents = objects.get_many(list(keys.values()))
     sketched = {}
     for rank, (committed, index) in steps.items():
-        entries = table.empty()
+        entries: npt.NDArray[np.int64] | None = table.empty()
         if rank in keys:
+            entries = None
             chunks = {table.chunk: contents[keys[rank]]} if keys[rank] in contents else {}
             with suppress(DamagedStore):  # `verify` tells; a question that needs them asks the step
                 entries = table.decode(

@@ -12,7 +12,7 @@ from workers.arrays import device_format, statistics
 from workers.arrays.arrangements import StridedView, elements_of
 from workers.arrays.digest import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
-from workers.arrays.histogram import has_histogram
+from workers.arrays.histogram import NO_BINS, has_histogram
 from workers.arrays.marginals import (
     LEAST_ELEMENTS,
     NO_MARGINALS,
@@ -84,9 +84,7 @@ class Summary(NamedTuple):
     """See `workers.arrays.marginals`."""
 
 
-UNKNOWN = Summary(
-    statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64), NO_MARGINALS
-)
+UNKNOWN = Summary(statistics.UNKNOWN.as_row(), NO_BINS, np.zeros((0, 1), np.int64), NO_MARGINALS)
 
 
 class Summaries:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -31,6 +32,7 @@ import numpy.typing as npt
 from workers import events
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import canonical
+from workers.arrays.histogram import NO_BINS, Histogram
 from workers.arrays.marginals import MarginalScope
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS, Statistics
 from workers.dump import paths
@@ -382,12 +384,26 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
 
 
 def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:
-    entries = HISTOGRAM_TABLE.joined(receipt.histograms for receipt in receipts)
+    computed = (receipt.histograms for receipt in receipts)
+    entries = HISTOGRAM_TABLE.joined((*computed, _reported_histograms(plan.reported, built)))
     summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
     if built.has_views:
         entries = entries[is_of_rows(entries, distinct_tensors(rows_of(entries), built))]
         summed = summed.without_copies(built)
     return StepSketches(entries, summed, scope=plan.marginals if plan.sketches else MarginalScope.NONE)
+
+
+def _reported_histograms(reported: Mapping[int, ReportedStatistics], built: Tables) -> npt.NDArray[np.int64]:
+    """Return histograms of tensors of which the dump has no elements, if they agree with the statistics."""
+    kinds, rows, parts = built.label("kind"), [], []
+    for row, report in reported.items():
+        bins = np.frombuffer(report.histogram, np.int64).reshape(-1, NO_BINS.shape[1])
+        if len(bins) and kinds[row] == RowKind.STATISTICS:
+            with suppress(ValueError):
+                Histogram.of_rows(bins, Statistics.from_row(built.statistics[row].tolist()))
+                rows.append(row)
+                parts.append(bins)
+    return HISTOGRAM_TABLE.gathered(rows, list(map(len, parts)), parts)
 
 
 def _encode(

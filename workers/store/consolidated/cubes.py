@@ -56,7 +56,7 @@ from workers.store.consolidated.nd_arrays import ArrayLayout
 from workers.store.model import Count
 from workers.store.objects import ObjectStore
 from workers.store.sketch_names import LOSS, PERCENTILE, is_sketch_column, percent_of
-from workers.store.sketches import contents_of, counted_rows
+from workers.store.sketches import HISTOGRAM_TABLE, contents_of, counted_rows, reported_rows
 from workers.store.tables import Tables
 
 #: The columns, by the names that the cubes have for them.
@@ -98,23 +98,27 @@ class SketchedRows:
     values: npt.NDArray[np.float64]
     """(distinct, len(SKETCHES), len(BOUNDS)); NaN for percentiles of tensors without a finite element."""
     without: int
-    """How many other tensors of real numbers there are: those that lack a histogram."""
+    """How many other tensors of real numbers lack a histogram that they should have."""
 
 
-def sketched_rows(index: Tables, entries: npt.NDArray[np.int64]) -> SketchedRows:
+def sketched_rows(index: Tables, entries: npt.NDArray[np.int64] | None) -> SketchedRows:
     """Return the rows of the cubes for a step. A histogram that contradicts the statistics is left out.
 
     Args:
         index: the index of the step.
-        entries: the table of its histograms, `histograms.TABLE`.
+        entries: the table of its histograms, `HISTOGRAM_TABLE`; None if it is damaged.
     """
-    counted = np.array(counted_rows(index), np.int64)
+    must_have, may_have = counted_rows(index), reported_rows(index)
+    counted = np.array(must_have + may_have, np.int64)
+    needed = slice(len(counted if entries is None else must_have))
+    entries = HISTOGRAM_TABLE.empty() if entries is None else entries
     sketch_of = _numbers_of_rows(index, entries, counted)
     first_rows, members = _distinct(counted, sketch_of)
     table, is_known = _table(index, entries, first_rows, sketch_of[first_rows])
     kept = is_known[members]
     elements = index.statistic("count")[first_rows]
-    return SketchedRows(counted[kept], members[kept], _values(table, elements), int((~kept).sum()))
+    without = int((~kept[needed]).sum())
+    return SketchedRows(counted[kept], members[kept], _values(table, elements), without)
 
 
 def _numbers_of_rows(

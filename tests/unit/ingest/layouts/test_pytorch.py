@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.api import repair
 from ingest.layouts.base import Description, Listing
 from ingest.layouts.detect import find_dump
 from ingest.layouts.numerics import NotDebugMode, read_log
@@ -23,14 +24,18 @@ from ingest.reader.mesh import Coordinate
 from ingest.reader.step import Step
 from ingest.steps.decide import CompletenessPolicy
 from ingest.steps.events import KeepReason
+from tests import checker
+from tests.damages import flip, only
 from tests.dump_data_writer import chunk, number
 from tests.services import Run
 from tests.stores import ingest_and_open, ingest_directly, npy_bytes, unpack
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
+from workers.arrays.histogram import Bounds
 from workers.dump.formats.distcp import read_metadata
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.sketches import HISTOGRAM_TABLE
 from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back, recheck
 
 # The dumps of the PyTorch world: every tensor as torch reads it, every file byte for byte.
@@ -684,3 +689,56 @@ INF = math.inf
 def test_other_content_is_refused(content: bytes) -> None:
     with pytest.raises(NotDebugMode):
         list(read_log("x.json", content, ""))
+
+
+COUNTS = {"positive_count": 3, "negative_count": 2, "zero_count": 1, "pos_inf_count": 1, "neg_inf_count": 0}
+TOLD: dict[str, Any] = LINE | {
+    "shape": [6],
+    "statistics": {"count": 6, "nan_count": 0, "min": -3.0, "max": 6.0, **COUNTS},
+    "histogram": [[0, 1, 0], [1, 0, 2], [2, 1, 0]],
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [[0, 1, 0], [1, 0, 2]],
+        [[128, 2, 2]],
+        [[0, -1, 4], [1, 3, -2]],
+        [[0, 1 << 61, 0], [1, 0, 2], [2, 1 << 61, 0]],
+    ],
+)
+def test_a_histogram_counts_unless_it_contradicts_the_statistics(wrong: Any, tmp_path: Path) -> None:
+    """Those of zeros alone have no bins; of another without any, nothing is known."""
+    zeros = {"count": 2, "zero_count": 2} | dict.fromkeys(
+        ("nan_count", "positive_count", "negative_count", "pos_inf_count", "neg_inf_count"), 0
+    )
+    lines = [
+        TOLD,
+        TOLD | {"op_name": "wrong", "histogram": wrong},
+        TOLD | {"op_name": "without", "histogram": []},
+        TOLD | {"op_name": "zeros", "shape": [2], "statistics": zeros, "histogram": []},
+    ]
+    dump = write(tmp_path / "dump", *lines, files={STEP_FILE: b'{"tensors": 4}'})
+    ingest_directly(dump, tmp_path / "run.zarr", sketches=True)
+    store = ingest.open_store(tmp_path / "run.zarr")
+    known = {tensor.op_name: histogram for tensor in store.tensors() if (histogram := tensor.histogram)}
+    assert known.keys() == {"fc", "zeros"}
+    assert known["fc"].finite == 5
+    assert (known["fc"].quantile(0).low, known["fc"].quantile(0.75)) == (-3, Bounds(1, 2))
+    assert known["zeros"].to_dict() == {"zeros": 2, "bins": []}
+    assert not list(store.verify())
+
+
+def test_a_damaged_histogram_without_elements_comes_from_the_dump(tmp_path: Path) -> None:
+    dump = write(tmp_path / "dump", TOLD, files={STEP_FILE: b'{"tensors": 1}'})
+    store = tmp_path / "run.zarr"
+    ingest_directly(dump, store, sketches=True)
+    before = checker.objects(store)
+    flip(only(store, f"rank_1/step_8/*/{HISTOGRAM_TABLE.chunk}"))
+    assert len(list(ingest.open_store(store).verify())) == 1
+    # The view does not exclude what it cannot tell.
+    ingest.consolidate(store)
+    assert ingest.open_store(store).consolidated().table("without_histogram").tolist() == [[1]]
+    assert repair(store, apply=True).is_clean
+    assert checker.objects(store).items() >= before.items()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,13 @@ import pytest
 
 import ingest
 from ingest.layouts.black_box import DIRECTORY, OUTSIDE, Trigger
+from ingest.reader.cube_conditions import sketches_of_step
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
 from ingest.recording.triggers import Triggers, write_trigger
 from tests import recordings
 from tests.stores import ingest_directly
+from workers.store.consolidated.cubes import SKETCHES
 
 MODELS = Path(__file__).parents[3] / "torch_models.py"
 
@@ -70,6 +73,30 @@ def test_an_infinity_saves_the_steps_around_it_and_the_others_keep_their_statist
     assert (origin.op_name, origin.step) == ("second.rescale", 13)
     (weight,) = store.tensors("Parameter.first.fc.weight.*", step=12)
     np.testing.assert_allclose(np.mean(weight.read(), dtype=np.float64), weight.statistics.mean)
+
+
+def test_steps_that_are_not_saved_have_the_histograms_that_their_elements_would_have(
+    net: Any, nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    told, bounds, weights = [], [], deepcopy(net.state_dict())
+    for name, options in (("box", {"black_box": 2, "incidents": 0}), ("all", {"what": "tensors"})):
+        net.load_state_dict(weights)
+        torch.manual_seed(0)
+        with ingest.record(net, tmp_path / name, **options):
+            nets.train(net, 6)
+        url = tmp_path / f"{name}.zarr"
+        summaries = ingest_directly(tmp_path / name, url, sketches=True)
+        assert {bool(one.statistics_only) for one in summaries} == {name == "box"}
+        ingest.consolidate(url)
+        store = ingest.open_store(url)
+        assert not list(store.verify())
+        told.append(ingest.quantiles(store, "*", magnitude=True).tensors)
+        bounds.append(
+            sketches_of_step(store.consolidated(), 4, {"p99": SKETCHES.index("p99")}, np.ones(1, bool))
+        )
+    assert told[0] == told[1]
+    assert len(told[0]) == 6 * 29
+    np.testing.assert_array_equal(bounds[0]["p99"], bounds[1]["p99"])
 
 
 def test_an_exception_saves_the_last_steps(net: Any, nets: ModuleType, tmp_path: Path) -> None:
