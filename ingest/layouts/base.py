@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Protocol, Self, TypeAlias
+from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -147,6 +147,7 @@ def _expression(level: str) -> str:
     return "".join([*parts, re.escape(level[at:])])
 
 
+Value = TypeVar("Value")
 ReadSmall: TypeAlias = Callable[[str], bytes | None]
 """Returns the content of a small file of the dump, by its path; None if it cannot be read now."""
 
@@ -311,18 +312,25 @@ class Description:
     """A file whose content shows that it is still being written (JSON that does not parse); or ""."""
     sections: frozenset[str] = frozenset()
     """The paths of the logs of which this is a section: whole, they are kept with the run files."""
+    records: Mapping[str, str] = field(default_factory=dict)
+    """What files without tensors say of the step, by path: JSON objects."""
 
     @classmethod
     def joined(cls, parts: Iterable[Description]) -> Description:
         """Return what several descriptions say together."""
         parts = list(parts)
         return cls(
-            {path: file for part in parts for path, file in part.named.items()},
+            _merged(part.named for part in parts),
             [row for part in parts for row in part.reported],
             [problem for part in parts for problem in part.problems],
             next((part.unfinished for part in parts if part.unfinished), ""),
             frozenset().union(*(part.sections for part in parts)),
+            _merged(part.records for part in parts),
         )
+
+
+def _merged(parts: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
+    return {path: value for part in parts for path, value in part.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ it had recorded. Without `recorded-step.json`, the step is still being recorded,
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
@@ -165,7 +166,18 @@ class RecorderTree(Layout):
                 reported.append(_reported(statistics_path, line))
         named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
         unfinished = "" if mark_path in paths else min(paths, default="")
-        return Description(named, reported, problems, unfinished)
+        records = _incident(place, mark_path, read)
+        return Description(named, reported, problems, unfinished, records=records)
+
+
+def _incident(place: Place, mark_path: str, read: ReadSmall) -> dict[str, str]:
+    """Return the record of the last file if an incident of a black box began in this step of this rank."""
+    try:
+        incident = msgspec.json.decode(read(mark_path) or b"", type=RecordedStep).incident
+    except msgspec.DecodeError:
+        return {}
+    is_here = incident.endswith(f" (rank {place.fields['rank']}, step {place.fields['step']})")
+    return {mark_path: json.dumps({"incident": incident})} if is_here else {}
 
 
 def _lines(path: str, read: ReadSmall) -> tuple[tuple[RecordedTensor, ...], list[Problem]]:

@@ -75,7 +75,8 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterable[PlannedRow]:
     if file.path in inspected.description.sections:
         return ()
     if inspection is None:
-        entry = Entry(file, RowKind.FILE, TensorName())
+        record = inspected.description.records.get(file.path, "")
+        entry = Entry(file, RowKind.FILE, TensorName(), record=record)
     elif not inspection.readable or inspection.problem:
         entry = _bad_entry(file, name, inspection, is_named=named is not None)
     elif inspection.overflow is not None:

@@ -717,7 +717,8 @@ def _adopt_of(home: Path, owner: RingOwner) -> str:
         newest = directory / f"step_{last}"
         mark = _mark_of(newest)
         newest.mkdir(parents=True, exist_ok=True)
-        write_mark(newest, structs.replace(mark, ended=mark.ended or died, not_saved=f"{died}: {told}"))
+        incident, ended = mark.incident or str(trigger), mark.ended or died
+        write_mark(newest, structs.replace(mark, incident=incident, ended=ended, not_saved=f"{died}: {told}"))
     return f"{home.name}: {died}: {told}"
 
 

@@ -275,6 +275,12 @@ class Overflow(StepRule):
     kind: Literal["overflow"]
 
 
+class BlackBoxRule(StepRule):
+    """What made a black box save its steps: an exception, SIGTERM, a spike, a request, the death of a job."""
+
+    kind: Literal["black_box"]
+
+
 class Condition(StepRule):
     """The condition `where` alone."""
 

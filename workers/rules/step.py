@@ -27,7 +27,7 @@ from workers.store.roles import roles_of_tables
 from workers.store.sketch_columns import SketchColumns
 from workers.store.sketch_names import ColumnsWithSketches, is_sketch_column
 from workers.store.sketches import StepSketches
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import LABELS, NUMBERS, Tables, parse_record
 
 #: The names that a condition may use.
 COLUMNS = ColumnsWithSketches([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name", "role"])
@@ -103,6 +103,7 @@ def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:
 
 def _finding(rule: Rule, columns: StepColumns, row: int, name: str, hits: RowHits) -> Finding:
     value = float(hits.values[row])
+    is_file = columns.tables.label("kind")[row] == RowKind.FILE.value
     return Finding(
         rule=rule.name,
         severity=rule.severity,
@@ -110,7 +111,7 @@ def _finding(rule: Rule, columns: StepColumns, row: int, name: str, hits: RowHit
         step=columns.key.step or 0,
         row=row,
         graph=str(columns.tables.label("graph")[row]),
-        name=name,
+        name="" if is_file else name,
         value=value,
         threshold=hits.threshold,
         reason=hits.describe(row, value),
@@ -366,6 +367,14 @@ def _overflow(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
         return "the hardware recorded an overflow" + (f" in {operators}" if operators else "")
 
     yield _flagged(np.asarray(columns.tables.label("kind") == RowKind.OVERFLOW.value), describe)
+
+
+@_evaluates("black_box")
+def _black_box(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    records, is_file = columns.tables.label("record"), columns.tables.label("kind") == RowKind.FILE.value
+    told = {row: parse_record(records[row]).get("incident") for row in np.flatnonzero(is_file).tolist()}
+    begun = np.isin(np.arange(len(records)), [row for row, incident in told.items() if incident])
+    yield _flagged(begun, lambda row, _: str(told[row]))
 
 
 @_evaluates("condition")

@@ -2,11 +2,14 @@
 
 import itertools
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +19,16 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.findings.waiting import wait
 from ingest.layouts.black_box import DIRECTORY, OUTSIDE, Trigger
 from ingest.reader.cube_conditions import sketches_of_step
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
 from ingest.recording.triggers import Triggers, write_trigger
+from ingest.reporting.webhook import incident_payload
 from tests import recordings
 from tests.stores import ingest_directly
+from workers.rules.schema import load_rules
 from workers.store.consolidated.cubes import SKETCHES
 
 MODELS = Path(__file__).parents[3] / "torch_models.py"
@@ -324,6 +330,47 @@ def test_sigterm_saves_and_then_ends_the_process_as_ever(torch: Any, tmp_path: P
     assert die(tmp_path, "", "SIGTERM") == -signal.SIGTERM
     assert saved(tmp_path) == [8, 9, 10, 11]
     assert "SIGTERM" in recordings.mark(tmp_path / "recorded/rank_0", 11)["incident"]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("exception", "ZeroDivisionError: in step 20"),
+        ("call", "the loss looks odd"),
+        ("spike", "saved loss output.0 is 100, the median of [0-9]+ steps is 7"),
+        ("SIGTERM", "SIGTERM"),
+        ("SIGKILL", "the process [0-9]+ on .* died"),
+    ],
+)
+def test_whoever_waits_hears_of_an_incident_without_an_anomaly_and_where_the_page_has_it(
+    how: str, why: str, net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    dump, url = tmp_path / "run-dump", tmp_path / "run.zarr"
+
+    def happen(step: int) -> None:
+        recorder.save("loss", nets.torch.tensor(100.0 if (step, how) == (20, "spike") else 7.0))
+        if (step, how) == (20, "call"):
+            recorder.trigger(why)
+        if (step, how) == (20, "exception"):
+            raise ZeroDivisionError("in step 20")
+
+    if how.startswith("SIG"):
+        die(dump, "", how)
+        adopt(dump)
+    else:
+        with suppress(ZeroDivisionError), box(net, dump) as recorder:
+            nets.train(net, 24, before=happen)
+    # Another rank saves the same steps, and knows whose trigger it was.
+    shutil.copytree(dump / "recorded/rank_0", dump / "recorded/rank_1")
+    ingest_directly(dump, url, rules=load_rules().enabled)
+    waited = wait(str(url), severity="warning", since=1.0, timeout_s=0)
+    assert waited.incident is not None
+    incident = waited.incident
+    told = f"black_box on rank 0, step {incident.first_step}: {why} .rank 0, step {incident.first_step}."
+    assert re.fullmatch(told, waited.reason)
+    assert (incident.rank, incident.steps, incident.rules, incident.tensor) == (0, 1, {"black_box": 1}, "")
+    (alert,) = incident_payload(incident, "https://page")["alerts"]
+    assert alert["generatorURL"] == f"https://page/runs/run.zarr/incidents?id={incident.id}"
 
 
 def test_a_program_with_a_handler_of_its_own_for_sigterm_keeps_it(
