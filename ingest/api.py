@@ -54,6 +54,7 @@ from ingest.reader.tensor import Neighbour, Tensor
 from ingest.reader.unsharded import UnshardedTensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
+from ingest.recording.training import record_training
 from ingest.repairing.run import repair
 from ingest.repairing.work import RepairReport
 from ingest.service.live_watcher import LiveWatcher
@@ -185,6 +186,7 @@ __all__ = [
     "rank_values",
     "recompress_store",
     "record",
+    "record_training",
     "repair",
     "report",
     "save_npy",

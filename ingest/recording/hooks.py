@@ -564,13 +564,25 @@ class StepHooks:
         """
         wanted = {id(parameter) for parameter in updated} - self._graded
         for name, parameter in self._model.named_parameters():
-            if id(parameter) in wanted and parameter.grad is not None:
-                self._parameter("Gradient", name, parameter.grad)
+            main = _main_of(parameter)
+            if id(main) in wanted and main.grad is not None:
+                self._parameter("Gradient", name, main.grad)
 
     def _parameter(self, op_type: str, name: str, tensor: TorchTensor) -> None:
         plain = self.names.plain(name)
         if self._sink is not None and self._is_wanted(plain, plain.rpartition(".")[0] or ROOT):
             self._sink.take(tensor, TensorName("", "", op_type, plain, "output", 0))
+
+
+def updated_of(model: TorchModule) -> set[int]:
+    """Return by `id` what an optimizer updates of a model."""
+    return {id(_main_of(parameter)) for parameter in model.parameters()}
+
+
+def _main_of(parameter: TorchTensor) -> TorchTensor:
+    """Return a parameter; of Megatron-LM in half precision, the copy, or shard of it, that is updated."""
+    main = getattr(parameter, "main_param", None)
+    return parameter if main is None else main
 
 
 class _GradientSeen(NamedTuple):

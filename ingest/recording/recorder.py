@@ -30,6 +30,7 @@ from ingest.recording.hooks import (
     io_and_slot,
     run_within,
     tensors_in,
+    updated_of,
 )
 from ingest.recording.snapshots import (
     ROW_NBYTES,
@@ -291,6 +292,10 @@ class Recorder:
             were = "tensor was" if self.left_out == 1 else "tensors were"
             self.problems.append(f"{self.left_out} {were} left out because {full} was full")
 
+    def note_call(self) -> None:
+        """Note that the model is called, where its hooks are not told: the call had begun before them."""
+        self._is_called = True
+
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.
 
@@ -456,8 +461,9 @@ class Recorder:
             hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
             self._watching.callback(hook.remove)
         if self._choice.advance == "optimizer":
-            own = {id(parameter) for parameter in self._model.parameters()}
-            hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
+            hook = optimizers.register_optimizer_step_post_hook(
+                self._after_optimizer(updated_of(self._model))
+            )
             self._watching.callback(hook.remove)
 
     def _before_model(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

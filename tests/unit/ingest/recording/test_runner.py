@@ -17,6 +17,7 @@ from ingest.environment import TRIGGER_TOKEN_VARIABLE
 from ingest.page.watchers import Watchers
 from ingest.recording import black_box
 from ingest.recording.__main__ import options_of
+from ingest.recording.training import RecordedTraining
 from ingest.service.live_watcher import fetch_watcher, get, metrics_of
 from ingest.service.service import Service
 from tests import recordings
@@ -47,12 +48,12 @@ print("done", __name__)
 
 
 def _trained(
-    place: Path, script: str, program: str, options: str, **env: str
+    place: Path, script: str, program: str, options: str, *, named: str = "train.py", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a script by a module of Python, with the recorder in the environment."""
     (place / "train.py").write_text(script)
     return subprocess.run(
-        [sys.executable, "-m", *program.split(), "train.py", "20"],
+        [sys.executable, "-m", *program.split(), *named.split(), "20"],
         cwd=place,
         env={**os.environ, "OMP_NUM_THREADS": "1", "DUMP_INGEST_RECORD": f"run-dump,{options}", **env},
         capture_output=True,
@@ -62,9 +63,12 @@ def _trained(
     )
 
 
-def test_a_script_is_recorded_from_its_second_update_on(torch: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["train.py", "-m train"])
+def test_a_script_or_module_is_recorded_from_its_second_update_on(
+    named: str, torch: Any, tmp_path: Path
+) -> None:
     del torch
-    run = _trained(tmp_path, SCRIPT, "ingest.recording", "black_box=2,after=0,keep=1MiB")
+    run = _trained(tmp_path, SCRIPT, "ingest.recording", "black_box=2,after=0,keep=1MiB", named=named)
     assert run.returncode == 1, run.stderr
     assert "done" not in run.stdout
     recorded = tmp_path / "run-dump/recorded/rank_0"
@@ -131,8 +135,8 @@ def test_a_restart_is_not_recorded_if_nobody_knows_where_it_goes_on(
 
 def test_an_argument_that_does_not_exist_is_named() -> None:
     assert options_of("d,every=10,ring=rings") == ("d", {"every": 10, "ring": "rings"})
-    with pytest.raises(UsageError, match="argument 'color'"):
-        options_of("d,color=red")
+    with pytest.raises(UsageError, match="argument 'color'"), ingest.record_training("d", color="red"):
+        pass
 
 
 # The black box in the loops of trainers, as in docs/pytorch.md, with the real packages if they are there.
@@ -140,7 +144,7 @@ def test_an_argument_that_does_not_exist_is_named() -> None:
 
 #: Which update has a bad record, of how many, and the steps that are saved of it with `BOX`.
 BAD, UPDATES = 6, 10
-BOX: dict[str, Any] = {"black_box": 3, "after": 1, "keep": "4MiB", "advance": "optimizer"}
+BOX: dict[str, Any] = {"black_box": 3, "after": 1, "keep": "4MiB"}
 SAVED = [4, 5, 6, 7]
 
 
@@ -169,27 +173,18 @@ def net(torch: Any, base: type[Any]) -> Any:
     return Net()
 
 
-def check(recorder: ingest.Recorder) -> None:
+def check(training: RecordedTraining) -> None:
     # The gradient of the first layer, or what it returns: a NaN is in both, and no step before.
-    ((why, steps),) = recorder.incidents.items()
+    assert training.recorder is not None
+    ((why, steps),) = training.recorder.incidents.items()
     assert why.endswith(f"(rank 0, step {BAD})")
     assert steps == SAVED
-    assert recordings.steps(recorder.directory)[: UPDATES - 1] == list(range(UPDATES - 1))
+    # Nobody knows the model before the first update.
+    assert recordings.steps(training.recorder.directory)[: UPDATES - 2] == list(range(1, UPDATES - 1))
 
 
 def test_transformers(torch: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-
-    class Record(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
-        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            model = trainer.model_wrapped
-            first = state.global_step
-            self.recorder = ingest.record(model, tmp_path / "dump", first_step=first, **BOX).__enter__()
-
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.recorder.__exit__(None, None, None)
-
-    record = Record()
     arguments = transformers.TrainingArguments(
         str(tmp_path / "out"),
         max_steps=UPDATES,
@@ -202,39 +197,28 @@ def test_transformers(torch: Any, tmp_path: Path) -> None:
         train_sampling_strategy="sequential",
         max_grad_norm=0,
     )
-    trainer = transformers.Trainer(
-        net(torch, torch.nn.Module), arguments, train_dataset=records(torch), callbacks=[record]
-    )
-    trainer.train()
-    check(record.recorder)
+    trainer = transformers.Trainer(net(torch, torch.nn.Module), arguments, train_dataset=records(torch))
+    with ingest.record_training(tmp_path / "dump", **BOX) as training:
+        trainer.train()
+    check(training)
 
 
 # Lightning asks PyTorch for what has another name in later versions.
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_lightning(torch: Any, tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
-
-    class Record(lightning.Callback):  # type: ignore[misc,name-defined]
-        def on_train_start(self, trainer: Any, _module: Any) -> None:
-            model, first = trainer.strategy.model, trainer.global_step
-            self.recorder = ingest.record(model, tmp_path / "dump", first_step=first, **BOX).__enter__()
-
-        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  (a hook)
-            self.recorder.__exit__(None, None, None)
-
-    record = Record()
     trainer = lightning.Trainer(
         max_steps=UPDATES,
         accelerator="cpu",
-        callbacks=[record],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
     )
-    trainer.fit(net(torch, lightning.LightningModule), torch.utils.data.DataLoader(records(torch)))
-    check(record.recorder)
+    with ingest.record_training(tmp_path / "dump", **BOX) as training:
+        trainer.fit(net(torch, lightning.LightningModule), torch.utils.data.DataLoader(records(torch)))
+    check(training)
 
 
 def test_accelerate(torch: Any, tmp_path: Path) -> None:
@@ -243,12 +227,63 @@ def test_accelerate(torch: Any, tmp_path: Path) -> None:
     model = net(torch, torch.nn.Module)
     loader = torch.utils.data.DataLoader(records(torch))
     model, optimizer, loader = accelerator.prepare(model, model.configure_optimizers(), loader)
-    with ingest.record(model, tmp_path / "dump", **BOX) as recorder:
+    with ingest.record_training(tmp_path / "dump", **BOX) as training:
         for batch in loader:
             optimizer.zero_grad()
             accelerator.backward(model(**batch)["loss"])
             optimizer.step()
-    check(recorder)
+    check(training)
+
+
+def test_torchtitan(torch: Any, tmp_path: Path) -> None:
+    """Its optimizer, which steps several others, in a loop as that of its `Trainer.train_step`."""
+    optimizers = pytest.importorskip("torchtitan.components.optimizer")
+    model = net(torch, torch.nn.Module)
+    groups = [
+        optimizers.ParamGroupConfig(pattern=pattern, optimizer_name=name, optimizer_kwargs={"lr": 1e-3})
+        for pattern, name in (("first", "Adam"), ("second", "AdamW"))
+    ]
+    config = optimizers.OptimizersContainer.Config(param_groups=groups, implementation="for-loop")
+    optimizer = optimizers.OptimizersContainer(config, model_parts=[model])
+    with ingest.record_training(tmp_path / "dump", **BOX) as training:
+        for record in records(torch):
+            optimizer.zero_grad()
+            model(**record)["loss"].backward()
+            optimizer.step()
+    check(training)
+
+
+def test_megatron_whose_optimizer_updates_copies_in_full_precision(torch: Any, tmp_path: Path) -> None:
+    """As `Float16OptimizerWithFloat16Params` and `DistributedDataParallel` of Megatron-Core 0.16 do.
+
+    Which need CUDA: gradients are summed in `main_grad`, and `main_param` is what is updated.
+    """
+    model = net(torch, torch.nn.Module).bfloat16()
+    for parameter in model.parameters():
+        parameter.main_param = parameter.detach().clone().float()
+        parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
+
+        def add(each: Any) -> None:
+            each.main_grad += each.grad
+            each.grad = None
+
+        parameter.register_post_accumulate_grad_hook(add)
+    optimizer = torch.optim.SGD([each.main_param for each in model.parameters()], lr=1e-3)
+    with ingest.record_training(tmp_path / "dump", **BOX) as training:
+        for record in records(torch):
+            model(x=record["x"].bfloat16())["loss"].backward()
+            for each in model.parameters():
+                each.main_param.grad = each.main_grad.clone()
+                each.main_grad.zero_()
+            optimizer.step()
+            for each in model.parameters():
+                each.data.copy_(each.main_param.data)
+    check(training)
+    assert training.recorder is not None
+    lines = recordings.lines(training.recorder.directory, 3)
+    of_weight = [line for line in lines if line["op_name"] == "first.weight"]
+    told = {line["op_type"]: (line["dtype"], line["shape"]) for line in of_weight}
+    assert told == {"Parameter": ("bfloat16", [4, 4]), "Gradient": ("float32", [4, 4])}
 
 
 # What black boxes of a running job hold is seen at the watcher and on the page, and triggered from there.
