@@ -1,6 +1,7 @@
 """Train transformers with a black box while things go wrong, and compare the store with what was promised.
 
     python -m tests.incidents nan --ranks 4 --steps 300 --seed 1
+    python -m tests.incidents nan --steps 30 --width 768 --layers 8 --before 3 --keep 2560
     python -m tests.incidents kills --count 40
     python -m tests.incidents hang --seconds 300
     python -m tests.incidents full
@@ -40,7 +41,7 @@ from workers.arrays.dtypes import from_name
 from workers.host.resources import status_nbytes
 from workers.model import MIB
 
-BEFORE, AFTER = 8, 2
+AFTER = 2
 _RANK = "import sys; from tests.incidents import train; train(*sys.argv[1:])"
 
 
@@ -77,9 +78,10 @@ def train(*arguments: str) -> None:
 
     Args:
         arguments: a directory for all ranks, and the dump; rank, ranks and steps; `rank:step` of a NaN, or
-            nothing; where the ring is, or nothing for memory, and its MiB; width and layers of the model.
+            nothing; where the ring is, or nothing for memory; its MiB; how many steps up to an incident are
+            saved; width and layers of the model.
     """
-    directory, dump, rank, ranks, steps, planted, ring, keep, width, layers = arguments
+    directory, dump, rank, ranks, steps, planted, ring, keep, before, width, layers = arguments
     torch = import_torch()
     distributed, at = torch.distributed, tuple(map(int, planted.split(":"))) if planted else None
     model, place, step = transformer(int(width), int(layers), 256)
@@ -95,9 +97,10 @@ def train(*arguments: str) -> None:
         return output * torch.nan if (int(rank), now) == at else output
 
     place.register_forward_hook(plant)
+    step(called)  # what the training itself takes is there
     before_nbytes = status_nbytes("VmRSS")
     box = ingest.record(
-        called, dump, black_box=BEFORE, after=AFTER, keep=int(keep) * MIB, ring=ring or None, incidents=2
+        called, dump, black_box=int(before), after=AFTER, keep=int(keep) * MIB, ring=ring or None, incidents=2
     )
     with box:
         for now in range(int(steps)):  # noqa: B007  (the hook reads it)
@@ -138,9 +141,9 @@ def _marks(dump: Path) -> dict[tuple[int, int], RecordedStep]:
 def nan(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     """Plant a NaN in a random step of a random rank."""
     chance, ranks, steps = random.Random(options.seed), options.ranks, options.steps
-    at, rank = chance.randrange(BEFORE, steps - AFTER), chance.randrange(ranks)
+    at, rank = chance.randrange(options.before, steps - AFTER), chance.randrange(ranks)
     dump, store = directory / "dump", directory / "run.zarr"
-    model = options.keep, options.width, options.layers
+    model = options.keep, options.before, options.width, options.layers
     processes = [
         _start(directory, dump, own, ranks, steps, f"{rank}:{at}", "", *model) for own in range(ranks)
     ]
@@ -158,7 +161,7 @@ def nan(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     _take(dump, store)
     opened = ingest.open_store(store)
     origin = ingest.origin(opened)
-    around = range(at - BEFORE + 1, at + AFTER + 1)
+    around = range(at - options.before + 1, at + AFTER + 1)
     with_elements = {
         (own, step)
         for own in opened.ranks
@@ -169,6 +172,7 @@ def nan(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     everywhere = {(own, step) for own in range(ranks) for step in range(steps)}
     with_statistics = {key for key in everywhere if opened.tensors("Gradient.*", rank=key[0], step=key[1])}
     yield Check("steps with statistics", len(everywhere), len(with_statistics))
+    yield Check("tensors without a histogram", 0, ingest.quantiles(opened, percents=[50.0]).without)
     yield Check(
         f"steps {around[0]} to {around[-1]} with all elements, of {ranks} ranks, and no other",
         len(around) * ranks,
@@ -193,7 +197,7 @@ def kills(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
         below.mkdir()
         ring = "" if number % 4 == 0 else str(below / "ring")
         planted = f"0:{chance.randrange(3, 9)}" if number % 2 else ""
-        model = options.keep, options.width, options.layers
+        model = options.keep, options.before, options.width, options.layers
         process = _start(below, below / "dump", 0, 1, 10_000, planted, ring, *model)
         recorded = below / "dump" / "recorded" / "rank_0"
         first = chance.randrange(9)
@@ -203,7 +207,7 @@ def kills(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         _take(below / "dump", below / "run.zarr")
-        outcomes.append(_after_kill(below, ring=bool(ring)))
+        outcomes.append(_after_kill(below, options.before, ring=bool(ring)))
         print(f"{number:3} {outcomes[-1]}", flush=True)
         shutil.rmtree(below)
     yield Check(
@@ -225,14 +229,14 @@ def kills(directory: Path, options: argparse.Namespace) -> Iterator[Check]:
     )
 
 
-def _after_kill(below: Path, *, ring: bool) -> dict[str, Any]:
+def _after_kill(below: Path, before: int, *, ring: bool) -> dict[str, Any]:
     """Return what a process that was killed has left, and whether it says what it has not."""
     marks = {step: mark for (_, step), mark in _marks(below / "dump").items()}
     last = max(marks)
     store = ingest.open_store(below / "run.zarr")
     ended = marks[last].ended.endswith("died")
     silent = saved = 0
-    window = [step for step in sorted(marks) if step > last - BEFORE]
+    window = [step for step in sorted(marks) if step > last - before]
     for step in window:
         rows = store.tensors(rank=0, step=step)
         is_whole = bool(rows) and all(tensor.is_dumped for tensor in rows)
@@ -274,7 +278,7 @@ def _disturbed(
 ) -> Disturbed:
     """Train 30 s, then for a while in the context that `wrong` makes of a file system, then 30 s."""
     with _file_system(directory, nbytes) as (mounted, frozen):
-        model = options.keep, options.width, options.layers
+        model = options.keep, options.before, options.width, options.layers
         process = _start(directory, mounted / "dump", 0, 1, 1_000_000, "", "", *model)
         phases = [_train_for(process, 30)]
         with wrong(mounted, frozen):
@@ -385,6 +389,7 @@ def main() -> None:
         "count": 40,
         "seconds": 300,
         "keep": 1024,
+        "before": 8,
         "width": 256,
         "layers": 2,
     }.items():
