@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,12 +116,22 @@ def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
     """
     payloads: list[Payload | DamagedStore] = [b""] * len(operands)
     stored: list[tuple[Stored, int]] = []
+    in_files: list[tuple[InFile, int]] = []
     for number, operand in enumerate(operands):
         match operand.place:
             case Stored() as place if place.size:
                 stored.append((place, number))
             case InFile() as place if operand.nbytes:
-                payloads[number] = b"".join(_pieces_of_file(place, operand))
+                in_files.append((place, number))
+    for (root, source), group_in_file in groupby(
+        in_files, key=lambda member: (member[0].root, member[0].source)
+    ):
+        parts = list(group_in_file)
+        with OpenFile(root, source, operands[parts[0][1]].where) as file:
+            for place, number in parts:
+                payloads[number] = next(
+                    _pieces_of_file(file, place, operands[number], operands[number].nbytes)
+                )
     stored.sort(key=lambda member: (str(member[0].store), member[0].prefix, member[0].first))
     for _, group in groupby(stored, key=lambda member: (member[0].store, member[0].prefix)):
         members = list(group)
@@ -155,19 +164,18 @@ def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
             with ShardStream(reader, [(place.first, stop)]) as stream:
                 yield from stream.pieces(place.first, stop, piece_nbytes // reader.spec.itemsize)
         case InFile() as place:
-            yield from _pieces_of_file(place, operand, piece_nbytes)
+            with OpenFile(place.root, place.source, operand.where) as file:
+                yield from _pieces_of_file(file, place, operand, piece_nbytes)
 
 
-def _pieces_of_file(place: InFile, operand: Operand, piece: int = 0) -> Iterator[Payload]:
-    nbytes, step = operand.nbytes, piece or operand.nbytes
-    with OpenFile(Path(place.root), place.source, operand.where) as file:
-        if place.view is not None:
-            elements = elements_in(file, place.offset, place.view, operand.shape, operand.element)
-            yield from (elements[start : start + step] for start in range(0, nbytes, step))
-            return
-        for start in range(0, nbytes, step):
-            buffer = memoryview(bytearray(min(step, nbytes - start)))
-            yield from file.pieces(buffer, place.offset + start, len(buffer))
+def _pieces_of_file(file: OpenFile, place: InFile, operand: Operand, step: int) -> Iterator[Payload]:
+    if place.view is not None:
+        elements = elements_in(file, place.offset, place.view, operand.shape, operand.element)
+        yield from (elements[start : start + step] for start in range(0, operand.nbytes, step))
+        return
+    for start in range(0, operand.nbytes, step):
+        buffer = memoryview(bytearray(min(step, operand.nbytes - start)))
+        yield from file.pieces(buffer, place.offset + start, len(buffer))
 
 
 @lru_cache(maxsize=32)
@@ -327,7 +335,7 @@ def _read_range(operand: Operand, start: int, stop: int) -> Array:
             payload = reader.read(place.first + start * each, place.first + stop * each, _RUN_NBYTES)
         case InFile() as place:
             nbytes = (stop - start) * itemsize
-            with OpenFile(Path(place.root), place.source, operand.where) as file:
+            with OpenFile(place.root, place.source, operand.where) as file:
                 buffer = memoryview(bytearray(nbytes))
                 offset = place.offset + start * itemsize
                 payload = b"".join(bytes(piece) for piece in file.pieces(buffer, offset, nbytes))

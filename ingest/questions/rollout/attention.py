@@ -173,10 +173,15 @@ class AttentionForm:
         theirs = ", ".join(other.told[name] for name in odd if other.told[name] != usual[name])
         return f"{own}, and not {theirs}" if theirs else own
 
-    def applied(self, parts: Three | None, positions: Array | None = None) -> Recomputed | None:
+    def applied(
+        self, parts: Three | None, positions: Array | None = None, rows: Array | slice = slice(None)
+    ) -> Recomputed | None:
         """Return the output for queries, keys and values, (token, element); None if they do not fit.
 
-        `positions` are those by which rows are turned; None: from 0 on.
+        Args:
+            parts: queries, keys and values of the same tokens.
+            positions: those by which rows are turned; None: from 0 on.
+            rows: the queries whose output is returned.
         """
         if parts is None or any(part.shape[1] % self.size or not part.size for part in parts[:2]):
             return None
@@ -185,18 +190,19 @@ class AttentionForm:
             return None
         unit = unit_roundoff(parts[0].dtype)
         by_head = self._by_head(parts, unit, positions)
-        count = len(parts[0])
-        at = np.arange(count)
-        seen = at[None, :] <= at[:, None] + self.ahead
+        at = np.arange(len(parts[0]))
+        own = at[rows, None]
+        seen = at[None, :] <= own + self.ahead
         if self.window:
-            seen &= at[None, :] > at[:, None] - self.window
-        block = max(_SCORES // max(count**2, 1), 1)
+            seen &= at[None, :] > own - self.window
+        by_head[0], by_head[3] = by_head[0][:, rows], by_head[3][:, rows]
+        block = max(_SCORES // max(seen.size, 1), 1)
         made = [
             self._of_heads([each[first : first + block] for each in by_head], seen, unit)
             for first in range(0, heads, block)
         ]
         value, error = (np.concatenate(each).swapaxes(0, 1) for each in zip(*made, strict=True))
-        return Recomputed(value.reshape(count, -1), error.reshape(count, -1), self.text)
+        return Recomputed(value.reshape(len(own), -1), error.reshape(len(own), -1), self.text)
 
     def _by_head(self, parts: Three, unit: float, positions: Array | None) -> list[Array]:
         """Return queries, keys, values, and errors of both first, (head, token, element)."""
@@ -246,7 +252,7 @@ class AttentionForm:
             powers = np.exp(scores - scores.max(-1, keepdims=True))
         weights = powers / powers.sum(-1, keepdims=True)
         off = np.expm1(2 * np.where(seen, doubt, 0).max(-1, keepdims=True))
-        off = off + sum_error(q.shape[1], work) + FUNCTION * work + 2 * unit
+        off = off + sum_error(k.shape[1], work) + FUNCTION * work + 2 * unit
         return weights @ v, off * (weights @ np.abs(v))
 
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from ingest.identities.definition import Array, wide
 from ingest.identities.limits import limit_of
-from ingest.questions.compare.selection import parse_selection
-from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.rollout.diverging import (
     VERDICTS,
@@ -26,7 +24,7 @@ from ingest.questions.rollout.diverging import (
     TokenDivergence,
     shifted_tokens,
 )
-from ingest.questions.rollout.fibres import DIFFERENT, MISPLACED, STALE, Arrived, parameters_of
+from ingest.questions.rollout.fibres import DIFFERENT, MISPLACED, STALE, Arrived, Program
 from ingest.questions.rollout.recomputed import products
 from ingest.questions.rollout.sequences import (
     Lane,
@@ -35,13 +33,13 @@ from ingest.questions.rollout.sequences import (
     Prefixes,
     SequencePair,
     Stream,
-    TokenSequence,
     sequence_pairs,
 )
-from ingest.questions.rollout.weights import compare_weights
+from ingest.questions.rollout.weights import arrived_weights
 from ingest.reader.operator_kinds import is_output
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import Plain, counted
+from workers.arrays.digest import digest
 from workers.errors import UsageError
 
 #: The clip of PPO and GRPO, as trainers have it by default.
@@ -143,15 +141,12 @@ def _log_ratios(
     streams = [stream for lane in sides if (stream := _logits(lane)) is not None]
     if len(streams) < len(sides):
         return
-    parts = [*zip(sides, streams, pair.sequences, strict=True)]
-    places = [at for at in range(pair.length - 1) if _have(parts, at)]
-    following = [prefixes.token[pair.sequences[0].prefixes[at + 1]] for at in places]
-    a, b = (_rated(lane, stream, sequence, places, following) for lane, stream, sequence in parts)
-    yield from ((at, one - other) for at, one, other in zip(places, a, b, strict=True))
-
-
-def _have(parts: Sequence[tuple[Lane, Stream, TokenSequence]], at: int) -> bool:
-    return all(lane.has(stream, sequence.places[at]) for lane, stream, sequence in parts)
+    parts = [*zip(sides, streams, (pair.places(side)[:-1] for side in (0, 1)), strict=True)]
+    known = np.logical_and.reduce([lane.has(stream, places) for lane, stream, places in parts])
+    at = np.flatnonzero(known).tolist()
+    following = [prefixes.token[pair.sequences[0].prefixes[each + 1]] for each in at]
+    a, b = (_rated(lane.values(stream, places[known]), following) for lane, stream, places in parts)
+    yield from ((each, one - other) for each, one, other in zip(at, a, b, strict=True))
 
 
 def _logits(lane: Lane) -> Stream | None:
@@ -161,14 +156,11 @@ def _logits(lane: Lane) -> Stream | None:
     return found[-1] if found and count else None
 
 
-def _rated(
-    lane: Lane, stream: Stream, sequence: TokenSequence, places: Sequence[int], tokens: Sequence[int]
-) -> list[float]:
-    values = lane.values(stream, [sequence.places[at] for at in places]) if places else None
-    x = np.zeros((len(places), 1)) if values is None else wide(values)
+def _rated(values: Array | None, tokens: Sequence[int]) -> list[float]:
+    x = np.zeros((0, 1)) if values is None else wide(values)
     top = x.max(axis=1)
     sums = top + np.log(np.exp(x - top[:, None]).sum(axis=1))
-    return list((x[np.arange(len(x)), tokens] - sums).tolist())
+    return list((x[np.arange(len(x)), np.array(tokens, np.int64)] - sums).tolist())
 
 
 def routing(
@@ -212,8 +204,8 @@ def _chosen(
     """Return by side the experts of each token, (token, expert) in order; and which choices are ties."""
     sides = [lanes[side][link.ranks[side]] for side in (0, 1)]
     a, b = (
-        lane.values(lane.outputs[module], sequence.places[: pair.length])
-        for lane, module, sequence in zip(sides, link.modules, pair.sequences, strict=True)
+        lane.values(lane.outputs[module], pair.places(side))
+        for side, (lane, module) in enumerate(zip(sides, link.modules, strict=True))
     )
     if a is None or b is None or a.shape != b.shape or a.shape[1] <= chosen:
         return None
@@ -226,13 +218,13 @@ def _ties(
 ) -> Array:
     """Return by token whether the last expert that was chosen leads the next by no more than rounding."""
     limits = np.zeros(len(logits[0]))
-    for lane, module, sequence, values in zip(sides, link.modules, pair.sequences, logits, strict=True):
+    for side, (lane, module, values) in enumerate(zip(sides, link.modules, logits, strict=True)):
         weight = lane.parameters.get(f"{module}.weight")
         read = [
             x
             for each in lane.streams
             if each.module == module and each.io == "input"
-            if (x := lane.values(each, sequence.places[: pair.length])) is not None
+            if (x := lane.values(each, pair.places(side))) is not None
         ]
         made = next(iter(products(read[0], weight.read(), None, values)), None) if weight and read else None
         if made is not None:
@@ -367,12 +359,12 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
         UsageError: a side has no parameters with elements, no token ids, or not that step.
         DamagedStore: elements are damaged.
     """
-    weights = compare_weights(trainer, rollout)
-    sides = [open_source(parse_selection(name)) for name in (trainer, rollout)]
+    sides = Program(trainer), Program(rollout)
+    weights = arrived_weights(*sides)
     lanes = _lanes(sides[0], weights.step), _lanes(sides[1], weights.rollout_step)
     prefixes = _assigned(lanes)
     pairs = [*sequence_pairs(*lanes)]
-    matched = {(pair.ranks[1], place) for pair in pairs for place in pair.sequences[1].places[: pair.length]}
+    matched = {(pair.ranks[1], place) for pair in pairs for place in pair.places(1).tolist()}
     walk = ModuleWalk(lanes, weights, pairs, prefixes)
     modules = tuple(walk.modules())  # before the divergence, which they find
     return TokenComparison(
@@ -408,36 +400,36 @@ def _assigned(lanes: Sequence[Mapping[int, Lane]]) -> Prefixes:
     return prefixes
 
 
-def _lanes(source: Source, step: int) -> dict[int, Lane]:
+def _lanes(program: Program, step: int) -> dict[int, Lane]:
     """Return by rank what a side recorded in a step, and in those before it with the same parameters.
 
     Raises:
         UsageError: no module read token ids.
     """
-    steps = _steps_with(source, step)
-    every = [Lane(source, rank, steps) for rank in sorted({key.rank for key in source.keys})]
+    steps = _steps_with(program, step)
+    every = [Lane(program, rank, steps) for rank in sorted({key.rank for key in program.source.keys})]
     lanes = {lane.rank: lane for lane in every if lane.calls}
     held_by = {lane.rank: lane.parameters for lane in every}
-    for each in parameters_of(source, step):
+    for each in program.parameters(step):
         held_by[each.rank][each.name] = each
     if not lanes:
         raise UsageError(
-            f"{source.label}: step {step} has no module that reads token ids",
+            f"{program.label}: step {step} has no module that reads token ids",
             hint='Record it with what="tensors" and of=("inputs", "outputs", "parameters").',
         )
     return lanes
 
 
-def _steps_with(source: Source, step: int) -> list[int]:
-    held = _contents(source, step)
-    earlier = sorted({key.step or 0 for key in source.keys if (key.step or 0) < step})
-    return sorted({step, *takewhile(lambda before: _contents(source, before) == held, earlier[::-1])})
+def _steps_with(program: Program, step: int) -> list[int]:
+    earlier = [each for each in program.steps if each < step]
+    held = _contents(program, step) if earlier else []
+    return sorted({step, *takewhile(lambda before: _contents(program, before) == held, earlier[::-1])})
 
 
-def _contents(source: Source, step: int) -> list[tuple[int, str, bytes]]:
+def _contents(program: Program, step: int) -> list[tuple[int, str, bytes]]:
     with suppress(UsageError):
         return [
-            (each.rank, each.name, each.fibres({each.dtype})[each.dtype].rows.tobytes())
-            for each in parameters_of(source, step)
+            (each.rank, each.name, each.operand.digest or digest(each.read().reshape(-1).view(np.uint8).data))
+            for each in program.parameters(step)
         ]
     return []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,15 @@ from ingest.identities.difference import shape_of_difference
 from ingest.identities.limits import unit_roundoff
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, likelier_form, other_forms
 from ingest.questions.rollout.fibres import EQUAL as ARRIVED
-from ingest.questions.rollout.recomputed import Explanation, SequenceView, cut
+from ingest.questions.rollout.recomputed import (
+    EVERY_ROW,
+    MOST_ROWS,
+    Explanation,
+    KnownRules,
+    Rows,
+    SequenceView,
+    cut,
+)
 from ingest.questions.rollout.sequences import Lanes, ModuleLink, Prefixes, SequencePair, Stream, module_links
 from ingest.questions.rollout.weights import ArrivedWeights
 from ingest.reader.text import Plain, counted
@@ -25,6 +34,8 @@ from workers.model import grouped
 _RECOMPUTED = 3
 #: Pairs of sequences that are looked at besides those that differ most.
 _SEEN = 4
+#: Rows of a sequence that differ most, by each of two measures, and others, at which a module is recomputed.
+_ROWS = 4
 #: Tokens that a divergence names.
 _NAMED = 8
 #: Tokens by which a sequence is found in another one, and the first shift that is not looked for.
@@ -105,6 +116,22 @@ class _ModulePlace(NamedTuple):
     pair: SequencePair
     views: tuple[SequenceView, SequenceView]
     streams: tuple[Stream, Stream]
+    rows: Rows = EVERY_ROW
+    """Those that are looked at; a sample that does not follow tells nothing but that all have to be."""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether there are other rows."""
+        return not isinstance(self.rows, slice)
+
+
+class _DifferingPair(NamedTuple):
+    share: float
+    number: int
+    link: ModuleLink
+    pair: SequencePair
+    rows: Rows
+    """Those that tell most of how it differs."""
 
 
 class ModuleWalk:
@@ -124,6 +151,7 @@ class ModuleWalk:
         self._shares: list[tuple[float, int]] = []
         """Of the last module, and their positions."""
         self._forms: list[AttentionForm] = []
+        self._rules: tuple[dict[int, KnownRules], dict[int, KnownRules]] = {}, {}
         self._views: dict[tuple[int, int, int], SequenceView] = {}
         self.divergence: TokenDivergence | None = None
 
@@ -163,17 +191,19 @@ class ModuleWalk:
             return None
         unit = max(unit_roundoff(each.dtype) for _, _, *rows in measured for each in rows) or 2.0**-24
         self._shares, squares, unequal = [], np.zeros(2), 0
-        differing: list[tuple[float, int, ModuleLink, SequencePair]] = []
+        differing: list[_DifferingPair] = []
         for link, pair, a, b in measured:
-            off, size, is_apart, count = _apart(a, b)
+            off, size, peaks, is_apart, count = _apart(a, b)
             squares += off.sum(), size.sum()
             unequal += count
-            shares = np.sqrt(off / np.where(size > 0, size, 1.0)) / unit
+            scale = np.where(size > 0, size, 1.0)
+            shares = np.sqrt(off / scale) / unit
             self._shares += [(share, position) for position, share in enumerate(shares.tolist())]
             if is_apart:
-                differing.append((float(shares.max()), len(differing), link, pair))
+                rows = _telling_rows(shares[:MOST_ROWS], (peaks / np.sqrt(scale))[:MOST_ROWS])
+                differing.append(_DifferingPair(float(shares.max()), len(differing), link, pair, rows))
         share = math.sqrt(squares[0] / max(squares[1], 1e-300)) / unit
-        verdict = self._verdict(sorted(differing)[::-1])
+        verdict = self._verdict(sorted(differing, key=itemgetter(0, 1))[::-1])
         return ComparedModule(*links[0].modules, share, *max(self._shares), verdict, unequal)
 
     def _measured(
@@ -183,12 +213,12 @@ class ModuleWalk:
             if pair.ranks == link.ranks and (rows := self._rows(link, pair)) is not None:
                 yield link, pair, *rows
 
-    def _verdict(self, differing: Sequence[tuple[float, int, ModuleLink, SequencePair]]) -> str:
+    def _verdict(self, differing: Sequence[_DifferingPair]) -> str:
         if not differing or self.divergence is not None:
             return OPEN if differing else EQUAL
-        others = [each for each in differing[1:] if self._is_seen(each[-1])]
+        others = [each for each in differing[1:] if self._is_seen(each.pair)]
         for each in [differing[0], *others][:_RECOMPUTED]:
-            told = self._judged(*each[2:])
+            told = self._judged(each)
             if isinstance(told, TokenDivergence):
                 self.divergence = told
                 return DIVERGES
@@ -215,9 +245,9 @@ class ModuleWalk:
     def _rows(self, link: ModuleLink, pair: SequencePair) -> tuple[Array, Array] | None:
         """Return the rows of the outputs that both sides have in common, in the columns of a link."""
         found = []
-        for side, sequence in enumerate(pair.sequences):
+        for side in (0, 1):
             lane = self.lanes[side][pair.ranks[side]]
-            values = lane.values(lane.outputs[link.modules[side]], sequence.places[: pair.length])
+            values = lane.values(lane.outputs[link.modules[side]], pair.places(side))
             if values is not None:
                 found.append(link.columns(values, side))
         if len(found) < 2:
@@ -227,13 +257,19 @@ class ModuleWalk:
             found = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in found]
         return (found[0], found[1]) if found[0].shape == found[1].shape else None
 
-    def _judged(self, link: ModuleLink, pair: SequencePair) -> TokenDivergence | str:
-        views = self._view(0, pair), self._view(1, pair)
-        streams = views[0].lane.outputs[link.modules[0]], views[1].lane.outputs[link.modules[1]]
-        place = _ModulePlace(link, pair, views, streams)
+    def _judged(self, of: _DifferingPair) -> TokenDivergence | str:
+        views = self._view(0, of.pair), self._view(1, of.pair)
+        streams = views[0].lane.outputs[of.link.modules[0]], views[1].lane.outputs[of.link.modules[1]]
+        place = _ModulePlace(of.link, of.pair, views, streams, of.rows)
+        told = self._judged_at(place)
+        is_open = place.is_sample and told != EXPLAINED
+        return self._judged_at(place._replace(rows=EVERY_ROW)) if is_open else told
+
+    def _judged_at(self, place: _ModulePlace) -> TokenDivergence | str:
+        views, streams = place.views, place.streams
         weighted = [view.is_weighted(stream) for view, stream in zip(views, streams, strict=True)]
         if weighted == [False, True]:
-            return self._judged_merged(place)
+            return self._judged_merged(place)  # in all rows
         if not weighted[0]:
             return self._judged_read(place)
         read = self._judged_read(place) if views[0].read_by(streams[0]) else self._judged_numbers(place)
@@ -248,7 +284,8 @@ class ModuleWalk:
         key = side, pair.ranks[side], pair.sequences[side].number
         if key not in self._views:
             lane = self.lanes[side][pair.ranks[side]]
-            self._views[key] = SequenceView(lane, pair.common(side), self._forms)
+            rules = self._rules[side].setdefault(lane.rank, {})
+            self._views[key] = SequenceView(lane, pair.common(side), self._forms, rules)
         return self._views[key]
 
     def _judged_numbers(self, place: _ModulePlace) -> TokenDivergence | str:
@@ -272,7 +309,7 @@ class ModuleWalk:
     def _judged_read(self, place: _ModulePlace) -> TokenDivergence | str:
         """Judge what modules read: the rule that one side shows has to hold on the other side."""
         told = self._judged_by(0, place)
-        is_told = told == EXPLAINED or (isinstance(told, TokenDivergence) and told.how)
+        is_told = told in (EXPLAINED, DIVERGES) or (isinstance(told, TokenDivergence) and told.how)
         other = told if is_told else self._judged_by(1, place)
         return other if told == OPEN or other == EXPLAINED else told
 
@@ -281,12 +318,14 @@ class ModuleWalk:
         out = place.views[1 - side].read(place.streams[1 - side])
         if rule is None or out is None or (parts := self._counterparts(side, rule, place)) is None:
             return OPEN
-        made = rule.applied(parts, out)
-        if made is None or made.value.shape != out.shape:
+        made, shown = rule.applied(parts, out, place.rows), out[place.rows]
+        if made is None or made.value.shape != shown.shape:
             return OPEN
         own = self._likelier(side, rule, place, parts)
-        if own is None and made.times(out) <= 1:
+        if own is None and made.times(shown) <= 1:
             return EXPLAINED
+        if place.is_sample:
+            return DIVERGES
         return self._failed(side, place, (rule, parts, own), (made, out))
 
     def _failed(
@@ -348,10 +387,12 @@ class ModuleWalk:
         self, side: int, rule: Explanation, place: _ModulePlace, parts: Sequence[Array]
     ) -> AttentionForm | None:
         """Return the form that the other side more likely has, where its type is too narrow for limits."""
+        if rule.form is None:
+            return None
         outs = [view.read(stream) for view, stream in zip(place.views, place.streams, strict=True)]
         mine, theirs = outs[side], outs[1 - side]
         own = [values for each in rule.sources if (values := place.views[side].values(each)) is not None]
-        if rule.form is None or mine is None or theirs is None or unit_roundoff(theirs.dtype) <= 2.0**-24:
+        if mine is None or theirs is None or unit_roundoff(theirs.dtype) <= 2.0**-24:
             return None
         three = cut(parts, theirs.shape[1]), cut(own, mine.shape[1])
         if three[0] is None or three[1] is None:
@@ -427,11 +468,14 @@ class ModuleWalk:
     def _judged_written(self, place: _ModulePlace) -> TokenDivergence | str:
         """Judge what modules made of what they read: attributes that hold on one side hold on the other."""
         sides = [*zip(place.views, place.streams, strict=True)]
-        outs = [view.values(stream) for view, stream in sides]
-        made = [view.of_module(stream) for view, stream in sides]
-        holding = [_holding(of_side, out) for of_side, out in zip(made, outs, strict=True)]
+        whole = [view.values(stream) for view, stream in sides]
+        outs = [None if each is None else each[place.rows] for each in whole]
+        rules = [view.of_module(stream, rows=place.rows) for view, stream in sides]
+        made, holding = _holding(rules, outs)
         if holding[0] & holding[1]:
             return self._judged_weights(place)
+        if place.is_sample:
+            return OPEN
         failing = 1 if holding[0] else 0
         tried = holding[1 - failing] & {each.told for each in made[failing]}
         rule, out = min(tried, default=None), outs[failing]
@@ -480,7 +524,7 @@ class ModuleWalk:
         if held and held <= self._arrived:
             return EXPLAINED
         out, theirs = place.views[1].values(place.streams[1]), place.views[0].weight(place.streams[0])
-        made = place.views[1].of_module(place.streams[1], theirs) if theirs is not None else []
+        made = [*place.views[1].of_module(place.streams[1], theirs)] if theirs is not None else []
         if out is None or not made:
             return OPEN
         best = _nearest(made, out)
@@ -560,17 +604,47 @@ def _is_shifted(later: Sequence[list[int]], others: Sequence[list[int]], shift: 
     return bool(later) and all(tuple(each[:_SHIFT]) in starts for each in later)
 
 
-def _apart(a: Array, b: Array) -> tuple[Array, Array, bool, int]:
-    """Return by row the mean squares of the difference and of `a`; if any is beyond types; unequal ones."""
+def _apart(a: Array, b: Array) -> tuple[Array, Array, Array, bool, int]:
+    """Return how far rows are apart.
+
+    Returns:
+        By row the mean squares of the difference and of `a`, and the largest difference; whether any is
+        beyond what the types can show; and how many elements are not equal.
+    """
     x, y = wide(a), wide(b)
-    limits = unit_roundoff(a.dtype) * np.abs(x) + unit_roundoff(b.dtype) * np.abs(y)
-    unequal = int(((x != y) & ~(np.isnan(x) & np.isnan(y))).sum())
+    size = np.einsum("ij,ij->i", x, x) / max(x.shape[1], 1)
+    is_equal = x == y
+    if is_equal.all():
+        return np.zeros(len(x)), size, np.zeros(len(x)), False, 0
     off = np.abs(x - y)
-    return (off**2).mean(axis=1), (x**2).mean(axis=1), bool((off > limits).any()), unequal
+    limits = unit_roundoff(a.dtype) * np.abs(x) + unit_roundoff(b.dtype) * np.abs(y)
+    unequal = off.size - int((is_equal | (np.isnan(x) & np.isnan(y))).sum())
+    squares = np.einsum("ij,ij->i", off, off) / max(x.shape[1], 1)
+    return squares, size, off.max(axis=1, initial=0.0), bool((off > limits).any()), unequal
 
 
-def _holding(made: Sequence[Recomputed], out: Array | None) -> set[str]:
-    return {each.told for each in made if out is not None and each.times(out) <= 1}
+def _telling_rows(shares: Array, peaks: Array) -> Rows:
+    """Return the rows that differ most, as a whole and in one element, and some of all others."""
+    if len(shares) <= 3 * _ROWS:
+        return EVERY_ROW
+    most = [np.argsort(each)[-_ROWS:] for each in (shares, peaks)]
+    return np.unique(np.concatenate([*most, np.linspace(0, len(shares) - 1, _ROWS).astype(np.int64)]))
+
+
+def _holding(
+    rules: Sequence[Iterator[Recomputed]], outs: Sequence[Array | None]
+) -> tuple[list[list[Recomputed]], list[set[str]]]:
+    """Return by side what rules make, and which hold: up to the first that holds on both."""
+    made = list[Recomputed](), list[Recomputed]()
+    holding = set[str](), set[str]()
+    for of_sides in zip_longest(*rules):
+        for side, (each, out) in enumerate(zip(of_sides, outs, strict=True)):
+            if each is not None and out is not None:
+                made[side].append(each)
+                holding[side].update([each.told] * (each.times(out) <= 1))
+        if holding[0] & holding[1]:
+            break
+    return [*made], [*holding]
 
 
 def _nearest(made: Sequence[Recomputed], out: Array) -> Recomputed:

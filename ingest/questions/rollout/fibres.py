@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, groupby, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.sources import Source
+from ingest.questions.compare.selection import parse_selection
+from ingest.questions.compare.sources import StepTensors, open_source
 from ingest.reader.text import Plain
 from workers.arrays.dtypes import from_name
 from workers.arrays.sharded.assembly import Elements
@@ -37,6 +38,8 @@ _OF_VECTOR = 8
 SHORTEST = 4
 #: Elements that are read at once.
 _BLOCK = 1 << 20
+#: Elements whose numbers are formed at once, in the caches of a processor.
+_CACHED = 1 << 15
 #: A tensor with fewer different values among its first ones does not tell how it was rounded.
 _VARIED, _FIRST = 32, 4096
 _NARROW = ("bfloat16", "float16")
@@ -125,7 +128,7 @@ def numbers_of(elements: Elements, shape: tuple[int, ...], dtypes: set[str]) -> 
     of_rows = {dtype: np.zeros((blocks, rows), np.uint64) for dtype in dtypes}
     of_columns = {dtype: np.zeros((blocks, columns), np.uint64) for dtype in dtypes}
     exact = dict.fromkeys(dtypes, True)
-    at_once = max(_BLOCK // max(columns, 1), 1)
+    at_once = max(_CACHED // max(columns, 1), 1)
     along, across = _coefficient(columns), _coefficient(rows)
     for block in range(blocks):
         for begin in range(0, rows, at_once):
@@ -135,8 +138,9 @@ def numbers_of(elements: Elements, shape: tuple[int, ...], dtypes: set[str]) -> 
                 cast = rounded(values, dtype)
                 exact[dtype] &= _is_kept(cast, values)
                 bits = cast.view(f"u{cast.dtype.itemsize}").astype(np.uint64).reshape(end - begin, columns)
-                of_rows[dtype][block, begin:end] = bits @ along
-                of_columns[dtype][block] += across[begin:end] @ bits
+                # Products of whole numbers are sums that numpy forms one by one; this takes a fifth.
+                of_rows[dtype][block, begin:end] = np.einsum("ij,j->i", bits, along)
+                of_columns[dtype][block] += np.einsum("ij,i->j", bits, across[begin:end])
     for dtype in dtypes:
         of_rows[dtype] += np.uint64(zero_number(columns))
         of_columns[dtype] += np.uint64(zero_number(rows))
@@ -344,41 +348,64 @@ class HeldParameter:
         return numbers_of(self.elements(), self.shape, dtypes)
 
 
-def parameters_of(source: Source, step: int) -> list[HeldParameter]:
-    """Return the parameters of a step of all ranks, each once, in order of execution.
+class Program:
+    """One side: its steps, each loaded once and held, because several parts of an answer ask for it."""
 
-    Of a dump in which nothing is called a parameter, those are all tensors of floating-point numbers.
+    def __init__(self, name: str) -> None:
+        """Open the store or dump that a selection names.
 
-    Raises:
-        UsageError: it has none with elements.
-        DamagedStore: an index is damaged.
-    """
+        Raises:
+            UsageError: it has no complete step.
+        """
+        self.source = open_source(parse_selection(name))
+        self.steps = sorted({key.step for key in self.source.keys if key.step is not None})
+        self.load = cache(self.source.load)
+        self.parameters = cache(self._parameters)
+        if not self.steps:
+            raise UsageError(f"{self.label}: no complete step", hint="`dump-ingest ls` lists the steps.")
+
+    @property
+    def label(self) -> str:
+        """How it was named."""
+        return self.source.label
+
+    def _parameters(self, step: int) -> list[HeldParameter]:
+        """Return the parameters of a step of all ranks, each once, in order of execution.
+
+        Of a dump in which nothing is called a parameter, those are all tensors of floating-point numbers.
+
+        Raises:
+            UsageError: it has none with elements.
+            DamagedStore: an index is damaged.
+        """
+        keys = [key for key in self.source.keys if key.step == step]
+        return _held_by(map(self.load, keys), f"{self.label}: step {step}")
+
+
+def _held_by(steps: Iterable[StepTensors], where: str) -> list[HeldParameter]:
     known: dict[tuple[int, str], HeldParameter] = {}
     others: dict[tuple[int, str], HeldParameter] = {}
-    for key in (key for key in source.keys if key.step == step):
-        tensors = source.load(key)
-        for number, each in enumerate(tensors.keys):
-            if (
-                not tensors.dumped[number]
-                or number in tensors.removed
-                or not _is_float(tensors.dtypes[number])
-            ):
-                continue
+    for tensors in steps:
+        rank = tensors.key.rank
+        held = {*np.flatnonzero(tensors.dumped).tolist()} - tensors.removed
+        for number in (each for each in sorted(held) if _is_float(tensors.dtypes[each])):
+            each = tensors.keys[number]
             hint = hint_of(each.op_type, each.op_name, each.io, each.slot)
             chosen = known if hint is Hint.WEIGHT else others
             name = each.op_name if each.op_type == "Parameter" else each._replace(occurrence=0, copy=0).name
-            chosen[key.rank, name] = HeldParameter(
-                key.rank, name, tensors.dtypes[number], tensors.shapes[number], tensors.operand(number)
+            chosen[rank, name] = HeldParameter(
+                rank, name, tensors.dtypes[number], tensors.shapes[number], tensors.operand(number)
             )
     found = [each for each in (known or others).values() if each.operand.size]
     if not found:
         raise UsageError(
-            f"{source.label}: step {step} has no parameters with elements",
+            f"{where} has no parameters with elements",
             hint='Record them with what="tensors" and of=("parameters",), or name a checkpoint.',
         )
     return found
 
 
+@cache
 def _is_float(dtype: str) -> bool:
     try:
         element = from_name(dtype)
@@ -388,19 +415,22 @@ def _is_float(dtype: str) -> bool:
     return is_number and not element.values.names and np.dtype(element.values).itemsize <= 8
 
 
-def wire_types(parameters: list[HeldParameter]) -> list[str]:
-    """Return by parameter the type that its elements had on their way.
+def wire_fibres(parameters: Iterable[HeldParameter]) -> list[Fibres]:
+    """Return the fibres of parameters, rounded to the type that their elements had on their way.
 
     What is kept in float32 may have been sent in a narrower type. Tensors with few different values, such as
     the weight of a norm that is 1 everywhere, went as most of the others did.
     """
-    held = [held_types(each.elements(), each.dtype, each.operand.size) for each in parameters]
     votes = Counter[str]()
-    for each, (dtype, varied) in zip(parameters, held, strict=True):
+    found: list[tuple[HeldParameter, Fibres, bool]] = []
+    for each in parameters:
+        elements = each.elements()
+        dtype, varied = held_types(elements, each.dtype, each.operand.size)
+        found.append((each, numbers_of(elements, each.shape, {dtype})[dtype], varied))
         if varied and each.dtype == "float32":
             votes[dtype] += each.operand.size
     usual = max(votes, key=votes.__getitem__, default="float32")
     return [
-        dtype if varied or dtype == each.dtype else usual
-        for each, (dtype, varied) in zip(parameters, held, strict=True)
+        fibres if varied or fibres.dtype in (each.dtype, usual) else each.fibres({usual})[usual]
+        for each, fibres, varied in found
     ]

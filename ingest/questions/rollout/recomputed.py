@@ -8,10 +8,12 @@ side shows is applied to the values of the other.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, permutations, product
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,9 +21,9 @@ from ingest.identities.definition import Array, CallOperands, wide
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_of, unit_roundoff, working_roundoff
 from ingest.identities.operators import DEFINITIONS, sigmoid, softmax
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turning, form_of, turning_of
-from ingest.questions.rollout.fibres import HeldParameter, rounded
+from ingest.questions.rollout.fibres import rounded
 from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
-from ingest.reader.operator_kinds import is_input, is_output
+from ingest.reader.operator_kinds import is_output
 from workers.arrays.digest import digest
 
 #: Earlier streams among which it is looked for what a stream consists of, and rows that are tried first.
@@ -30,6 +32,10 @@ _EARLIER, _TRIED = 12, 6
 _KEPT = 64
 #: Rows of a sequence at which attention is recomputed: its scores are their square.
 MOST_ROWS = 2048
+#: Some of the rows of a sequence, or all.
+Rows: TypeAlias = Array | slice
+EVERY_ROW = slice(None)
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +66,11 @@ class Explanation:
         via = f", in {self.via}" if self.via else ""
         return " ".join(filter(None, (self.act, kind + names))) + via
 
-    def applied(self, parts: Sequence[Array], out: Array) -> Recomputed | None:
-        """Return what the rule makes of sources; None if they do not fit."""
+    def applied(self, parts: Sequence[Array], out: Array, rows: Rows = EVERY_ROW) -> Recomputed | None:
+        """Return what the rule makes of sources, in some of the rows; None if they do not fit."""
         if self.form is not None:
-            return self.form.applied(cut(parts, out.shape[1]))
+            return self.form.applied(cut(parts, out.shape[1]), rows=rows)
+        parts, out = [each[rows] for each in parts], out[rows]
         if any(each.shape != parts[0].shape for each in parts):
             return None
         if not self.via:
@@ -101,16 +108,34 @@ class Explanation:
         return Recomputed(made.value * factor, error, self.act)
 
 
+#: Rules by the name of a stream without its numbers: found in one layer, they are tried first in others.
+KnownRules: TypeAlias = dict[str, list[tuple[Stream, Explanation]]]
+
+
 class SequenceView:
     """One sequence on one rank of one side, and what its rows follow from."""
 
-    def __init__(self, lane: Lane, sequence: TokenSequence, forms: list[AttentionForm]) -> None:
-        """Read nothing yet; `forms` takes the forms of attention that are found, and tells those known."""
-        self.lane, self._sequence, self._forms = lane, sequence, forms
-        self.places = sequence.places[:MOST_ROWS]
+    def __init__(
+        self,
+        lane: Lane,
+        sequence: TokenSequence,
+        forms: list[AttentionForm],
+        rules: KnownRules,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            lane: what the rank recorded.
+            sequence: one that it computed.
+            forms: takes the forms of attention that are found, and tells those known.
+            rules: takes the rules that are found, by the name of the stream without its numbers.
+        """
+        self.lane, self._sequence, self._forms, self._rules = lane, sequence, forms, rules
+        self.places = np.array(sequence.places[:MOST_ROWS])
         self._order = {stream: number for number, stream in enumerate(lane.streams)}
         self._values: dict[Stream, Array | None] = {}
         self._explained: dict[Stream, Explanation | None] = {}
+        self._tied: dict[Stream, str] = {}
 
     def values(self, stream: Stream) -> Array | None:
         """Return the rows of a stream, (token, element); None if not all were recorded."""
@@ -155,27 +180,15 @@ class SequenceView:
 
     def around(self) -> tuple[SequenceView, Array] | None:
         """Return all rows of its batch, and which are its own; None if it was computed in several calls."""
-        call, rows = self.places[0][0], np.array([row for _, row in self.places])
-        length = self.lane.calls[call].length
-        first = rows[0] // length * length
-        if (
-            {number for number, _ in self.places} != {call}
-            or rows[-1] >= first + length
-            or length > MOST_ROWS
-        ):
+        batch = self.lane.batch_of(self.places)
+        if batch is None or len(batch) > MOST_ROWS:
             return None
-        places = [(call, row) for row in range(first, first + length)]
-        whole = TokenSequence(self._sequence.number, self._sequence.prefixes, places)
-        return SequenceView(self.lane, whole, self._forms), rows - first
+        whole = TokenSequence(self._sequence.number, self._sequence.prefixes, batch.tolist())
+        return SequenceView(self.lane, whole, self._forms, self._rules), self.places - batch[0]
 
     def inputs(self, stream: Stream) -> list[Stream]:
         """Return what the call read that wrote a stream."""
-        return [
-            each
-            for each in self.lane.streams
-            if (each.op_type, each.module, each.turn) == (stream.op_type, stream.module, stream.turn)
-            and is_input(each.io)
-        ]
+        return self.lane.inputs.get((stream.op_type, stream.module, stream.turn), [])
 
     def read_by(self, stream: Stream) -> list[Stream]:
         """Return the floating-point inputs of one shape of the call that wrote a stream.
@@ -216,6 +229,9 @@ class SequenceView:
             return None
         if (root := self.roots[stream]) != stream:
             return Explanation("copy", (root,))
+        known = self._rules.setdefault(_NUMBER.sub("", stream.name), [])
+        if (found := self._first(self._moved(known, stream), out)) is not None:
+            return found
         searches = (
             self._routing,
             self._sum,
@@ -226,7 +242,18 @@ class SequenceView:
             self._attention,
         )
         tried = (search(stream, out) for search in searches)
-        return next((found for found in tried if found is not None), None)
+        if (found := next((each for each in tried if each is not None), None)) is not None:
+            known.append((stream, found))
+        return found
+
+    def _moved(self, known: Sequence[tuple[Stream, Explanation]], stream: Stream) -> Iterator[Explanation]:
+        """Yield rules of the same module in another layer, with the streams that lie as far before."""
+        for other, rule in known:
+            distance = self._order[stream] - self._order[other]
+            moved = [self._order[each] + distance for each in rule.sources]
+            near = [self.lane.streams[each] for each in moved if 0 <= each < self._order[stream]]
+            if len(near) == len(moved) and all(each in self.roots for each in near):
+                yield replace(rule, sources=tuple(self.roots[each] for each in near))
 
     def leaves(self, stream: Stream, stops: Container[Stream]) -> dict[Stream, float]:
         """Return the streams of which a stream is the sum, with their factors.
@@ -245,48 +272,55 @@ class SequenceView:
                 total[leaf] = total.get(leaf, 0.0) + share * factor
         return total
 
-    def of_module(self, stream: Stream, weight: Array | None = None) -> list[Recomputed]:
-        """Return what the module that wrote a stream would write with its own weight, or another one."""
-        out = self.values(stream)
-        inputs = [x for each in self.inputs(stream) if (x := self.values(each)) is not None]
+    def of_module(
+        self, stream: Stream, weight: Array | None = None, rows: Rows = EVERY_ROW
+    ) -> Iterator[Recomputed]:
+        """Yield what the module that wrote a stream would write with its own weight, or another one."""
+        whole = self.values(stream)
+        read = [x for each in self.inputs(stream) if (x := self.values(each)) is not None]
+        if whole is None or stream.slot:
+            return
+        out, inputs = whole[rows], [x[rows] for x in read]
         floats = [x for x in inputs if x.dtype.kind not in "biu"]
         experts = self._stacked(stream) if weight is None else []
-        if out is not None and experts:
-            return [*_of_experts(inputs, [each.read() for each in experts], out)]
-        weight = self.weight(stream) if weight is None else weight
-        if out is None or weight is None or stream.slot:
-            return []
-        held = self.lane.parameters.get(f"{stream.module}.bias")
-        return _made(inputs, floats, (weight, None if held is None else held.read()), out)
+        if experts:
+            stacked = (self.lane.weight(each) for each in experts)
+            yield from _of_experts(inputs, [each for each in stacked if each is not None], out)
+        elif (weight := self.weight(stream) if weight is None else weight) is not None:
+            yield from _made(inputs, floats, (weight, self.lane.weight(f"{stream.module}.bias")), out)
 
     def is_weighted(self, stream: Stream) -> bool:
         """Return whether a module with weights of its own wrote a stream, as its first result."""
-        return not stream.slot and (self.weight(stream) is not None or bool(self._stacked(stream)))
+        return not stream.slot and bool(self._weight_name(stream) or self._stacked(stream))
 
-    def _stacked(self, stream: Stream) -> list[HeldParameter]:
+    def _stacked(self, stream: Stream) -> list[str]:
         """Return the matrices of all experts that the module that wrote a stream holds, in two parameters."""
-        held = [
-            each
-            for name, each in self.lane.parameters.items()
-            if name.rpartition(".")[0] == stream.module and len(each.shape) == 3
-        ]
+        held = self.lane.stacked.get(stream.module, [])
         return held if len(held) == 2 else []
 
     def weight(self, stream: Stream) -> Array | None:
         """Return the weight of the module that wrote a stream, which may be that of another one."""
-        held = self.lane.parameters.get(f"{stream.module}.weight") or self._tied(stream)
-        return None if held is None else held.read()
+        return self.lane.weight(self._weight_name(stream))
 
-    def _tied(self, stream: Stream) -> HeldParameter | None:
+    def _weight_name(self, stream: Stream) -> str:
+        own = f"{stream.module}.weight"
+        if own in self.lane.parameters:
+            return own
+        if stream not in self._tied:
+            self._tied[stream] = self._tied_to(stream)
+        return self._tied[stream]
+
+    def _tied_to(self, stream: Stream) -> str:
+        """Return the parameter of another module that a module without its own goes by; "" if none is."""
         out = self.values(stream)
         for source in self.inputs(stream) if "Linear" in stream.op_type else ():
             x = self.values(source)
-            for held in self.lane.parameters.values():
+            for name, held in self.lane.parameters.items():
                 if out is not None and x is not None and held.shape == (out.shape[1], x.shape[1]):
                     few = out[:_TRIED]
                     if any(each.times(few) <= 1 for each in products(x[:_TRIED], held.read(), None, few)):
-                        return held
-        return None
+                        return name
+        return ""
 
     def _sum(self, stream: Stream, out: Array) -> Explanation | None:
         near = self.earlier(stream, out.shape[1])[:_EARLIER]
@@ -395,14 +429,14 @@ class SequenceView:
 
 def _made(
     inputs: Sequence[Array], floats: Sequence[Array], held: tuple[Array, Array | None], out: Array
-) -> list[Recomputed]:
+) -> Iterator[Recomputed]:
     weight, bias = held
     if weight.ndim == 2 and floats:
-        return [*products(floats[0], weight, bias, out)]
-    if weight.ndim == 2:
-        return [*_embedded(inputs[0], weight, out)] if inputs else []
-    same = [wide(x) for x in floats if x.shape == out.shape]
-    return [*_norms(np.sum(same, axis=0), weight, bias, out)] if same else []
+        yield from products(floats[0], weight, bias, out)
+    elif weight.ndim == 2 and inputs:
+        yield from _embedded(inputs[0], weight, out)
+    elif weight.ndim != 2 and (same := [wide(x) for x in floats if x.shape == out.shape]):
+        yield from _norms(np.sum(same, axis=0), weight, bias, out)
 
 
 def _of_experts(inputs: Sequence[Array], held: Sequence[Array], out: Array) -> Iterator[Recomputed]:
@@ -548,11 +582,10 @@ def products(x: Array, weight: Array, bias: Array | None, out: Array) -> Iterato
     b = 0.0 if bias is None or bias.size != out.shape[1] else wide(bias).reshape(-1)
     narrow = min(unit_roundoff(out.dtype), unit_roundoff(weight.dtype)) or 2.0**-24
     a = wide(x)
+    upright = [wide(m) for m in (weight.T, weight) if m.shape == (x.shape[1], out.shape[1])]
+    made = [(a @ m + b, np.abs(a) @ np.abs(m) + np.abs(b)) for m in upright]
     for unit in dict.fromkeys((working_roundoff(out.dtype), narrow)):
-        for m in map(wide, (weight.T, weight)):
-            if m.shape == (x.shape[1], out.shape[1]):
-                size = np.abs(a) @ np.abs(m) + np.abs(b)
-                yield Recomputed(a @ m + b, sum_error(x.shape[1] + 1, unit) * size)
+        yield from (Recomputed(value, sum_error(x.shape[1] + 1, unit) * size) for value, size in made)
     yield from _narrow_products(x, weight, bias, out)
 
 

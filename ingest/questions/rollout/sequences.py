@@ -17,17 +17,16 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ingest.identities.definition import Array
-from ingest.questions.compare.sources import Source, StepTensors
-from ingest.questions.rollout.fibres import Arrived, FibreStretch, HeldParameter
+from ingest.questions.compare.sources import StepTensors
+from ingest.questions.rollout.fibres import Arrived, FibreStretch, HeldParameter, Program
 from ingest.reader.operator_kinds import is_input, is_output
-from workers.model import grouped
+from workers.model import MIB, grouped
 from workers.tasks.operands import elements_of
 
-#: Arrays of a rank that are kept in memory.
-_KEPT = 32
-#: A call and a row of it.
-Place: TypeAlias = tuple[int, int]
-
+#: Bytes of streams of a rank that are kept in memory.
+_KEPT_NBYTES = 256 * MIB
+#: Parameters of a rank that are kept in memory: those of modules that are looked at several times in turn.
+_KEPT_WEIGHTS = 4
 
 #: The name of the module that is recorded: what it calls its own parts may have the name that it has itself.
 WHOLE = "the whole model"
@@ -78,7 +77,8 @@ class TokenSequence:
 
     number: int
     prefixes: list[int] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Rows, counted over all calls of the rank."""
 
 
 class TokenRun(NamedTuple):
@@ -111,6 +111,7 @@ class ModelCall:
         self.ids = self.read(embedded).reshape(-1)
         self.ends = np.zeros(0, np.int64)
         """The last rows of its segments."""
+        self._found: dict[tuple[int, ...], tuple[Array, int] | None] = {}
 
     def read(self, number: int) -> Array:
         """Return the elements of one of its tensors."""
@@ -119,18 +120,29 @@ class ModelCall:
 
     def rows(self, number: int) -> Array | None:
         """Return by token the row of a tensor, -1 for those it lacks; None if it has no rows of tokens."""
-        shape, count, length = self.tensors.shapes[number], len(self.ids), self.length
-        batch, all_rows = count // max(length, 1), np.arange(count)
-        match shape[:2]:
-            case (first, *_) if first == count or shape[:2] == (batch, length):
-                return all_rows
-            case (first, second) if (first, second) == (length, batch):
-                return all_rows.reshape(length, batch).T.reshape(-1)
-            case (1, second) if second == length:
-                return np.tile(np.arange(length), batch)
-        return self._last_rows(number)
+        found = self._rows_of(number)
+        return None if found is None else found[0]
 
-    def _last_rows(self, number: int) -> Array | None:
+    def _rows_of(self, number: int) -> tuple[Array, int] | None:
+        """Return the same, and how many rows there are."""
+        lead = self.tensors.shapes[number][:2]
+        if lead not in self._found:
+            self._found[lead] = self._rows_by_token(lead)
+        return self._found[lead] or self._last_rows(number)
+
+    def _rows_by_token(self, lead: tuple[int, ...]) -> tuple[Array, int] | None:
+        count, length = len(self.ids), self.length
+        batch, all_rows = count // max(length, 1), np.arange(count)
+        match lead:
+            case (first, *_) if first == count or lead == (batch, length):
+                return all_rows, count
+            case (first, second) if (first, second) == (length, batch):
+                return all_rows.reshape(length, batch).T.reshape(-1), count
+            case (1, second) if second == length:
+                return np.tile(np.arange(length), batch), length
+        return None
+
+    def _last_rows(self, number: int) -> tuple[Array, int] | None:
         """Return by token the row of a tensor that has only the last one of each sequence."""
         shape = self.tensors.shapes[number]
         is_one = len(self.lead) == 1 or shape[1:2] == (1,)
@@ -138,7 +150,7 @@ class ModelCall:
             return None
         rows = np.full(len(self.ids), -1)
         rows[self.ends] = np.arange(len(self.ends))
-        return rows
+        return rows, len(self.ends)
 
     @cached_property
     def _last_whole(self) -> int:
@@ -151,9 +163,13 @@ class ModelCall:
 
     def width(self, number: int) -> int:
         """Return how many elements a row has."""
-        shape = self.tensors.shapes[number]
-        rows = self.rows(number)
-        return math.prod(shape) // max(int(rows.max(initial=0)) + 1, 1) if rows is not None else 0
+        found = self._rows_of(number)
+        return 0 if found is None else math.prod(self.tensors.shapes[number]) // max(found[1], 1)
+
+    def rows_of_width(self, number: int, width: int) -> Array | None:
+        """Return `rows` of a tensor with elements that has rows of this width; else None."""
+        is_so = width and self.tensors.dumped[number] and self.width(number) == width
+        return self.rows(number) if is_so else None
 
     def whole_numbers(self) -> Iterator[tuple[Stream, int]]:
         """Yield its tensors of whole numbers besides the ids."""
@@ -224,19 +240,31 @@ class ModelCall:
 class Lane:
     """What one rank recorded in steps with the same parameters."""
 
-    def __init__(self, source: Source, rank: int, steps: Sequence[int]) -> None:
+    def __init__(self, program: Program, rank: int, steps: Sequence[int]) -> None:
         """List the calls; reads ids."""
         self.rank = rank
         self.parameters: dict[str, HeldParameter] = {}
-        keys = (key for key in source.keys if key.rank == rank and key.step in steps)
-        self.calls = [call for key in keys for call in _calls_of(source.load(key))]
+        keys = (key for key in program.source.keys if key.rank == rank and key.step in steps)
+        self.calls = [call for key in keys for call in _calls_of(program.load(key))]
         self.sequences: list[TokenSequence] = []
         self.unassigned = 0
         """Rows of which it is open to which sequence they belong."""
-        self._arrays: dict[tuple[int, int], Array] = {}
+        self._tables: dict[Stream, tuple[Array, Array]] = {}
+        self._kept_nbytes = 0
+        self._widths: dict[Stream, int] = {}
+        self._weights: dict[str, Array] = {}
+        self._begins = np.cumsum([0, *(len(call.ids) for call in self.calls)])
         self._segments = [[*call.segments(self.positions)] for call in self.calls]
         for call, segments in zip(self.calls, self._segments, strict=True):
             call.ends = np.array([each.rows[-1] for each in segments], np.int64)
+
+    def weight(self, name: str) -> Array | None:
+        """Return the elements of a parameter, of which some are kept; None if there is none of that name."""
+        if name not in self._weights and name in self.parameters:
+            if len(self._weights) >= _KEPT_WEIGHTS:
+                self._weights.pop(next(iter(self._weights)))
+            self._weights[name] = self.parameters[name].read()
+        return self._weights.get(name)
 
     @cached_property
     def positions(self) -> Stream | None:
@@ -261,6 +289,19 @@ class Lane:
         return [each for each in named if self.width(each)]
 
     @cached_property
+    def inputs(self) -> Mapping[tuple[str, str, int], list[Stream]]:
+        """What calls read, by type, name and turn of the module."""
+        return grouped(
+            ((each.op_type, each.module, each.turn), each) for each in self.streams if is_input(each.io)
+        )
+
+    @cached_property
+    def stacked(self) -> Mapping[str, list[str]]:
+        """The parameters that hold matrices of several experts, by module."""
+        names = (name for name, each in self.parameters.items() if len(each.shape) == 3)
+        return grouped((name.rpartition(".")[0], name) for name in names)
+
+    @cached_property
     def outputs(self) -> dict[str, Stream]:
         """The first output of floating-point numbers of each module, and others of another width by name."""
         found: dict[str, Stream] = {}
@@ -281,10 +322,12 @@ class Lane:
 
     def width(self, stream: Stream) -> int:
         """Return how many elements a row of a stream has."""
-        for call in self.calls:
-            if (number := call.streams.get(stream)) is not None:
-                return call.width(number) if call.tensors.dumped[number] else 0
-        return 0
+        if stream not in self._widths:
+            first = next((call for call in self.calls if stream in call.streams), None)
+            number = -1 if first is None else first.streams[stream]
+            is_there = first is not None and first.tensors.dumped[number]
+            self._widths[stream] = first.width(number) if first is not None and is_there else 0
+        return self._widths[stream]
 
     def dtype(self, stream: Stream) -> str:
         """Return the type of a stream."""
@@ -310,7 +353,19 @@ class Lane:
 
     def token_ids(self) -> list[list[int]]:
         """Return the ids of each sequence, as far as it was computed here."""
-        return [[int(self.calls[n].ids[row]) for n, row in each.places] for each in self.sequences]
+        ids = np.concatenate([call.ids for call in self.calls])
+        return [ids[each.places].tolist() for each in self.sequences]
+
+    def batch_of(self, places: Array) -> Array | None:
+        """Return the rows of a batch that belong together, if these rows are among them; None if not."""
+        number = int(np.searchsorted(self._begins, places[0], "right")) - 1
+        length = self.calls[number].length
+        first = self._begins[number] + (places[0] - self._begins[number]) // length * length
+        return (
+            np.arange(first, first + length)
+            if places[-1] < first + length and (places >= first).all()
+            else None
+        )
 
     def assign(self, prefixes: Prefixes, known: int) -> None:
         """Find the sequence of each segment.
@@ -336,7 +391,7 @@ class Lane:
                     own = rest.rows[skipped : skipped + count]
                     last = latest.prefixes[-1] if latest.prefixes else 0
                     latest.prefixes += prefixes.extended(last, call.ids[own].tolist())
-                    latest.places += [(number, int(row)) for row in own]
+                    latest.places += (self._begins[number] + own).tolist()
                     continued.add(latest.number)
 
     def _taken(
@@ -393,36 +448,47 @@ class Lane:
         other = own[fitting[0]]
         return self._begun(other.prefixes[:past], other.places[:past]), 0, count
 
-    def _begun(self, prefixes: list[int], places: list[Place]) -> TokenSequence:
+    def _begun(self, prefixes: list[int], places: list[int]) -> TokenSequence:
         self.sequences.append(TokenSequence(len(self.sequences), prefixes, places))
         return self.sequences[-1]
 
-    def has(self, stream: Stream, place: Place) -> bool:
-        """Return whether a stream has the row of a place."""
-        call = self.calls[place[0]]
-        rows = call.rows(call.streams[stream]) if stream in call.streams else None
-        return rows is not None and bool(rows[place[1]] >= 0)
+    def has(self, stream: Stream, places: Array) -> Array:
+        """Return by place whether a stream has its row."""
+        return np.asarray(self._table(stream)[1][places] >= 0)
 
-    def values(self, stream: Stream, places: Sequence[Place]) -> Array | None:
+    def values(self, stream: Stream, places: Array) -> Array | None:
         """Return the rows of a stream, (token, element); None if it lacks one."""
-        out: Array | None = None
-        width = self.width(stream)
-        of_call, of_rows = np.array(places, np.int64).reshape(-1, 2).T
-        for number in np.unique(of_call).tolist():
-            is_here = of_call == number
-            tensor = self.calls[number].streams.get(stream, -1)
-            rows = self.calls[number].rows(tensor) if tensor >= 0 else None
-            wanted = np.full(1, -1) if rows is None else rows[of_rows[is_here]]
-            if (wanted < 0).any() or self.calls[number].width(tensor) != width:
-                return None
-            if (number, tensor) not in self._arrays:
-                if len(self._arrays) >= _KEPT:
-                    self._arrays.pop(next(iter(self._arrays)))
-                self._arrays[number, tensor] = self.calls[number].read(tensor).reshape(-1, width)
-            array = self._arrays[number, tensor]
-            out = np.empty((len(places), width), array.dtype) if out is None else out
-            out[is_here] = array[wanted]
-        return out
+        rows, where = self._table(stream)
+        wanted = where[places]
+        if not len(wanted) or (wanted < 0).any():
+            return None
+        is_stretch = wanted[-1] - wanted[0] == len(wanted) - 1 and (np.diff(wanted) == 1).all()
+        return rows[wanted[0] : wanted[-1] + 1] if is_stretch else rows[wanted]
+
+    def _table(self, stream: Stream) -> tuple[Array, Array]:
+        """Return the rows of a stream of all calls, and by place which of them is its own: -1 if none is."""
+        if (table := self._tables.pop(stream, None)) is None:
+            table = self._read(stream)
+            self._kept_nbytes += table[0].nbytes
+        self._tables[stream] = table  # behind all others
+        while len(self._tables) > 1 and self._kept_nbytes > _KEPT_NBYTES:
+            self._kept_nbytes -= self._tables.pop(next(iter(self._tables)))[0].nbytes
+        return table
+
+    def _read(self, stream: Stream) -> tuple[Array, Array]:
+        width, where = self.width(stream), np.full(self._begins[-1], -1)
+        operands, total = [], 0
+        for call, begin in zip(self.calls, self._begins.tolist(), strict=False):
+            number = call.streams.get(stream, -1)
+            rows = call.rows_of_width(number, width) if number >= 0 else None
+            if rows is not None:
+                operands.append(call.tensors.operand(number))
+                where[begin : begin + len(rows)] = np.where(rows < 0, -1, rows + total)
+                total += operands[-1].size // width
+        read = zip(elements_of(operands, in_order=True), operands, strict=True)
+        parts = [elements.read(0, operand.size).reshape(-1, width) for elements, operand in read]
+        parts = parts or [np.zeros((0, width))]
+        return np.concatenate(parts, dtype=parts[0].dtype, casting="unsafe"), where
 
 
 def _calls_of(tensors: StepTensors) -> list[ModelCall]:
@@ -464,6 +530,10 @@ class SequencePair:
     sequences: tuple[TokenSequence, TokenSequence]
     length: int
     """How many tokens they have in common from the beginning."""
+
+    def places(self, side: int) -> Array:
+        """Return where a side computed the common tokens."""
+        return np.array(self.sequences[side].places[: self.length])
 
     def common(self, side: int) -> TokenSequence:
         """Return the common tokens as a side computed them."""

@@ -11,8 +11,6 @@ import numpy as np
 
 from ingest.identities.definition import wide
 from ingest.identities.limits import sum_error, unit_of
-from ingest.questions.compare.selection import parse_selection
-from ingest.questions.compare.sources import Source, open_source
 from ingest.questions.question import Note, Option, Part, Question, Shown, Table
 from ingest.questions.rollout.fibres import (
     DIFFERENT,
@@ -27,11 +25,11 @@ from ingest.questions.rollout.fibres import (
     Arrived,
     FibreStretch,
     HeldParameter,
+    Program,
     fibre_count,
     fibre_length,
     fibres_of,
-    parameters_of,
-    wire_types,
+    wire_fibres,
     zero_number,
 )
 from ingest.questions.rollout.misplaced import (
@@ -43,7 +41,6 @@ from ingest.questions.rollout.misplaced import (
 )
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import Plain, counted, shape_text
-from workers.errors import UsageError
 
 #: Steps of the trainer, the nearest ones, in which it is looked for what does not come from the given one.
 _OTHER_STEPS = 4
@@ -140,38 +137,39 @@ def compare_weights(
         UsageError: a side has no parameters with elements, or not that step.
         DamagedStore: elements are damaged.
     """
-    sides = [open_source(parse_selection(name)) for name in (trainer, rollout)]
-    steps, others = ({key.step: None for key in side.keys if key.step is not None} for side in sides)
-    for side, known in zip(sides, (steps, others), strict=True):
-        if not known:
-            raise UsageError(f"{side.label}: no complete step", hint="`dump-ingest ls` lists the steps.")
-    of_rollout = max(others)
-    of_trainer = of_rollout if of_rollout in steps else max(steps)
-    search = _WeightSearch(sides[0], of_trainer, parameters_of(sides[1], of_rollout))
-    tensors = search.arrived(sorted(steps.keys() - {of_trainer}, key=lambda step: abs(step - of_trainer)))
+    return arrived_weights(Program(trainer), Program(rollout))
+
+
+def arrived_weights(trainer: Program, rollout: Program) -> ArrivedWeights:
+    """Return the same of sides that are open."""
+    of_rollout = rollout.steps[-1]
+    of_trainer = of_rollout if of_rollout in trainer.steps else trainer.steps[-1]
+    search = _WeightSearch(trainer, of_trainer, rollout.parameters(of_rollout))
+    others = sorted({*trainer.steps} - {of_trainer}, key=lambda step: abs(step - of_trainer))
+    tensors = search.arrived(others)
     return ArrivedWeights(
-        sides[0].label,
-        sides[1].label,
+        trainer.label,
+        rollout.label,
         of_trainer,
         of_rollout,
         tuple(misplaced(tensors)),
         search.unused(tensors),
-        (*sides[0].left_out, *sides[1].left_out),
+        (*trainer.source.left_out, *rollout.source.left_out),
     )
 
 
 class _WeightSearch:
-    def __init__(self, source: Source, step: int, wanted: Sequence[HeldParameter]) -> None:
+    def __init__(self, program: Program, step: int, wanted: Sequence[HeldParameter]) -> None:
         """Read the parameters of both."""
-        self._source, self._step, self._wanted = source, step, wanted
-        self._types = wire_types(list(wanted))
-        self._trainer = Trainer(parameters_of(source, step), set(self._types))
+        self._program, self._step, self._wanted = program, step, wanted
+        self._fibres = wire_fibres(wanted)
+        self._types = [each.dtype for each in self._fibres]
+        self._trainer = Trainer(program.parameters(step), set(self._types))
         self._named = {(each.name, each.shape): each for each in self._trainer.tensors}
         self._order = {
             each.name: -place for place, each in enumerate(reversed(self._trainer.tensors), start=1)
         }
         self._scales: dict[tuple[int, str], str] = {}
-        self._fibres = [each.fibres({dtype})[dtype] for each, dtype in zip(wanted, self._types, strict=True)]
 
     def unused(self, tensors: Iterable[Arrived]) -> tuple[str, ...]:
         """Return the names of the trainer's parameters that are in none of these tensors."""
@@ -189,7 +187,7 @@ class _WeightSearch:
             missing = [number for number, each in enumerate(found) if each.of_verdict(OPEN)]
             if not missing:
                 break
-            trainer = Trainer(parameters_of(self._source, step), {self._types[each] for each in missing})
+            trainer = Trainer(self._program.parameters(step), {self._types[each] for each in missing})
             for number in missing:
                 found[number] = _with_stale(found[number], self._found(number, trainer, step))
         known = [
