@@ -481,8 +481,8 @@ def compare_command(
     shown = None if all_tensors else top
     if by is not None:
         given: dict[str, object] = {"--map": mapping, "--thresholds": thresholds, "--layout-map": layout_map}
-        given |= {"--html": html, "--suggest-map": suggest_map, "--stat": stat, "--over-steps": over_steps}
-        _by_token((a, b), by, given | chosen, top=shown, as_json=json)
+        given |= {"--suggest-map": suggest_map, "--stat": stat, "--over-steps": over_steps}
+        _by_token((a, b), by, given | chosen, top=shown, as_json=json, html=html)
         return
     files = {"--html": html, "--suggest-map": suggest_map}
     if over_steps:
@@ -534,7 +534,13 @@ def compare_command(
 
 
 def _by_token(
-    sides: tuple[str, str], by: str, given: dict[str, object], *, top: int | None, as_json: bool
+    sides: tuple[str, str],
+    by: str,
+    given: dict[str, object],
+    *,
+    top: int | None,
+    as_json: bool,
+    html: Path | None,
 ) -> None:
     from ingest.cli.question import end_as, print_answer  # deferred: they import numpy
     from ingest.questions.rollout.by_token import compare_tokens
@@ -543,7 +549,13 @@ def _by_token(
         raise UsageError(f"--by {by}: rows can be matched by token alone", hint="Write --by token.")
     for option in (option for option, value in given.items() if value):
         raise UsageError(f"{option} has no effect with --by token", hint="Leave one of the two out.")
+    if html is not None:
+        check_writable(html, "--html")
     answer = compare_tokens(*sides)
+    if html is not None:
+        from ingest.page.views.tokens import document
+
+        write_file(html, document(answer))
     print_answer(answer, top or 0, as_json=as_json, every="--all")
     end_as(answer)
 

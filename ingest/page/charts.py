@@ -429,6 +429,63 @@ def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Mar
     )
 
 
+class PictureRow(NamedTuple):
+    """A row of a picture, which leads to a place of the page."""
+
+    name: str
+    title: str
+    anchor: str
+    is_marked: bool
+
+
+#: How far names of rows reach, and what is above them.
+_NAMES_WIDTH = 112
+
+
+def token_picture(
+    rows: Sequence[PictureRow],
+    values: npt.NDArray[np.float64],
+    begins: Sequence[tuple[float, str]],
+    label: str,
+) -> Markup:
+    """Return a picture of a number for each row and column, larger ones darker.
+
+    Args:
+        rows: their names.
+        values: (row, column); NaN where there is none.
+        begins: where groups of columns begin, and their names.
+        label: what it shows.
+    """
+    count, columns = values.shape
+    width = max(min((_CELLS_WIDTH - _NAMES_WIDTH) / columns, 28.0), 3.0)
+    height = max(min(440 / count, 24.0), 8.0)
+    level, gap, bottom = levels_of(values, is_count=False), 0.5, _CELLS_TOP + count * height
+    cells = [
+        _path_of_class(level == place, css_of(place), width, height, gap)
+        for place in range(-1, LEVELS + 1)
+        if (level == place).any()
+    ]
+    parts = [tag("g", *cells, class_="cells", transform=f"translate({_NAMES_WIDTH - _CELLS_LEFT} 0)")]
+    last = -np.inf
+    for begin, words in begins:
+        x = _NAMES_WIDTH + begin * width
+        parts.append(tag("path", d=f"M{x - gap:.1f} {_CELLS_TOP}V{bottom + 4:.1f}", class_="grid-line"))
+        if x - last > 7 * len(words):
+            parts.append(text(x, bottom + 15, words, "tick"))
+            last = x
+    for place, row in enumerate(rows):
+        top = _CELLS_TOP + place * height
+        name = text(
+            _NAMES_WIDTH - 8,
+            top + height / 2 + 4,
+            short(row.name, 16),
+            "tick end" + " strong" * row.is_marked,
+        )
+        reach = tag("rect", x=0, y=top, width=_NAMES_WIDTH + columns * width, height=height, class_="reach")
+        parts.append(tag("a", tag("title", row.title), name, reach, href=f"#{row.anchor}"))
+    return picture(_NAMES_WIDTH + columns * width + 8, bottom + 22, parts, label, role="group")
+
+
 def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     """Yield each class of cells with its places; later ones are drawn above earlier ones."""
     level = levels_of(matrix.values, is_count=matrix.is_count)

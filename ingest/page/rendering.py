@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import re
 import shlex
@@ -111,6 +113,13 @@ def environment() -> Environment:
     made.globals |= {"version": __version__, "report": None, "moment": None, "lines": None}
     made.globals |= {"away": "", "url": "", "tab": "", "comes_back": False, "has_list": False}
     return made
+
+
+def alone() -> dict[str, str]:
+    """Return what makes a page one file: the stylesheet, and the hash by which a browser takes no other."""
+    style = asset("page.css").decode()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return {"style": Markup(style), "style_hash": digest}  # noqa: S704  (a file of this package)
 
 
 def render(template: str, **context: Any) -> str:

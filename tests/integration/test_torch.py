@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.page.library import Library, Moment
 from ingest.questions.rollout.attention import AttentionForm
 from ingest.reader.dump_store import open_store
 from ingest.reader.tensor import Tensor
@@ -20,6 +22,7 @@ from tests import torch_oracle
 from tests.cli import run_here
 from tests.stores import ingest_and_open, ingest_directly
 from tests.torch_ranks import record_box, record_shards
+from tests.unit.ingest.page.conftest import links, screen
 
 # What the real torch writes is read as it reads it back.
 
@@ -420,6 +423,29 @@ def test_the_command_prints_text_and_json(programs: ModuleType, tmp_path: Path) 
     assert {each["verdict"] for each in told["modules"]} <= {"equal", "explained", "diverges", "open"}
     for wrong in (("--by", "value"), ("--by", "token", "--over-steps")):
         run_here("compare", str(a), str(b), *wrong, code=2)
+
+
+def test_the_picture_of_layers_leads_to_elements_of_both_sides(programs: ModuleType, tmp_path: Path) -> None:
+    """The file and the page show the same, and the page leads to the tensors in both stores."""
+    a, b = programs.sides(tmp_path, engine=programs.Model(eps=1e-3, wrong_layer=1))
+    run_here("compare", str(a), str(b), "--by", "token", "--html", str(tmp_path / "t.html"), code=5)
+    stores = [str(tmp_path / "runs" / f"{dump.name}.zarr") for dump in (a, b)]
+    for dump, store in zip((a, b), stores, strict=True):
+        ingest.ingest_dump(dump, store)
+    library = Library(str(tmp_path / "runs"))
+    moment = Moment.of(ingest.open_store(stores[0]))
+    shown = screen(moment, f"tokens?with={Path(stores[1]).name}", library, Path(stores[0]).name)
+    for text in ((tmp_path / "t.html").read_text("utf-8"), shown.text):
+        rows = re.findall(r'href="#(layer-\d+)"', text)
+        assert len(rows) > 2
+        assert all(f'id="{each}"' in text for each in rows)
+        opened = re.findall(r"<details open><summary>([^:]*)", text)
+        assert opened == ["model.layers.1"]
+    worst = next(each for each in ingest.compare_tokens(*stores).modules if each.verdict == "diverges")
+    of_trainer = worst.tensors[0]
+    (tensor,) = ingest.open_store(stores[0]).tensors(of_trainer.name, rank=0, step=of_trainer.step)
+    assert np.float32(worst.elements[0].trainer) in tensor.read()
+    assert sum("tensor?" in each for each in links(shown)) == 2 * len(ingest.compare_tokens(*stores).modules)
 
 
 def test_a_side_without_token_ids_is_refused(programs: ModuleType, tmp_path: Path) -> None:

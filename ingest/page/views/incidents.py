@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -139,8 +137,6 @@ def report(store: DumpStore, *, incident: str = "") -> str:
     given = {"id": incident} if incident else {}
     shown = show(Asked(moment, Arguments(given), links))
     overview = cell.show_matrix(Asked(moment, Arguments({}), links)) if moment.numbers else None
-    style = rendering.asset("page.css").decode()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return rendering.render(
         "report.html.j2",
         **shown,
@@ -149,7 +145,7 @@ def report(store: DumpStore, *, incident: str = "") -> str:
         links=links,
         moment=moment,
         url=store.url,
-        report={"style": Markup(style), "style_hash": digest},  # noqa: S704  (a file of this package)
+        report=rendering.alone(),
     )
 
 

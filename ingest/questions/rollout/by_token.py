@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 import numpy as np
@@ -21,6 +21,7 @@ from ingest.questions.rollout.diverging import (
     VERDICTS,
     ComparedModule,
     ModuleWalk,
+    PictureColumn,
     TokenDivergence,
     shifted_tokens,
 )
@@ -35,7 +36,7 @@ from ingest.questions.rollout.sequences import (
     Stream,
     sequence_pairs,
 )
-from ingest.questions.rollout.weights import arrived_weights
+from ingest.questions.rollout.weights import ArrivedWeights, arrived_weights
 from ingest.reader.operator_kinds import is_output
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import Plain, counted
@@ -273,8 +274,13 @@ class TokenComparison(Shown, Plain):
     """First positions 0, 1, 2, 4, 8, ..., and how far the rows of the last module up to the next are apart,
     as `ComparedModule.units`."""
     unpaired: tuple[str, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOut, ...]
+    columns: tuple[PictureColumn, ...] = field(repr=False)
+    """What `by_token` of the modules is about."""
+    arrived: ArrivedWeights = field(repr=False)
+    """Where each parameter of the rollout comes from."""
 
+    hidden = ("columns", "arrived")
     also = ("first_unequal",)
 
     @property
@@ -383,6 +389,8 @@ def compare_tokens(trainer: str, rollout: str) -> TokenComparison:
         walk.growth(),
         walk.unpaired,
         weights.left_out,
+        walk.columns,
+        weights,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product, zip_longest
+from dataclasses import dataclass, field
+from itertools import accumulate, product, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,7 +25,15 @@ from ingest.questions.rollout.recomputed import (
     SequenceView,
     cut,
 )
-from ingest.questions.rollout.sequences import Lanes, ModuleLink, Prefixes, SequencePair, Stream, module_links
+from ingest.questions.rollout.sequences import (
+    Lanes,
+    ModuleLink,
+    Prefixes,
+    SequencePair,
+    Stream,
+    TensorPlace,
+    module_links,
+)
 from ingest.questions.rollout.weights import ArrivedWeights
 from ingest.reader.text import Plain, counted
 from workers.model import grouped
@@ -36,8 +44,8 @@ _RECOMPUTED = 3
 _SEEN = 4
 #: Rows of a sequence that differ most, by each of two measures, and others, at which a module is recomputed.
 _ROWS = 4
-#: Tokens that a divergence names.
-_NAMED = 8
+#: Tokens that a divergence names, and elements of a module that are shown.
+_NAMED, _ELEMENTS = 8, 4
 #: Tokens by which a sequence is found in another one, and the first shift that is not looked for.
 _SHIFT = 5
 SIDES = TRAINER, ROLLOUT = "trainer", "rollout"
@@ -93,8 +101,20 @@ class TokenDivergence(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class UnequalElement(Plain):
+    """One element of a row that differs."""
+
+    column: int
+    """Of the trainer's row."""
+    trainer: float
+    rollout: float
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedModule(Plain):
     """What one pair of modules made of the same tokens."""
+
+    hidden = ("by_token",)
 
     module: str
     rollout_module: str
@@ -109,6 +129,14 @@ class ComparedModule(Plain):
     `open`: no rule is known, or what it needs was not recorded."""
     unequal: int
     """Elements that are not equal bit for bit; of different types, not equal as numbers."""
+    token: int
+    """The id of the token whose row differs most."""
+    elements: tuple[UnequalElement, ...]
+    """Those of that row that differ most."""
+    tensors: tuple[TensorPlace, TensorPlace]
+    """Where both sides have that row."""
+    by_token: Array = field(compare=False, repr=False)
+    """As `units`, of each of the `columns` of the answer; NaN where it was not measured."""
 
 
 class _ModulePlace(NamedTuple):
@@ -123,6 +151,14 @@ class _ModulePlace(NamedTuple):
     def is_sample(self) -> bool:
         """Whether there are other rows."""
         return not isinstance(self.rows, slice)
+
+
+class PictureColumn(NamedTuple):
+    """A token of the rollout, as a column of a picture."""
+
+    rank: int
+    sequence: int
+    position: int
 
 
 class _DifferingPair(NamedTuple):
@@ -154,6 +190,11 @@ class ModuleWalk:
         self._rules: tuple[dict[int, KnownRules], dict[int, KnownRules]] = {}, {}
         self._views: dict[tuple[int, int, int], SequenceView] = {}
         self.divergence: TokenDivergence | None = None
+        lengths = dict[tuple[int, int], int]()
+        for pair in pairs:
+            lengths[pair.key] = max(pair.length, lengths.get(pair.key, 0))
+        self.columns = tuple(PictureColumn(*key, at) for key, many in lengths.items() for at in range(many))
+        self._firsts = dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
 
     @property
     def unpaired(self) -> tuple[str, ...]:
@@ -191,20 +232,52 @@ class ModuleWalk:
             return None
         unit = max(unit_roundoff(each.dtype) for _, _, *rows in measured for each in rows) or 2.0**-24
         self._shares, squares, unequal = [], np.zeros(2), 0
+        by_token = np.full(len(self.columns), np.nan, np.float32)
+        worst: list[tuple[float, int, int]] = []
         differing: list[_DifferingPair] = []
-        for link, pair, a, b in measured:
+        for number, (link, pair, a, b) in enumerate(measured):
             off, size, peaks, is_apart, count = _apart(a, b)
             squares += off.sum(), size.sum()
             unequal += count
             scale = np.where(size > 0, size, 1.0)
             shares = np.sqrt(off / scale) / unit
             self._shares += [(share, position) for position, share in enumerate(shares.tolist())]
+            of_pair = by_token[self._firsts[pair.key] :][: len(shares)]
+            np.fmax(of_pair, shares, out=of_pair)
+            last = len(shares) - 1 - int(shares[::-1].argmax())
+            worst.append((float(shares[last]), last, number))
             if is_apart:
                 rows = _telling_rows(shares[:MOST_ROWS], (peaks / np.sqrt(scale))[:MOST_ROWS])
                 differing.append(_DifferingPair(float(shares.max()), len(differing), link, pair, rows))
         share = math.sqrt(squares[0] / max(squares[1], 1e-300)) / unit
         verdict = self._verdict(sorted(differing, key=itemgetter(0, 1))[::-1])
-        return ComparedModule(*links[0].modules, share, *max(self._shares), verdict, unequal)
+        largest, position, number = max(worst)
+        token, elements, tensors = self._shown(*measured[number], position)
+        return ComparedModule(
+            *(*links[0].modules, share, largest, position, verdict, unequal),
+            token,
+            elements,
+            tensors,
+            by_token,
+        )
+
+    def _shown(
+        self, link: ModuleLink, pair: SequencePair, a: Array, b: Array, position: int
+    ) -> tuple[int, tuple[UnequalElement, ...], tuple[TensorPlace, TensorPlace]]:
+        """Return the token at a position, its elements that differ most, and where both sides have them."""
+        x, y = (wide(each[position]) for each in (a, b))
+        most = np.argsort(-np.abs(x - y), kind="stable")[:_ELEMENTS]
+        elements = tuple(
+            UnequalElement(link.firsts[0] + int(each), float(x[each]), float(y[each]))
+            for each in most
+            if x[each] != y[each]
+        )
+        lanes = [self.lanes[side][rank] for side, rank in enumerate(pair.ranks)]
+        ours, theirs = (
+            lane.tensor_at(lane.outputs[name], pair.sequences[side].places[position])
+            for side, (lane, name) in enumerate(zip(lanes, link.modules, strict=True))
+        )
+        return self._prefixes.token[pair.sequences[0].prefixes[position]], elements, (ours, theirs)
 
     def _measured(
         self, links: Sequence[ModuleLink]

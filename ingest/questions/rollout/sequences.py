@@ -20,6 +20,7 @@ from ingest.identities.definition import Array
 from ingest.questions.compare.sources import StepTensors
 from ingest.questions.rollout.fibres import Arrived, FibreStretch, HeldParameter, Program
 from ingest.reader.operator_kinds import is_input, is_output
+from ingest.reader.text import Plain
 from workers.model import MIB, grouped
 from workers.tasks.operands import elements_of
 
@@ -46,6 +47,16 @@ class Stream(NamedTuple):
     def name(self) -> str:
         """How people read it."""
         return f"{self.module}.{self.io}.{self.slot}" + f" (call {self.turn})" * bool(self.turn)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace(Plain):
+    """A tensor of a side, as `dump-ingest show` finds it."""
+
+    rank: int
+    step: int
+    name: str
+    graph: str
 
 
 class Prefixes:
@@ -356,6 +367,14 @@ class Lane:
         ids = np.concatenate([call.ids for call in self.calls])
         return [ids[each.places].tolist() for each in self.sequences]
 
+    def tensor_at(self, stream: Stream, place: int) -> TensorPlace:
+        """Return the tensor in which a stream has the row of a place."""
+        call = self.calls[int(np.searchsorted(self._begins, place, "right")) - 1]
+        number, tensors = call.streams[stream], call.tensors
+        return TensorPlace(
+            self.rank, tensors.key.step or 0, tensors.names[number], tensors.keys[number].graph
+        )
+
     def batch_of(self, places: Array) -> Array | None:
         """Return the rows of a batch that belong together, if these rows are among them; None if not."""
         number = int(np.searchsorted(self._begins, places[0], "right")) - 1
@@ -530,6 +549,11 @@ class SequencePair:
     sequences: tuple[TokenSequence, TokenSequence]
     length: int
     """How many tokens they have in common from the beginning."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The rank of the rollout, and the number of the sequence there."""
+        return self.ranks[1], self.sequences[1].number
 
     def places(self, side: int) -> Array:
         """Return where a side computed the common tokens."""

@@ -79,6 +79,12 @@ class ArrivedWeights(Shown, Plain):
         }
 
     @property
+    def counts_text(self) -> str:
+        """Say how many there are of each verdict."""
+        told = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        return f"{counted(len(self.tensors), 'tensor')}, {told}"
+
+    @property
     def is_alarm(self) -> bool:
         """Whether any tensor is stale, different or misplaced."""
         return any(each.verdict in (STALE, DIFFERENT, MISPLACED) for each in self.tensors)
@@ -102,8 +108,7 @@ class ArrivedWeights(Shown, Plain):
     def report(self) -> Iterator[Part]:
         """Yield what people read."""
         steps = f"step {self.rollout_step} of the rollout against step {self.step} of the trainer"
-        told = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        yield f"{steps}: {counted(len(self.tensors), 'tensor')}, {told}"
+        yield f"{steps}: {self.counts_text}"
         yield self.table()
         if self.unused:
             some = ", ".join(self.unused[:3]) + (", ..." if len(self.unused) > 3 else "")
