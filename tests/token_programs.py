@@ -34,6 +34,8 @@ class Model:
     interleaved: bool = False
     router: torch.dtype | None = None
     experts: int = 0
+    capacity: int = 0
+    """How many tokens of a call an expert takes; 0: all."""
     act: str = "silu"
     residual: float = 1.0
     eager: bool = False
@@ -148,7 +150,7 @@ class Experts(nn.Module):  # type: ignore[misc]
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
         out = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
-            token, place = torch.where(chosen == number)
+            token, place = (each[: self.model.capacity or None] for each in torch.where(chosen == number))
             if len(token):
                 out.index_add_(0, token, expert(rows[token]) * weights[token, place, None])
         return out.reshape(x.shape)

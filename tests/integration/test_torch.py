@@ -448,6 +448,19 @@ def test_the_picture_of_layers_leads_to_elements_of_both_sides(programs: ModuleT
     assert sum("tensor?" in each for each in links(shown)) == 2 * len(ingest.compare_tokens(*stores).modules)
 
 
+def test_tokens_that_experts_of_one_side_drop_are_named(programs: ModuleType, tmp_path: Path) -> None:
+    """The mistake is in no module that could be recomputed: the experts did not get the tokens."""
+    trainer, engine = programs.Model(experts=4), programs.Model(experts=4, capacity=6)
+    answer = ingest.compare_tokens(*map(str, programs.sides(tmp_path, trainer=trainer, engine=engine)))
+    of_first, *_ = answer.routing
+    assert answer.is_alarm
+    assert of_first.dropped > 0
+    assert of_first.other == 0
+    assert {each.side for each in of_first.first_dropped} == {"rollout"}
+    assert all(each.trainer_dropped == 0 and each.both == each.trainer for each in of_first.experts)
+    assert sum(each.rollout_dropped for each in of_first.experts) == of_first.dropped
+
+
 def test_a_side_without_token_ids_is_refused(programs: ModuleType, tmp_path: Path) -> None:
     """What a dump lacks is named."""
     a, _ = programs.sides(tmp_path)

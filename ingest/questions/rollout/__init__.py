@@ -7,5 +7,6 @@ sequences.py    which row of which call is which token of which sequence, on bot
 recomputed.py, attention.py
                 what rows follow from, in float64
 diverging.py    the first module that did something else to the same tokens
-by_token.py     the answer, with log-probabilities and chosen experts
+routing.py      which experts tokens chose, and which of them dropped these
+by_token.py     the answer, with log-probabilities
 """

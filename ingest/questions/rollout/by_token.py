@@ -6,8 +6,7 @@ And what differences come to: log-probabilities of the tokens that follow, and c
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -15,7 +14,6 @@ from itertools import takewhile
 import numpy as np
 
 from ingest.identities.definition import Array, wide
-from ingest.identities.limits import limit_of
 from ingest.questions.question import Note, Part, Shown, Table
 from ingest.questions.rollout.diverging import (
     VERDICTS,
@@ -26,11 +24,10 @@ from ingest.questions.rollout.diverging import (
     shifted_tokens,
 )
 from ingest.questions.rollout.fibres import DIFFERENT, MISPLACED, STALE, Arrived, Program
-from ingest.questions.rollout.recomputed import products
+from ingest.questions.rollout.routing import ExpertAgreement, RoutingAgreement, routing
 from ingest.questions.rollout.sequences import (
     Lane,
     Lanes,
-    ModuleLink,
     Prefixes,
     SequencePair,
     Stream,
@@ -45,9 +42,6 @@ from workers.errors import UsageError
 
 #: The clip of PPO and GRPO, as trainers have it by default.
 CLIP = 0.2
-#: Tokens that an answer names by router.
-_NAMED = 8
-_ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,45 +66,6 @@ class LogProbabilities(Plain):
             f"log-probabilities of {self.tokens} tokens: KL {self.k1:.3g} (k1), {self.k3:.3g} (k3), largest "
             f"ratio {self.largest:.4g} at position {self.position}, {self.clipped} outside {1 - CLIP} to "
             f"{1 + CLIP}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MovedToken(Plain):
-    """A token that chose other experts on both sides."""
-
-    sequence: int
-    position: int
-    token: int
-    trainer: tuple[int, ...]
-    rollout: tuple[int, ...]
-    is_tie: bool
-    """Whether the logits of the last chosen expert and of the next are as close as rounding is large."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingAgreement(Plain):
-    """Whether tokens chose the same experts in one layer."""
-
-    module: str
-    tokens: int
-    chosen: int
-    other: int
-    ties: int
-    """Those of them whose logits are as close as rounding is large; the others follow from what was read."""
-    moved: tuple[MovedToken, ...]
-
-    @property
-    def text(self) -> str:
-        """Say it in a line."""
-        first = "".join(
-            f", first token {each.token} at position {each.position} of sequence {each.sequence}: "
-            f"{'+'.join(map(str, each.trainer))} and {'+'.join(map(str, each.rollout))}"
-            for each in self.moved[:1]
-        )
-        return (
-            f"{self.module}: {self.other} of {self.tokens} tokens chose other experts, {self.chosen} each"
-            f"{first}; {self.ties} are ties within the limit, the others follow from what was read"
         )
 
 
@@ -164,91 +119,6 @@ def _rated(values: Array | None, tokens: Sequence[int]) -> list[float]:
     return list((x[np.arange(len(x)), np.array(tokens, np.int64)] - sums).tolist())
 
 
-def routing(
-    lanes: tuple[Lanes, Lanes],
-    links: Sequence[ModuleLink],
-    pairs: Sequence[SequencePair],
-    prefixes: Prefixes,
-) -> Iterator[RoutingAgreement]:
-    """Yield by router, in the order of the trainer, whether tokens chose the same experts."""
-    for link in links:
-        chosen = _experts_of_a_token(lanes[0][link.ranks[0]], link.modules[0])
-        if not _ROUTER.search(link.modules[0]) or not chosen:
-            continue
-        counts, moved = np.zeros(3, np.int64), list[MovedToken]()
-        for pair in (pair for pair in pairs if pair.ranks == link.ranks):
-            if (found := _chosen(lanes, link, pair, chosen)) is None:
-                continue
-            experts, is_tie = found
-            other = (experts[0] != experts[1]).any(axis=1)
-            counts += len(other), other.sum(), (other & is_tie).sum()
-            first = pair.sequences[0]
-            moved += [
-                MovedToken(
-                    first.number,
-                    at,
-                    prefixes.token[first.prefixes[at]],
-                    tuple(experts[0][at].tolist()),
-                    tuple(experts[1][at].tolist()),
-                    bool(is_tie[at]),
-                )
-                for at in np.flatnonzero(other).tolist()
-            ]
-        if counts[0]:
-            tokens, others, ties = counts.tolist()
-            yield RoutingAgreement(link.modules[0], tokens, chosen, others, ties, tuple(moved[:_NAMED]))
-
-
-def _chosen(
-    lanes: tuple[Lanes, Lanes], link: ModuleLink, pair: SequencePair, chosen: int
-) -> tuple[list[Array], Array] | None:
-    """Return by side the experts of each token, (token, expert) in order; and which choices are ties."""
-    sides = [lanes[side][link.ranks[side]] for side in (0, 1)]
-    a, b = (
-        lane.values(lane.outputs[module], pair.places(side))
-        for side, (lane, module) in enumerate(zip(sides, link.modules, strict=True))
-    )
-    if a is None or b is None or a.shape != b.shape or a.shape[1] <= chosen:
-        return None
-    experts = [np.sort(np.argsort(-wide(each), axis=1, kind="stable")[:, :chosen]) for each in (a, b)]
-    return experts, _ties(sides, link, pair, (a, b), chosen)
-
-
-def _ties(
-    sides: Sequence[Lane], link: ModuleLink, pair: SequencePair, logits: tuple[Array, Array], chosen: int
-) -> Array:
-    """Return by token whether the last expert that was chosen leads the next by no more than rounding."""
-    limits = np.zeros(len(logits[0]))
-    for side, (lane, module, values) in enumerate(zip(sides, link.modules, logits, strict=True)):
-        weight = lane.parameters.get(f"{module}.weight")
-        read = [
-            x
-            for each in lane.streams
-            if each.module == module and each.io == "input"
-            if (x := lane.values(each, pair.places(side))) is not None
-        ]
-        made = next(iter(products(read[0], weight.read(), None, values)), None) if weight and read else None
-        if made is not None:
-            limits += limit_of(made.value, made.error, values.dtype).max(axis=1)
-    ranked = -np.sort(-wide(logits[0]), axis=1)
-    return np.asarray(ranked[:, chosen - 1] - ranked[:, chosen] <= 2 * limits)
-
-
-def _experts_of_a_token(lane: Lane, router: str) -> int:
-    """Return how many experts a token chooses: by indices, or by the rows that experts read; 0: not known."""
-    stem = router.rpartition(".")[0]
-    for stream in lane.streams:
-        if stream.module in (router, stem) and lane.dtype(stream).startswith("int"):
-            return lane.width(stream)
-    call = lane.calls[0]
-    rows = {
-        stream.module: call.tensors.shapes[number][0]
-        for stream, number in call.streams.items()
-        if re.fullmatch(re.escape(f"{stem}.experts.") + r"\d+", stream.module) and stream.io == "input"
-    }
-    return round(sum(rows.values()) / len(call.ids)) if rows else 0
-
-
 @dataclass(frozen=True, slots=True)
 class TokenComparison(Shown, Plain):
     """A trainer and a rollout, compared token by token."""
@@ -290,8 +160,9 @@ class TokenComparison(Shown, Plain):
 
     @property
     def is_alarm(self) -> bool:
-        """Whether weights did not arrive, or a module diverges."""
-        return bool(self.weights) or self.divergence is not None
+        """Whether weights did not arrive, a module diverges, or experts of one side alone dropped tokens."""
+        is_dropped = any(each.dropped for each in self.routing)
+        return bool(self.weights) or self.divergence is not None or is_dropped
 
     def table(self) -> Table[ComparedModule]:
         """Return a row for each pair of modules, the divergence first."""
@@ -310,6 +181,19 @@ class TokenComparison(Shown, Plain):
             spare=("at position", "rollout"),
         )
 
+    def table_of_experts(self) -> Table[tuple[str, ExpertAgreement]]:
+        """Return a row for each expert that both sides do not use for the same tokens."""
+        numbers: dict[str, Callable[[tuple[str, ExpertAgreement]], int]] = {
+            "expert": lambda each: each[1].expert,
+            "tokens of the trainer": lambda each: each[1].trainer,
+            "of the rollout": lambda each: each[1].rollout,
+            "of both": lambda each: each[1].both,
+            "dropped by the trainer": lambda each: each[1].trainer_dropped,
+            "by the rollout": lambda each: each[1].rollout_dropped,
+        }
+        rows = [(of.module, each) for of in self.routing for each in of.experts]
+        return Table({"router": lambda each: each[0], **numbers}, rows, "expert", right=[*numbers])
+
     def report(self) -> Iterator[Part]:
         """Yield what people read."""
         yield (
@@ -323,7 +207,7 @@ class TokenComparison(Shown, Plain):
             yield f"the weights did not arrive: {text}"
         if self.divergence is not None:
             yield f"first divergence: {self.divergence.text}"
-        elif not self.weights and self.modules:
+        elif not self.is_alarm and self.modules:
             yield "no divergence: rounding explains every difference that could be recomputed"
         if self.first_unequal:
             yield f"equal bit for bit up to {self.first_unequal}, which is the first that is not"
@@ -344,7 +228,7 @@ class TokenComparison(Shown, Plain):
     def _outcomes(self) -> Iterator[Part]:
         if self.log_probabilities is not None:
             yield self.log_probabilities.text
-        for each in [each for each in self.routing if each.other][:1]:
+        for each in [each for each in self.routing if each.other or each.dropped][:1]:
             yield f"routing: {each.text}"
 
 

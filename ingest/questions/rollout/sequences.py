@@ -367,6 +367,10 @@ class Lane:
         ids = np.concatenate([call.ids for call in self.calls])
         return [ids[each.places].tolist() for each in self.sequences]
 
+    def calls_of(self, places: Array) -> list[ModelCall]:
+        """Return the calls in which rows were computed."""
+        return [self.calls[each] for each in np.unique(np.searchsorted(self._begins, places, "right") - 1)]
+
     def tensor_at(self, stream: Stream, place: int) -> TensorPlace:
         """Return the tensor in which a stream has the row of a place."""
         call = self.calls[int(np.searchsorted(self._begins, place, "right")) - 1]
