@@ -99,6 +99,11 @@ class _Model(NamedTuple):
         """Return the learning rate."""
         return -float(coefficients[0]) - (0.0 if self.ahead is None else float(coefficients[self.ahead]))
 
+    def doubt_of_rate(self, coefficients: Array, covariance: Array) -> float:
+        """Return the standard deviation of the learning rate, relative to it."""
+        summed = [0] if self.ahead is None else [0, self.ahead]
+        return float(np.sqrt(covariance[np.ix_(summed, summed)].sum()) / self.rate(coefficients))
+
     def shown(self, coefficients: Array) -> Array:
         """Return the sizes that must be above rounding for a fit to tell anything."""
         shown = np.asarray(self.missing) / FEW
@@ -425,7 +430,9 @@ class ParameterHistory:
             np.sqrt(np.mean(each[np.isfinite(each)] ** 2)) for each in (residue[kept], _NEAR * rounding)
         ]
         # What rounding does not explain does not excuse a model that does not fit.
-        return KnownRates(model.family, coefficients, inverse * (LAMBDA * np.nanmin(spread)) ** 2)
+        covariance = inverse * (LAMBDA * np.nanmin(spread)) ** 2
+        doubt = model.doubt_of_rate(coefficients, covariance)
+        return KnownRates(model.family, coefficients, covariance, doubt)
 
     def _rounding(
         self, model: _Model, coefficients: Array, made: Sequence[Array], stored: float, chosen: slice
@@ -508,11 +515,8 @@ class KnownRates:
     family: str
     coefficients: Array
     covariance: Array
-
-    @property
-    def doubt_of_rate(self) -> float:
-        """The variance of the first coefficient, relative to it."""
-        return float(self.covariance[0, 0] / self.coefficients[0] ** 2)
+    doubt_of_rate: float
+    """The standard deviation of the learning rate, relative to it."""
 
     def doubt(self, terms: Sequence[Array]) -> Array:
         """Return what the uncertainty makes of each element."""

@@ -43,6 +43,8 @@ UNKNOWN = "an update that none of the known optimizers gives"
 _SURE = 0.75
 #: At least one parameter in this many must follow from it: vectors may have another optimizer than matrices.
 _FEW = 4
+#: How well a parameter must know its rate for it to be told: that of the bias of keys, all noise, is a guess.
+_TELLING = 1e-3
 #: How many parameters tell a rate that they have in common.
 _BEST = 24
 _OPEN = IdentityCheck("open")
@@ -179,9 +181,11 @@ def _without_doubtful(
         # If another optimizer was told first, one of the two fits by chance.
         is_first = family_of(each.found.told).startswith(each.known.family)
         is_named = is_sure and is_usual and not each.is_ambiguous and is_first
+        fit = each.known.fits.get(found.told)
+        is_telling = fit is None or fit.doubt_of_rate <= _TELLING
         if is_plain and is_named:
             each.known.family = each.known.family or family_of(found.told)
-        is_told = is_named if is_plain else is_sure or found.status != "holds"
+        is_told = is_named and is_telling if is_plain else is_sure or found.status != "holds"
         yield each, found if is_told else replace(found, told="")
 
 
