@@ -286,6 +286,8 @@ class Expectations:
                     last = last or (self._begun_equal(history) if history.universe in shared else None)
                 if last is None and history.kind is SlotKind.PARAMETER and is_begun:
                     last = most
+                if last is None and self._is_trained(tensor) and begun:
+                    last = self._begun_as_given(begun, history.universe)
                 if (kind_of(key, 0), history.universe) in of_kind:
                     last = self._begun_equal(history) or last
                 by_expected.setdefault(last, []).append(tensor)
@@ -340,6 +342,16 @@ class Expectations:
         """Return that all ranks must agree on a tensor if they did in the first step, by chance or not."""
         whole = (history.universe,)
         return whole if partition_of(self._seen.patterns.all[history.patterns[0]]) == whole else None
+
+    def _is_trained(self, tensor: int) -> bool:
+        """Return whether a tensor is a parameter with a gradient; where none was dumped, a parameter."""
+        gradients = self._seen.gradient_of
+        return tensor in gradients if gradients else self._seen.keys[tensor].op_type == "Parameter"
+
+    def _begun_as_given(self, begun: Partition, universe: tuple[int, ...]) -> Partition | None:
+        """Return the groups that are known to be replicas if a parameter began equal within each of them."""
+        groups = () if self._given is None else within(self._given, universe)
+        return groups if groups and all(within(begun, block) == (block,) for block in groups) else None
 
     def _decide_by_gradient(self, tensor: int) -> Partition | None:
         """Ranks that step with the same gradient have the same parameter."""

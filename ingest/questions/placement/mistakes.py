@@ -20,13 +20,12 @@ import numpy as np
 from ingest.identities.audit import StepAudit
 from ingest.identities.definition import wide
 from ingest.identities.difference import DifferenceShape, Level, named_difference, shape_of_difference
-from ingest.questions.divergence.agreement import AgreementOfRanks, Labels
+from ingest.questions.divergence.agreement import AgreementOfRanks
 from ingest.questions.placement.agree import MANY, Kind, kind_of
+from ingest.questions.placement.batches import Batches
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.slot_kinds import (
     SlotKind,
-    batch_of,
-    in_all_calls,
     is_bias,
     outputs_with_gradients,
 )
@@ -51,7 +50,6 @@ from ingest.questions.placement.sums import (
     summand_of,
 )
 from ingest.reader.choice import named_ranges
-from ingest.reader.mesh import replica_groups
 from ingest.reader.operator_kinds import is_awaited, is_numbered
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.text import counted
@@ -111,14 +109,11 @@ class MistakeSearch:
         self._thorough = thorough
         self._states = parameters_of_states(seen.keys)
         self.asked = {number for number, step in enumerate(self.snapshot.steps) if step in asked}
-        self.batch = batch_of(seen.keys)
-        self._batches = in_all_calls(seen.keys, self.batch)
+        self.batches = Batches(statistics, seen)
         self.layers_read = outputs_with_gradients(seen.keys)
         self.beside = dict(chain.from_iterable(map(learned_beside, self.layers)))
         self.summed: dict[tuple[int, ...], int] = {}
         """Over how many ranks an output, or what a layer passes back to a gradient, was added up before."""
-        self.told = replica_groups(self.snapshot.store.coordinates(self.snapshot.ranks))
-        self._apart = self._fed_apart()
 
     def find(self) -> list[LayoutFinding]:
         """Return one finding for each cause, where it is first in order of step and execution."""
@@ -144,7 +139,7 @@ class MistakeSearch:
         states = [*out_of_step(self._states, self.seen, self.statistics, number)]
         # A program that adds a bias on every rank does so in every step.
         has_budget = self.left > 0 and (self._thorough or not number)
-        if any((unlike, unshared, states, has_budget, number in self.asked, self.shares_batch(number))):
+        if any((unlike, unshared, states, has_budget, number in self.asked, self.batches.shared(number))):
             step = StepOfSums(self, number, unlike, unshared)
             for tensor, ranks, text in states:
                 yield step.mistake(tensor, ranks, OUT_OF_STEP, text)
@@ -215,30 +210,6 @@ class MistakeSearch:
                 gradient: own for gradient, own in unshared.items() if are_applied and gradient in applied
             }
         return unshared if len(shared) - len(unshared) >= MANY * len(unshared) else {}
-
-    def _fed_apart(self) -> list[list[int]]:
-        """Return groups of ranks, by their places, each of which has batches of its own."""
-        if self.batch is None:
-            return []
-        ranks = self.snapshot.ranks
-        if self.told:
-            return [[ranks.index(rank) for rank in group if rank in ranks] for group in self.told]
-        steps = range(len(self.seen.content))
-        apart = (step for step in steps if self.seen.is_distinct(step, self.batch))
-        return [np.flatnonzero(self.seen.labels(step, self.batch) >= 0).tolist() for step in apart][:1]
-
-    def shares_batch(self, number: int) -> tuple[int, ...]:
-        """Return ranks that read the same batch in a step, and should have batches of their own.
-
-        They read it in all calls: what is evaluated between two updates may be the same on all ranks.
-        """
-        batches = [place for place in self._batches if not self.seen.constant[number, place]]
-        block = self.statistics.block(self.snapshot.steps[number]) if batches else None
-        if block is None or np.nansum(block.statistic("nan_count")[:, batches]):
-            return ()  # NaN is the same everywhere
-        read = np.array([self.seen.labels(number, place) for place in batches])
-        same = next(filter(None, (_sharing(group, read) for group in self._apart)), [])
-        return tuple(self.snapshot.ranks[place] for place in same)
 
 
 class StepOfSums:
@@ -317,18 +288,18 @@ class StepOfSums:
 
     def _inputs(self) -> Iterator[Mistake]:
         """Yield that ranks read the same batch which should have batches of their own."""
-        if ranks := self._search.shares_batch(self._number):
+        if ranks := self._search.batches.shared(self._number):
             told = "the mesh says that they are data-parallel"
-            fed = told if self._search.told else "other ranks or steps differ"
+            fed = told if self._search.batches.are_told else "other ranks or steps differ"
             text = f"{named_ranges('rank', ranks)} read the same bytes; {fed}"
-            yield self.mistake(self._search.batch or 0, ranks, "same batch on two ranks", text)
+            yield self.mistake(self._search.batches.first or 0, ranks, "same batch on two ranks", text)
         elif self._unshared and (apart := self._fed_otherwise()):
             text = f"{named_ranges('rank', apart)} have parts of one model by the mesh, and read other bytes"
-            yield self.mistake(self._search.batch or 0, apart, "ranks differ", text, Level.OPEN)
+            yield self.mistake(self._search.batches.first or 0, apart, "ranks differ", text, Level.OPEN)
 
     def _fed_otherwise(self) -> tuple[int, ...]:
         """Return ranks that differ in their place along `tp` alone, and read other batches; () if none do."""
-        batch, places = self._search.batch, self._coordinates
+        batch, places = self._search.batches.first, self._coordinates
         holders = () if batch is None else self._values.holders(batch)
         groups = groups_along("tp", [rank for rank in holders if "tp" in places[rank]], places)
         return next((group for group in groups if not self._holds_same(batch or 0, group)), ())
@@ -546,7 +517,7 @@ class StepOfSums:
     def _parameter_gradients(self) -> Iterator[Mistake]:
         """Yield gradients that differ on ranks which hold the same parameter, and are those of each alone."""
         found: list[Mistake] = []
-        are_reduced = not {*self._unlike} - {*self._unshared}
+        are_reduced = not {*self._unlike} - {*self._unshared} or self._search.batches.are_apart(self._number)
         for layer in self._search.layers:
             pairs = ((layer.weight, layer.weight_gradient), (layer.bias, layer.bias_gradient))
             for parameter, gradient in pairs:
@@ -721,7 +692,8 @@ class StepOfSums:
         Two tensors of which most elements are equal do not differ by chance, whatever comes after. What
         differs and has no consequence was dumped while its reduction was under way.
         """
-        unlike = {*self._unlike, *self._unshared} if self._unshared else ()
+        likely = () if self._search.batches.are_apart(self._number) else self._unlike
+        unlike = {*likely, *self._unshared} if self._unshared else ()
         suspects = (tensor for tensor in unlike if not is_awaited(self._keys[tensor].io))
         for tensor in sorted(suspects, key=self._order)[:1]:
             parameter = self._unshared.get(tensor)
@@ -765,17 +737,6 @@ class StepOfSums:
 def _is_mostly_shared(members: int, other: int) -> bool:
     """Return whether all but a few members of a kind are shared, which makes these few odd."""
     return members - other >= max(MANY, 2 * other)
-
-
-def _sharing(ranks: Collection[int], read: Labels) -> list[int]:
-    """Return ranks that read the same bytes in all calls that they made, by labels of (call, rank)."""
-    for first in ranks:
-        known = (read >= 0) & (read[:, [first]] >= 0)
-        is_same = known.any(axis=0) & ((read == read[:, [first]]) | ~known).all(axis=0)
-        same = [rank for rank in ranks if is_same[rank]]
-        if len(same) > 1:
-            return same
-    return []
 
 
 def _of_ranks(off: Sequence[int], ranks: Sequence[int]) -> str:

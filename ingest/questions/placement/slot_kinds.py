@@ -79,18 +79,6 @@ def _kind_of_operator(op_type: str, is_output: bool, is_input: bool) -> SlotKind
     return SlotKind.OTHER
 
 
-def batch_of(keys: Sequence[TensorKey]) -> int | None:
-    """Return what the first module reads, by its place."""
-    modules = (place for place, key in enumerate(keys) if key.op_type.startswith("Module"))
-    return next((place for place in modules if keys[place].io == "input"), None)
-
-
-def in_all_calls(keys: Sequence[TensorKey], tensor: int | None) -> list[int]:
-    """Return where a tensor is in all calls of its operator; nowhere if there is none."""
-    first = None if tensor is None else keys[tensor]._replace(occurrence=0)
-    return [place for place, key in enumerate(keys) if key._replace(occurrence=0) == first]
-
-
 def outputs_with_gradients(keys: Sequence[TensorKey]) -> list[tuple[int, int]]:
     """Return outputs of modules, and the gradients of these, by their places."""
     gradients = {key.op_name: place for place, key in enumerate(keys) if key.op_type == "Gradient"}
