@@ -286,8 +286,8 @@ class Expectations:
                     last = last or (self._begun_equal(history) if history.universe in shared else None)
                 if last is None and history.kind is SlotKind.PARAMETER and is_begun:
                     last = most
-                if last is None and self._is_trained(tensor) and begun:
-                    last = self._begun_as_given(begun, history.universe)
+                if last is None and begun and self._is_trained(tensor):
+                    last = self._known_replicas(begun)
                 if (kind_of(key, 0), history.universe) in of_kind:
                     last = self._begun_equal(history) or last
                 by_expected.setdefault(last, []).append(tensor)
@@ -348,10 +348,12 @@ class Expectations:
         gradients = self._seen.gradient_of
         return tensor in gradients if gradients else self._seen.keys[tensor].op_type == "Parameter"
 
-    def _begun_as_given(self, begun: Partition, universe: tuple[int, ...]) -> Partition | None:
-        """Return the groups that are known to be replicas if a parameter began equal within each of them."""
-        groups = () if self._given is None else within(self._given, universe)
-        return groups if groups and all(within(begun, block) == (block,) for block in groups) else None
+    def _known_replicas(self, begun: Partition) -> Partition | None:
+        """Return ranks that began with the same of a parameter, in groups of replicas if these are known."""
+        if self._given is None:
+            return begun
+        groups = tuple(itertools.chain.from_iterable(within(self._given, block) for block in begun))
+        return groups or None
 
     def _decide_by_gradient(self, tensor: int) -> Partition | None:
         """Ranks that step with the same gradient have the same parameter."""

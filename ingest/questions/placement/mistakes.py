@@ -112,6 +112,8 @@ class MistakeSearch:
         self.batches = Batches(statistics, seen)
         self.layers_read = outputs_with_gradients(seen.keys)
         self.beside = dict(chain.from_iterable(map(learned_beside, self.layers)))
+        self.reduced_later = set[int]()
+        """Steps, by their places, of which most gradients were dumped before they were reduced."""
         self.summed: dict[tuple[int, ...], int] = {}
         """Over how many ranks an output, or what a layer passes back to a gradient, was added up before."""
 
@@ -205,10 +207,9 @@ class MistakeSearch:
         if number + 1 < len(seen.content):
             applied = {gradient for gradient, own in unlike.items() if seen.splits(number, own, own, later=1)}
             # So was what leads to nothing in this step, and likely all of them.
-            are_applied = 2 * len(applied) > len(unlike)
-            return {
-                gradient: own for gradient, own in unshared.items() if are_applied and gradient in applied
-            }
+            if 2 * len(applied) <= len(unlike):
+                self.reduced_later.add(number)
+            return {gradient: own for gradient, own in unshared.items() if gradient in applied}
         return unshared if len(shared) - len(unshared) >= MANY * len(unshared) else {}
 
 
@@ -220,6 +221,7 @@ class StepOfSums:
     ) -> None:
         self._search, self._number = search, number
         self._unlike, self._unshared = frozenset(unlike), unshared
+        self._is_before_reduction = number in search.reduced_later
         self._is_free = bool(unlike or unshared or number in search.asked)
         self._seen, self._keys = search.seen, search.seen.keys
         self._block = search.statistics.block(search.snapshot.steps[number])
@@ -544,6 +546,8 @@ class StepOfSums:
         if self._part_as_gradients(missing):
             yield from missing
             return
+        if self._is_before_reduction:
+            return
         tensor, ranks = missing[0].tensor, missing[0].ranks
         name = self._keys[self._unshared[tensor]].name
         text = f"{named_ranges('rank', ranks)} hold the same {name}, and part after the update, but not as "
@@ -693,7 +697,7 @@ class StepOfSums:
         differs and has no consequence was dumped while its reduction was under way.
         """
         likely = () if self._search.batches.are_apart(self._number) else self._unlike
-        unlike = {*likely, *self._unshared} if self._unshared else ()
+        unlike = {*likely, *self._unshared} if self._unshared and not self._is_before_reduction else ()
         suspects = (tensor for tensor in unlike if not is_awaited(self._keys[tensor].io))
         for tensor in sorted(suspects, key=self._order)[:1]:
             parameter = self._unshared.get(tensor)
