@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ingest.questions.compare.dataflow import gradient_name
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.sources import StepTensors
-from ingest.reader.operator_kinds import StepPart, is_input, slots_written_in_place
+from ingest.reader.operator_kinds import StepPart, is_input, is_numbered, slots_written_in_place
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -171,9 +171,13 @@ def _unreduced_gradient(step: StepComparison, first: ComparedTensor) -> Compared
 
 
 def _held_otherwise(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
-    """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read."""
-    placed = step.placed
-    number = next((n for n in sorted(placed) if placed[n].usual), first.number)
+    """Return the first tensor that ranks hold unlike others of its kind, if what is held so was read.
+
+    Functions that are called in no module are not of one kind with others of their name.
+    """
+    placed, keys = step.placed, step.a.keys
+    unusual = (n for n in sorted(placed) if placed[n].usual and not is_numbered(*keys[n][2:4]))
+    number = next(unusual, first.number)
     if number >= first.number or first.number not in placed:
         return None
     read = step.flow.reads(first.number, step.known) or []

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from ingest.questions.placement.decide import (
     settled_by,
 )
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.reader.operator_kinds import StepPart, parts_of
+from ingest.reader.operator_kinds import StepPart, is_numbered, parts_of
 from ingest.reader.unsharded import told_text
 from workers.arrays.comparison import Metrics, no_difference
 from workers.arrays.sharded.assembly import Assembly, Piece, Same, replicas
@@ -268,9 +269,10 @@ class Placing:
         Raises:
             DumpIngestError: a store or a dump could not be read.
         """
-        matched = list(matched)
-        self._pairs = {pair.a: pair for pair in matched if pair.matched_by in _BY_NAME}
-        guesses = [pair for pair in matched if pair.matched_by not in _BY_NAME]
+        matched, uneven = list(matched), self._uneven_functions()
+        is_named = [pair.matched_by in _BY_NAME and pair.a not in uneven for pair in matched]
+        self._pairs = {pair.a: pair for pair in compress(matched, is_named)}
+        guesses = [pair for pair, is_known in zip(matched, is_named, strict=True) if not is_known]
         dtypes = {dtype for pair in self._pairs.values() for dtype in self._own_dtypes(pair)}
         self._coarsest = max(sorted(dtypes), key=unit_of, default="")
         self._search([pair for pair in self._pairs.values() if self.can_be_read(pair)])
@@ -278,6 +280,19 @@ class Placing:
         self._match_by_content([*guesses, *self._neighbours(only_a)])
         self._settle()
         return [pair for _, pair in sorted(self._pairs.items())]
+
+    def _uneven_functions(self) -> set[int]:
+        """Return tensors of A of functions that the sides do not call equally often outside of all modules.
+
+        One more call, as where a program cuts the batch for its ranks, moves the numbers of all others.
+        """
+        of_a, of_b = (
+            {key[2:4] for key in side.keys if is_numbered(key.op_type, key.op_name)}
+            for side in (self._a, self._b)
+        )
+        counts = [Counter(op_type for op_type, _ in calls) for calls in (of_a, of_b)]
+        uneven = {call for call in of_a if counts[0][call[0]] != counts[1][call[0]]}
+        return {number for number, key in enumerate(self._a.keys) if key[2:4] in uneven}
 
     def measure(
         self, parts: Sequence[StepPart]
