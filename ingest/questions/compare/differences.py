@@ -118,10 +118,6 @@ class CallsWithSameBytes:
         self.elements += 0 if tensor.unequal else tensor.size * (1 - tensor.zeros)
         self.unequal += bool(tensor.unequal)
 
-    def __str__(self) -> str:
-        """Say how many are equal."""
-        return f"with the same bytes, {self.equal} others like it are equal"
-
     def contradict(self, tensor: Measured) -> bool:
         """Return whether these show that the difference of a tensor is not rounding in another order."""
         if self.unequal or self.equal < _FEWEST_CALLS:

@@ -19,6 +19,7 @@ from ingest.questions.compare.dataflow import gradient_name
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.operator_kinds import StepPart, is_input, is_numbered, slots_written_in_place
+from ingest.reader.text import counted
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
@@ -57,6 +58,12 @@ def first_difference(step: StepComparison) -> FirstDifference | None:
     if (missing := _of_one_side_before(step, first)) is not None:
         return FirstDifference(missing, ())
     first = _held_otherwise(step, first) or _unreduced(step, first) or first
+    if _is_parameter(step, first):
+        moved = [row for row in step.known.values() if _is_parameter(step, row) and row.verdict in _BAD]
+        all_of = sum(part is StepPart.PARAMETER for part in step.flow.parts)
+        first = replace(
+            first, reason=f"{first.reason}; {len(moved)} of {counted(all_of, 'parameter')} differ"
+        )
     return _with_inputs(step, first)
 
 

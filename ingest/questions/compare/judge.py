@@ -54,6 +54,7 @@ from ingest.questions.compare.differences import (
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import RoundingBound, default_limit, rounding
 from ingest.reader.operator_kinds import StepPart
+from ingest.reader.text import counted
 from workers.arrays.comparison import Metrics
 
 #: For how many operators, one after another, the fixed limit of a narrow type is.
@@ -324,8 +325,10 @@ class _StepJudge(StepDifferences):
         if not is_fact:
             calls.add(tensor)
             return ""
-        read = _SAME_BEFORE if self._flow.parts[tensor.number] is StepPart.PARAMETER else _SAME_BYTES
-        return f"{tensor.difference_text}, though {read}; {calls}"
+        is_moved = self._flow.parts[tensor.number] is StepPart.PARAMETER
+        read, noun = (_SAME_BEFORE, "update") if is_moved else (_SAME_BYTES, "call")
+        like = f"{counted(calls.equal, noun)} like it, with the same bytes, gave the same before"
+        return f"{tensor.difference_text}, though {read}; {like}"
 
     def _is_done_alike(self, tensor: Measured) -> bool:
         """Return whether operators do the same on both sides.

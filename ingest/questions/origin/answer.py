@@ -232,6 +232,9 @@ class OriginSpread(Plain):
     """The ranks that it reached in the same step, including its own."""
     ends: tuple[str, ...] = ()
     """The first 10 of the outputs and parameters that hold it at the end, as `rank R NAME`."""
+    unlinked: int = 0
+    """The number of later operators of its rank and step that hold it, too, without having read its bits."""
+    first_unlinked: OriginOperator | None = None
     steps: tuple[OriginLater, ...] = ()
     graph: SpreadGraph = field(default_factory=SpreadGraph, repr=False)
     """The whole spread within its step. JSON does not have it unasked, because it may be large."""
@@ -421,6 +424,10 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
     if spread.operators:
         ranks = named_ranges("rank", spread.ranks)
         yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
+    elif spread.first_unlinked is not None:
+        first = _operator_text(spread.first_unlinked)
+        later = counted(spread.unlinked, "later operator")
+        yield f"no dumped operator read the same bits; in {later} of the step, too, first in {first}"
     elif answer.how in ("born", "came in"):
         yield f"not to any other dumped operator in step {answer.step}"
     for collective in spread.collectives[:_FEW]:
@@ -429,7 +436,7 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
         yield f"through {collective.op_type} ({collective.op_name}) from {' to '.join(from_to)}{assumed}"
     if spread.collectives[_FEW:]:
         yield f"{len(spread.collectives) - _FEW} more"
-    if spread.ends:
+    if spread.ends and spread.operators:
         yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
     yield from _first(_FEW, map(_later_text, spread.steps))
 

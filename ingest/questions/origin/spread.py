@@ -302,6 +302,16 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
     flow = root.flow
     operators = [call for call in root.reached if call is not root.call and not is_parameter(call.op_type)]
     near = [call for call in operators if call.rank == root.call.rank][:_NEXT]
+    reached = {*root.reached}
+    unlinked = sorted(
+        (
+            call
+            for call in flow.calls
+            if call.rank == root.call.rank and call.row > root.call.row and call not in reached
+            if not is_parameter(call.op_type)
+        ),
+        key=lambda call: call.row,
+    )
     ends = [
         f"rank {call.rank} {call.name_of(output)}"
         for call in root.reached
@@ -313,6 +323,8 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         collectives=tuple(_collectives(root)[:_COLLECTIVES]),
         ranks=tuple(sorted({call.rank for call in root.reached})),
         ends=tuple(ends[:_ENDS]),
+        unlinked=len(unlinked),
+        first_unlinked=operator_of(unlinked[0]) if unlinked else None,
         steps=tuple(_later_steps(root, suspects, harmless)),
         graph=graph_of(root),
     )
