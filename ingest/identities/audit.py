@@ -16,7 +16,7 @@ from ingest.identities.check import IdentityCheck, check, failing, of_guess
 from ingest.identities.containers import RESIDUAL, last_of_chain, parts_of, results, sums_of
 from ingest.identities.definition import Array, CallOperands, Expectation, wide
 from ingest.identities.difference import shape_of_difference, shares_part
-from ingest.identities.gradients import GRADIENT, OF_ACTIVATION, ActivationGradients, added, scaled
+from ingest.identities.gradients import GRADIENT, OF_ACTIVATION, ActivationGradients, added, scaled, share_of
 from ingest.identities.limits import UNWRITTEN, unit_roundoff
 from ingest.identities.operands import PARAMETERS, ShardCut, StepOperands
 from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_name
@@ -473,8 +473,9 @@ class StepAudit(StepOperands):
             made = chain(
                 reduced,
                 own,
-                self._with_earlier(own, earlier),
+                self._with_earlier([*own, *reduced], earlier),
                 (each for one in own[:1] if (each := scaled(one, actual)) is not None),
+                self._with_earlier([*own, *reduced], earlier, actual),
             )
             found = check(actual, ((each, False) for each in made))
             if found.told in REDUCED:
@@ -545,13 +546,17 @@ class StepAudit(StepOperands):
                 yield added(each, 0.0, divisor)._replace(told=told)
 
     @staticmethod
-    def _with_earlier(own: list[Expectation], earlier: Array | None) -> Iterator[Expectation]:
-        if earlier is None:
-            return
-        before = wide(earlier)
-        for each in own:
-            error = np.asarray(each.error) + 2.0**-23 * (np.abs(before) + np.abs(each.value))
-            yield Expectation(each.value + before, error, ADDED)
+    def _with_earlier(
+        own: list[Expectation], earlier: Array | None, actual: Array | None = None
+    ) -> Iterator[Expectation]:
+        """Yield gradients that are added to the last one: as it is, or clipped as `actual` shows."""
+        for each in own if earlier is not None else ():
+            rest = None if actual is None else each._replace(value=wide(actual) - each.value)
+            share = 1.0 if rest is None else share_of(rest, wide(earlier))
+            if share:
+                before = share * wide(earlier)
+                error = np.asarray(each.error) + 2.0**-22 * (np.abs(before) + np.abs(each.value))
+                yield Expectation(each.value + before, error, ADDED)
 
     def _updates(self, history: RankHistory, names: Mapping[int, str]) -> Iterator[CheckedTensor]:
         """Check the parameters, with `names` by row, against what the optimizer makes of the last ones."""

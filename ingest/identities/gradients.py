@@ -106,6 +106,15 @@ def scaled(part: Expectation, actual: Array) -> Expectation | None:
     return Expectation(part.value * factor, error, f"factor = {factor:.4g}")
 
 
+def share_of(rest: Expectation, whole: Array) -> float:
+    """Return the share of an array that most elements of a rest show; 0 if they show none below 1."""
+    is_clear = (np.abs(rest.value) > 8 * np.asarray(rest.error)) & (whole != 0)
+    if np.count_nonzero(is_clear) < 4:
+        return 0.0
+    share = float(np.median(rest.value[is_clear] / whole[is_clear]))
+    return share if 0 < share < 1 else 0.0
+
+
 GRADIENT = "Gradient"
 #: The end of the name of a gradient of what a module gave, which may be a tuple.
 OF_ACTIVATION = re.compile(r"\.output(\.\d+)*$")

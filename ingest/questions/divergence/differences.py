@@ -133,7 +133,10 @@ def ordered(rows: Sequence[Differing], statistics: StepStatistics) -> tuple[list
             for row in first_rows:
                 place = row.tensor if block is None else _row(block, row.difference.ranks[0], row.tensor)
                 order.setdefault((step, row.tensor), place)
-                if block is not None and row.difference.by == "digest" and not _values(block, row):
+                ranks = row.difference.ranks
+                pair = ranks[0], (row.difference.others or ranks[1:])[0]
+                by_digest = row.difference.by == "digest"
+                if block is not None and by_digest and not _values(block, row.tensor, *pair):
                     row.difference = replace(row.difference, same_statistics=True)
             first = min(first_rows, key=lambda row: order[step, row.tensor])
             odd.append((step, order[step, first.tensor], _onset(first, members, statistics, block)))
@@ -153,12 +156,9 @@ def _row(block: Block, rank: int, tensor: int) -> int:
     return int(block.row[block.ranks.index(rank), tensor])
 
 
-def _values(block: Block, row: Differing) -> dict[str, tuple[float, float]]:
-    """Return the statistics that differ between the odd rank and the others; of two, between these."""
-    other = (row.difference.others or row.difference.ranks[1:])[0]
-    pair = [
-        block.statistics[block.ranks.index(rank), row.tensor] for rank in (row.difference.ranks[0], other)
-    ]
+def _values(block: Block, tensor: int, off: int, other: int) -> dict[str, tuple[float, float]]:
+    """Return the statistics of a tensor that differ between a rank that is off and another one."""
+    pair = [block.statistics[block.ranks.index(rank), tensor] for rank in (off, other)]
     return {
         name: (float(a), float(b))
         for name, a, b in zip(FIELDS, *pair, strict=True)
@@ -189,12 +189,14 @@ def _onset(
     )
     if block is None:
         return onset
-    opened = statistics.snapshot.step(difference.ranks[0], difference.first_step)
+    onset = _explained(onset, first, statistics, block)
+    off, other = onset.ranks[0], (onset.others or onset.ranks[1:])[0]
+    opened = statistics.snapshot.step(off, difference.first_step)
     if opened is not None:
-        source = str(opened.tables.label("source")[_row(block, difference.ranks[0], first.tensor)])
+        source = str(opened.tables.label("source")[_row(block, off, first.tensor)])
         opened.forget_tables()
         onset = replace(onset, source=source)
-    return _explained(replace(onset, values=_values(block, first)), first, statistics, block)
+    return replace(onset, values=_values(block, first.tensor, off, other))
 
 
 def _explained(onset: Odd, first: Differing, statistics: StepStatistics, block: Block) -> Odd:
