@@ -430,6 +430,8 @@ class _AuditTally:
     def __init__(self) -> None:
         self._shares: dict[tuple[bool, str], _Running] = {}
         self._failures: dict[tuple[int, str], AuditFailure] = {}
+        self._paths: dict[str, str] = {}
+        """By the name of a tensor, its operator."""
         self._patterns: dict[int, _RankPatterns] = defaultdict(_RankPatterns)
 
     def add(self, tensor: Tensor, checked: CheckedTensor) -> None:
@@ -441,6 +443,7 @@ class _AuditTally:
         if found.status == "fails" and found.difference is not None:
             new = _failure(tensor, step, checked.kind, found, found.difference)
             earlier = self._failures.setdefault(key, new)
+            self._paths[tensor.name] = tensor.op_name
             if earlier is not new:
                 what = new.what
                 if what != earlier.what:
@@ -469,7 +472,7 @@ class _AuditTally:
             hosts: by rank, the host that dumped it.
         """
         told = [each for rank, own in self._patterns.items() for each in own.failures(rank)]
-        by_rank = grouped((each.rank, each) for each in self._failures.values() if not _is_edited(each))
+        by_rank = grouped((each.rank, each) for each in self._of_innermost() if not _is_edited(each))
         for rank, own in by_rank.items():
             computed = [each for each in own if each.identity not in ("optimizer", "gradient", *_SHOULD)]
             is_repeated = len({step for each in computed for step in each.steps}) > 1
@@ -480,6 +483,18 @@ class _AuditTally:
             else:
                 told += own
         return tuple(sorted(told, key=lambda each: (each.steps[0], each.rank)))
+
+    def _of_innermost(self) -> Iterator[AuditFailure]:
+        """Yield the failures, with a module that returns what a function in it gave counted under that."""
+        alike = grouped(
+            ((each.rank, each.steps, each.what, each.times), each) for each in self._failures.values()
+        )
+        for same in alike.values():
+            paths = [self._paths[each.name] for each in same]
+            for each, own in zip(same, paths, strict=True):
+                if not any(path.startswith(f"{own}.") for path in paths):
+                    around = sum(own.startswith(f"{path}.") for path in paths)
+                    yield replace(each, follows=each.follows + around)
 
 
 def _is_edited(failure: AuditFailure) -> bool:
