@@ -347,8 +347,9 @@ class _StepJudge(StepDifferences):
         """Return whether an operator of one type returned another one than those like it, on one side."""
         if _has_one_type(tensor) or not reads or not all(_has_one_type(self._tensors[n]) for n in reads):
             return False
-        kind = self._flow.kinds[tensor.number]
-        like = (n for n in self._tensors if self._flow.kinds[n] == kind and self._flow.is_output(n))
+        kinds, keys = self._flow.kinds, self._flow.keys
+        own = kinds[tensor.number], keys[tensor.number].io, keys[tensor.number].slot
+        like = (n for n in self._tensors if (kinds[n], keys[n].io, keys[n].slot) == own)
         return any(_has_one_type(self._tensors[n]) for n in like)
 
     def _has_same_sources(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
