@@ -354,17 +354,33 @@ class StepOfSums:
 
         At least one other layer shows the groups and the order in which the parts of a sequence are gathered.
         """
-        found = [
-            self._gathered_otherwise(layer, ranks, sources)
+        known = [
+            (layer, ranks, sources)
             for layer, ranks in layers
             if (sources := gathered_from(self._values, layer, ranks)) is not None
         ]
+        in_parts = {
+            group
+            for layer, _, sources in known
+            for group in sources.values()
+            if not self._holds_same(layer.weight, group)
+        }
+        found = [self._gathered_otherwise(*each, in_parts) for each in known]
         yield from filter(None, found) if None in found else ()
 
     def _gathered_otherwise(
-        self, layer: Layer, ranks: tuple[int, ...], sources: Mapping[int, tuple[int, ...]]
+        self,
+        layer: Layer,
+        ranks: tuple[int, ...],
+        sources: Mapping[int, tuple[int, ...]],
+        in_parts: Collection[tuple[int, ...]],
     ) -> Mistake | None:
+        """Return what is wrong with an output; `in_parts` hold a part each of the weight of another layer."""
         wrong = [group for group in sources.values() if self._holds_same(layer.weight, group)]
+        if wrong and wrong[0] in in_parts:
+            copies = named_ranges("rank", wrong[0])
+            text = f"{copies} hold the same bytes; each has a part of other layers that gather from them"
+            return self.mistake(layer.weight, wrong[0], "wrong shard", text, Level.LIKELY)
         if wrong:
             text = f"its input is gathered from {named_ranges('rank', wrong[0])}, which hold the same weight"
             return self.mistake(layer.output, ranks, _WRONG_GROUP, text)
@@ -722,7 +738,9 @@ class StepOfSums:
                 )
                 text += f"; the same on all ranks: {counted(shared, 'other gradient')}"
                 kind, level = (_MISSING, Level.LIKELY) if shared else ("ranks differ", Level.OPEN)
-                yield self.mistake(tensor, ranks, kind, text, level)
+                found = self.mistake(tensor, ranks, kind, text, level)
+                if self._part_as_gradients([found]):  # else it was reduced before the update
+                    yield found
 
     def _difference(self, tensor: int, parameter: int | None) -> DifferenceShape | None:
         """Return how two ranks differ that hold the same parameter, or that should hold the same."""
