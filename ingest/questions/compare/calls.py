@@ -9,10 +9,13 @@ from typing import TypeAlias
 
 from ingest.questions.compare.dataflow import Dataflow
 from ingest.questions.compare.sources import StepTensors
-from ingest.reader.operator_kinds import StepPart, is_parameter
+from ingest.reader.operator_kinds import StepPart, is_input, is_parameter
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TensorKey
 from workers.tasks.operands import elements_of
+
+#: Bytes of the first batches of all ranks of a side that are read to see whether both read the same.
+_MOST_SAMPLES = 1 << 28
 
 
 def call_of(key: TensorKey, number: int = 0) -> TensorKey:
@@ -114,6 +117,38 @@ def _same_samples(
         return None  # whoever compares them names what is wrong
     read_a, read_b = (set().union(*side.values()) for side in samples)
     return samples if read_a == read_b else None
+
+
+def first_read(side: StepTensors) -> int | None:
+    """Return the number of what the first module reads; None if no module is dumped."""
+    modules = (n for n, key in enumerate(side.keys) if key.op_type.startswith("Module"))
+    return next((n for n in modules if is_input(side.keys[n].io)), None)
+
+
+def are_spread_otherwise(a: _Ranks, b: _Ranks) -> bool:
+    """Return whether the ranks of both sides read the same samples first, and other ones than each other.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    shares: list[dict[int, frozenset[bytes]]] = []
+    for ranks in (a, b):
+        numbers = {rank: number for rank, side in ranks.items() if (number := first_read(side)) is not None}
+        read = [(ranks[rank], number) for rank, number in numbers.items() if ranks[rank].dumped[number]]
+        if len(read) < len(ranks) or sum(int(side.nbytes[n]) for side, n in read) > _MOST_SAMPLES:
+            return False
+        shares.append({side.key.rank: _samples(side, number) for side, number in read})
+    of_a, of_b = shares
+    return of_a != of_b and frozenset().union(*of_a.values()) == frozenset().union(*of_b.values())
+
+
+def _samples(side: StepTensors, number: int) -> frozenset[bytes]:
+    """Return what a tensor holds along its first axis."""
+    shape = side.shapes[number]
+    (elements,) = elements_of([side.operand(number)])
+    values = elements.read(0, math.prod(shape))
+    return frozenset(row.tobytes() for row in values.reshape(*shape[:1], -1)) if all(shape) else frozenset()
 
 
 #: The number of a call, and a tensor of it: the step of a rank and the number there.

@@ -14,7 +14,9 @@ from ingest.questions.compare.calls import (
     are_cut_into_more_calls,
     are_cut_into_other_calls,
     are_cut_over_ranks,
+    are_spread_otherwise,
     calls_of,
+    first_read,
 )
 from ingest.questions.compare.held_tensors import HeldTensors, by_batch, hold_together, parameters_of
 from ingest.questions.compare.mapping import NameMapping
@@ -329,15 +331,25 @@ def _have_other_shards(a: Source, b: Source) -> bool:
     """Return whether a rank has pieces of other shapes on both sides, in the first step of both.
 
     These are parameters; or, if both sides begin with the same shapes, what they called as often, cut over
-    some of the ranks, as sequences are.
+    some of the ranks, as sequences are; or other shares of the samples that all ranks read.
     """
     there = set(b.keys)
     key = next(filter(there.__contains__, a.keys), None)
     if key is None or a.sample or b.sample:
         return False
     try:
-        return are_cut_over_ranks(a.load(key), b.load(key), len(ranks_of(a)))
-    except DamagedStore:
+        own, other = a.load(key), b.load(key)
+        if are_cut_over_ranks(own, other, len(ranks_of(a))):
+            return True
+        keys = [replace(key, rank=rank) for rank in ranks_of(a)]
+        batches = first_read(own), first_read(other)
+        if None in batches or not (there.issuperset(keys) and {*a.keys}.issuperset(keys)):
+            return False
+        read_a, read_b = (side.contents[n or 0] for side, n in zip((own, other), batches, strict=True))
+        if read_a == read_b:
+            return False
+        return are_spread_otherwise(*({key.rank: side.load(key) for key in keys} for side in (a, b)))
+    except (DamagedStore, ValueError):  # whoever compares them names what is wrong
         return False
 
 
