@@ -119,8 +119,13 @@ def _same_samples(
     return samples if read_a == read_b else None
 
 
-def first_read(side: StepTensors) -> int | None:
-    """Return the number of what the first module reads; None if no module is dumped."""
+def first_read(side: StepTensors) -> bytes:
+    """Return the digest of what the first module reads; b"" if no module is dumped."""
+    number = _first_read(side)
+    return b"" if number is None else side.contents[number]
+
+
+def _first_read(side: StepTensors) -> int | None:
     modules = (n for n, key in enumerate(side.keys) if key.op_type.startswith("Module"))
     return next((n for n in modules if is_input(side.keys[n].io)), None)
 
@@ -132,14 +137,14 @@ def are_spread_otherwise(a: _Ranks, b: _Ranks) -> bool:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    shares: list[dict[int, frozenset[bytes]]] = []
-    for ranks in (a, b):
-        numbers = {rank: number for rank, side in ranks.items() if (number := first_read(side)) is not None}
-        read = [(ranks[rank], number) for rank, number in numbers.items() if ranks[rank].dumped[number]]
-        if len(read) < len(ranks) or sum(int(side.nbytes[n]) for side, n in read) > _MOST_SAMPLES:
-            return False
-        shares.append({side.key.rank: _samples(side, number) for side, number in read})
-    of_a, of_b = shares
+    if all(rank in b and first_read(side) == first_read(b[rank]) for rank, side in a.items()):
+        return False
+    reads = [[(side, _first_read(side)) for side in ranks.values()] for ranks in (a, b)]
+    known = [[(side, n) for side, n in read if n is not None and side.dumped[n]] for read in reads]
+    nbytes = max(sum(int(side.nbytes[n]) for side, n in read) for read in known)
+    if [*map(len, known)] != [len(a), len(b)] or nbytes > _MOST_SAMPLES:
+        return False
+    of_a, of_b = ({side.key.rank: _samples(side, n) for side, n in read} for read in known)
     return of_a != of_b and frozenset().union(*of_a.values()) == frozenset().union(*of_b.values())
 
 

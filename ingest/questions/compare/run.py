@@ -219,7 +219,10 @@ class _Run:
             return False  # whoever compares them names what is wrong
 
     def _compare_together(self, a: _Loaded, b: _Loaded, *, is_last: bool) -> None:
-        for batch, *own in by_batch((a, b), self._places):
+        batches = by_batch((a, b), self._places)
+        if len(batches) > 1 and are_spread_otherwise(a, b):
+            batches = [(None, a, b)]
+        for batch, *own in batches:
             has_other_calls = are_cut_into_other_calls(*own)
             named = [numbers.apply(ranks) for numbers, ranks in zip(self._numbers, own, strict=True)]
             held = self._hold(named, without_activations=has_other_calls)
@@ -342,11 +345,7 @@ def _have_other_shards(a: Source, b: Source) -> bool:
         if are_cut_over_ranks(own, other, len(ranks_of(a))):
             return True
         keys = [replace(key, rank=rank) for rank in ranks_of(a)]
-        batches = first_read(own), first_read(other)
-        if None in batches or not (there.issuperset(keys) and {*a.keys}.issuperset(keys)):
-            return False
-        read_a, read_b = (side.contents[n or 0] for side, n in zip((own, other), batches, strict=True))
-        if read_a == read_b:
+        if first_read(own) == first_read(other) or not there.intersection(a.keys).issuperset(keys):
             return False
         return are_spread_otherwise(*({key.rank: side.load(key) for key in keys} for side in (a, b)))
     except (DamagedStore, ValueError):  # whoever compares them names what is wrong
