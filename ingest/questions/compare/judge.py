@@ -413,7 +413,19 @@ class _StepJudge(StepDifferences):
             return "rounding of what is zero in exact arithmetic" if is_noise else ""
         if part is StepPart.PARAMETER:
             return self._noise_of_parameter(tensor, metrics)
-        return self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+        noise = self._shifted_buffer(tensor, metrics) if self._may_be_buffer(tensor) else ""
+        return noise or self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+
+    def _may_be_buffer(self, tensor: Measured) -> bool:
+        """Return whether a function of a module may have read a buffer of it, as an earlier call left it."""
+        path = self._flow.keys[tensor.number].op_name
+        return self._flow.is_numbered(tensor.number) and any(
+            self._flow.parts[number] is StepPart.PARAMETER
+            and other.shape == tensor.shape
+            and path.startswith(f"{module_of(self._flow.keys[number])}.")
+            and gradient_name(self._flow.repeated_name(number)) not in self._flow.last_of
+            for number, other in self._tensors.items()
+        )
 
     def _noise_of_parameter(self, tensor: Measured, metrics: Metrics) -> str:
         noise = self.rounded_away(tensor.number) or self._shifted_buffer(tensor, metrics)
@@ -421,7 +433,8 @@ class _StepJudge(StepDifferences):
 
     def _shifted_buffer(self, tensor: Measured, metrics: Metrics) -> str:
         """Return why a buffer may differ, as a running mean behind a bias that is noise; "" if it may not."""
-        has_gradient = gradient_name(self._flow.repeated_name(tensor.number)) in self._flow.last_of
+        name = gradient_name(self._flow.repeated_name(tensor.number))
+        has_gradient = bool(name) and name in self._flow.last_of
         is_near = 0 < metrics.max_abs <= self._known.noise and not has_gradient
         return "no further off than a parameter that is noise, of which it may be a mean" if is_near else ""
 
