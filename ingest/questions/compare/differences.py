@@ -31,7 +31,7 @@ from ingest.reader.operator_kinds import StepPart
 from workers.arrays.comparison import Metrics
 
 #: Gradients have one factor if what is left of them without it is less than this, relative to them.
-_PARALLEL = 1e-3
+PARALLEL = 1e-3
 #: Few elements are less than one in this many; a smaller tensor does not tell few from many.
 MANY = 64
 #: Last bits of a small tensor differ by another order of sums if those of one element in this many do, and of
@@ -93,7 +93,7 @@ class Measured(NamedTuple):
     def difference_text(self) -> str:
         """How it differs: by a factor, or in how many elements, and by how much."""
         factor = self.metrics.norm_ratio if self.metrics else 1.0
-        if self.difference <= _PARALLEL < abs(factor - 1):
+        if self.difference <= PARALLEL < abs(factor - 1):
             return f"it is {factor:.4g} times B"
         return f"{self.unequal} of {self.size} elements differ, relative difference {self.difference:.2g}"
 
@@ -141,8 +141,8 @@ def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dic
         return {}
     factors = [metrics.norm_ratio for metrics in parallel.values()]
     factors += [each.averaged for each in unequal if each.averaged != 1.0]
-    is_one = all(math.isclose(factor, factors[0], rel_tol=_PARALLEL) for factor in factors)
-    if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=_PARALLEL):
+    is_one = all(math.isclose(factor, factors[0], rel_tol=PARALLEL) for factor in factors)
+    if not factors or not is_one or math.isclose(factors[0], 1.0, rel_tol=PARALLEL):
         return {}
     return {
         each.number: each._replace(metrics=parallel[each.number])
@@ -165,7 +165,7 @@ def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
         for each in tensors
         if each.metrics is not None and each.averaged == 1.0
     }
-    return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= _PARALLEL}
+    return {number: metrics for number, metrics in rest.items() if metrics.relative_euclidean <= PARALLEL}
 
 
 def but_for_factor(metrics: Metrics, factor: float | None = None) -> Metrics:

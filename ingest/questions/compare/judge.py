@@ -37,6 +37,7 @@ from ingest.questions.compare.differences import (
     FEWEST_LATER,
     GROWTH,
     MANY,
+    PARALLEL,
     CallsWithSameBytes,
     Elements,
     Judgement,
@@ -542,8 +543,14 @@ class _StepJudge(StepDifferences):
 
 
 def _uncertainty(a: _Row, b: _Row, before: StepBefore, gradient: str) -> _Row:
-    """Return by element how uncertain the gradient of a step is, relative to its size: 2 if its sign is."""
-    a = a / before.scale
+    """Return by element how uncertain the gradient of a step is, relative to its size: 2 if its sign is.
+
+    A factor of all elements, such as the number of ranks, leaves nothing open: the update shows whether it is
+    undone.
+    """
+    factor = float(a @ b / max(float(b @ b), 1e-300))
+    is_parallel = factor > 0 and np.linalg.norm(a - factor * b) <= PARALLEL * np.linalg.norm(a)
+    a = a / (factor if is_parallel else before.scale)
     with np.errstate(all="ignore"):
         uncertain = np.minimum(np.abs(a - b) / np.abs(b), 2.0)
     uncertain[a == b] = 0.0
