@@ -243,7 +243,7 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
         found.mask &= (found.mask & ~is_uniform).any(axis=1)[:, None]
         if found.mask.any():
             since = window.steps[1 - steps].number
-            reason = f"the same since step {since}, although its gradient is not zero: no update reaches it"
+            reason = f"the same as in step {since}, although its gradient is not zero: no update reaches it"
             yield found.hits("update does not happen", _level(window), since, reason)
             found = _Marked(window)
 

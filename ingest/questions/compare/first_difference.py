@@ -16,8 +16,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ingest.questions.compare.dataflow import gradient_name
+from ingest.questions.compare.judge import CANCELS
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.thresholds import relative_difference
 from ingest.reader.operator_kinds import StepPart, is_input, is_numbered, slots_written_in_place
 from ingest.reader.text import counted
 from workers.arrays.dtypes import from_name
@@ -33,6 +35,8 @@ _BY_PATH = "the dump does not tell the order of execution: tensors stand in that
 _NO_ORDER = "the dump does not tell the order of execution, and all that it was made of agrees"
 #: A parameter is not named if another one is this many times further from its limit.
 _FAR = 16.0
+#: How many limits a number must be off to be named before what differs after it.
+_OFF = 4.0
 
 
 def first_difference(step: StepComparison) -> FirstDifference | None:
@@ -107,7 +111,23 @@ def _first_unexplained(step: StepComparison) -> ComparedTensor | None:
     if first is not None and not step.flow.is_in_order:
         return _without_order(step, different) or replace(first, reason=f"{first.reason}; {_BY_PATH}")
     moved = [tensor for tensor in grown or different if _is_parameter(step, tensor)]
-    return _first_far(moved) if first in moved else first
+    if first in moved:
+        return _first_far(moved)
+    return first and (_number_before(step, first) or first)
+
+
+def _number_before(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
+    """Return a number such as a loss that is further off than usual, if what comes after it differs, too.
+
+    By itself, it may be small because its addends cancel.
+    """
+    for row in step.rows:
+        bound, metrics = row.bound, row.metrics
+        if row.reason == CANCELS and first.number > row.number and bound and metrics and bound.times > _OFF:
+            off = f"relative difference {relative_difference(metrics):.2g}, {bound.times:.2g} times the limit"
+            reason = f"{off}, and {first.name_a or first.name_b} differs after it"
+            return replace(row, verdict=Verdict.DIFFERENT, reason=reason, level="likely")
+    return None
 
 
 def _without_order(step: StepComparison, different: Sequence[ComparedTensor]) -> ComparedTensor | None:
@@ -215,7 +235,12 @@ def _unreduced(step: StepComparison, first: ComparedTensor) -> ComparedTensor | 
 
 
 def _is_part_of_sum(step: StepComparison, number: int, following: ComparedTensor) -> bool:
-    """Return whether each rank holds a part of what B has whole, and what follows does not reduce it."""
+    """Return whether each rank holds a part of what B has whole, and what follows does not reduce it.
+
+    A number is none: a loss is that of the samples of each rank, and its backward pass begins with it.
+    """
+    if math.prod(step.a.shapes[number]) == 1:
+        return False
     own, other = (step.a.keys[n].op_name for n in (number, following.number))
     is_reduction = own.startswith((f"{other}.", f"{other}_")) or other.startswith((f"{own}.", f"{own}_"))
     return step.placed[number].is_certain_sum and not is_reduction

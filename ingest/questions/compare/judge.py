@@ -68,7 +68,7 @@ _MOST_ELEMENTS, _MOST_PARAMETERS = 1 << 26, 256
 #: Equal steps in which calls are counted: the others would show the same.
 _EQUAL_STEPS = 3
 _OTHER_ORDER = "its rows are in another order, and all that follows is close"
-_CANCELS = "its addends cancel: rounding is relative to these"
+CANCELS = "its addends cancel: rounding is relative to these"
 _SAME_BYTES = "its operator read the same bytes"
 _SAME_BEFORE = "it and its gradient, as dumped, were equal in the step before"
 #: Verdicts on tensors whose differences do not count as what others read.
@@ -197,7 +197,7 @@ class _StepJudge(StepDifferences):
             return
         for number in different:
             bound = replace(self._judgements[number].bound, explained=True)
-            reason = _CANCELS if number in numbers else _OTHER_ORDER
+            reason = CANCELS if number in numbers else _OTHER_ORDER
             self._judgements[number] = Judgement(Verdict.CLOSE, bound, reason)
 
     def _remember_noise(self, number: int, tensor: Measured) -> None:
@@ -264,9 +264,9 @@ class _StepJudge(StepDifferences):
             return Judgement(Verdict.NOISE, bound, noise)
         is_first = all(known.verdict is not Verdict.DIFFERENT for known in self._judgements.values())
         if is_first and self._is_cancelled_number(tensor):
-            return Judgement(Verdict.CLOSE, bound, _CANCELS)
+            return Judgement(Verdict.CLOSE, bound, CANCELS)
         if self._differences[tensor.number] <= bound.limit * self._cancellation(tensor, reads or ()):
-            return Judgement(Verdict.CLOSE, bound, _CANCELS)
+            return Judgement(Verdict.CLOSE, bound, CANCELS)
         return None
 
     def _limits(self, tensor: Measured, reads: Sequence[int] | None) -> tuple[float, float]:
