@@ -550,13 +550,15 @@ class StepAudit(StepOperands):
         own: list[Expectation], earlier: Array | None, actual: Array | None = None
     ) -> Iterator[Expectation]:
         """Yield gradients that are added to the last one: as it is, or clipped as `actual` shows."""
-        for each in own if earlier is not None else ():
+        if earlier is None:
+            return
+        before = wide(earlier)
+        for each in own:
             rest = None if actual is None else each._replace(value=wide(actual) - each.value)
-            share = 1.0 if rest is None else share_of(rest, wide(earlier))
+            share = 1.0 if rest is None else share_of(rest, before)
             if share:
-                before = share * wide(earlier)
-                error = np.asarray(each.error) + 2.0**-22 * (np.abs(before) + np.abs(each.value))
-                yield Expectation(each.value + before, error, ADDED)
+                error = np.asarray(each.error) + 2.0**-22 * (np.abs(share * before) + np.abs(each.value))
+                yield Expectation(each.value + share * before, error, ADDED)
 
     def _updates(self, history: RankHistory, names: Mapping[int, str]) -> Iterator[CheckedTensor]:
         """Check the parameters, with `names` by row, against what the optimizer makes of the last ones."""
