@@ -281,9 +281,9 @@ class StepBefore(NamedTuple):
     """How large rounding alone makes elements of gradients."""
 
     def verdict(self, name: str) -> Verdict | None:
-        """Return the verdict on a tensor; None if the step does not have it."""
+        """Return the verdict on a tensor; None if one side does not have it in this step."""
         number = self.flow.last_of.get(name)
-        if number is None:
+        if number is None or (self.flow.in_b and number not in self.flow.in_b):
             return None
         return self.judgements[number].verdict if number in self.judgements else Verdict.EQUAL
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.compare.dataflow import Dataflow
+from ingest.questions.compare.dataflow import Dataflow, gradient_name
 from ingest.questions.compare.differences import AWAITED, Judgement, Measured
 from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.judge import Judge
@@ -85,7 +85,7 @@ class LastStep:
     parts: Mapping[str, ComparedTensor] = field(default_factory=dict)
     """The gradients of parameters of which each rank held its part of a sum."""
     lacking: Mapping[str, ComparedTensor] = field(default_factory=dict)
-    """What one side alone had, and both had had before."""
+    """What one side alone had, and both had had before; and gradients of parameters that both had."""
 
 
 @dataclass(slots=True)
@@ -350,7 +350,10 @@ class StepComparison:
             for number, placed in self.placed.items()
             if self.flow.parts[number] is StepPart.PARAMETER_GRADIENT and placed.is_certain_sum
         }
-        lacking = {row.name: row for row in alone if row.name in seen.shared}
+        paired = [(self.a.names[pair.a], self.flow.parts[pair.a]) for pair in self._pairs]
+        trained = any(part is StepPart.PARAMETER_GRADIENT for _, part in paired)
+        of_both = {gradient_name(name) for name, part in paired if trained and part is StepPart.PARAMETER}
+        lacking = {row.name: row for row in alone if row.name in seen.shared | of_both}
         seen.last = LastStep(None if scaled is None else judged.get(scaled), parts, lacking)
         seen.shared.update(self.a.names[pair.a] for pair in self._pairs)
 
