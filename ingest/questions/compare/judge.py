@@ -54,7 +54,7 @@ from ingest.questions.compare.differences import (
 )
 from ingest.questions.compare.result import Verdict
 from ingest.questions.compare.thresholds import RoundingBound, default_limit, rounding
-from ingest.reader.operator_kinds import StepPart
+from ingest.reader.operator_kinds import StepPart, is_input
 from ingest.reader.text import counted
 from workers.arrays.comparison import Metrics
 
@@ -318,7 +318,8 @@ class _StepJudge(StepDifferences):
         """
         if self._has_other_type(tensor, reads):
             own, other = tensor.dtypes
-            return f"{own} instead of {other}, though what its operator read and others like it have one type"
+            before = "what its operator read" if self._flow.is_output(tensor.number) else "all before it"
+            return f"{own} instead of {other}, though {before} and others like it have one type"
         if not self._is_done_alike(tensor) or not self._has_same_sources(tensor, reads):
             return ""
         calls = self._calls_like(tensor, reads or ())
@@ -345,8 +346,12 @@ class _StepJudge(StepDifferences):
         return self._flow.keys[number].occurrence + 1 if is_sum else 1
 
     def _has_other_type(self, tensor: Measured, reads: Sequence[int] | None) -> bool:
-        """Return whether an operator of one type returned another one than those like it, on one side."""
-        if _has_one_type(tensor) or not reads or not all(_has_one_type(self._tensors[n]) for n in reads):
+        """Return whether an operator of one type returned another one than those like it, on one side.
+
+        Or was given one, as the first of all: by a cast that the other side lacks.
+        """
+        before = self._judgements if is_input(self._flow.keys[tensor.number].io) else reads
+        if _has_one_type(tensor) or not before or not all(_has_one_type(self._tensors[n]) for n in before):
             return False
         kinds, keys = self._flow.kinds, self._flow.keys
         own = kinds[tensor.number], keys[tensor.number].io, keys[tensor.number].slot

@@ -612,7 +612,9 @@ def is_sure(row: ComparedTensor) -> bool:
             return True
         untold: dict[str, str] = {Certainty.OPEN: row.held.explanation, Certainty.LIKELY: ""}
         return untold.get(row.held.certainty) != row.reason
-    is_told = not row.guessed and not row.op_type.startswith(FUNCTIONS) and row.verdict is not Verdict.SHAPE
+    is_cast = row.level == "shown" and row.dtype_a != row.dtype_b  # only in this of all calls
+    is_numbered = row.op_type.startswith(FUNCTIONS) and not is_cast
+    is_told = not row.guessed and not is_numbered and row.verdict is not Verdict.SHAPE
     return is_told and row.verdict not in UNMATCHED
 
 
