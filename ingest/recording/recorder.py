@@ -39,6 +39,7 @@ from ingest.recording.snapshots import (
     Torch,
     TorchModule,
     TorchTensor,
+    outside_transforms,
     placement_of,
 )
 from ingest.recording.triggers import save_on_sigterm
@@ -356,17 +357,20 @@ class Recorder:
         began = time.thread_time()
         with self._functions.paused() if self._functions is not None else nullcontext():
             try:
-                dtensor = placement_of(tensor)
-                for way, part in self._camera.parts(tensor):
-                    io, slot = name.io, name.slot
-                    if way:
-                        io, slot = io_and_slot(f"{io}.{slot}", way)
-                    self._take_plain(
-                        part, self._placed(name._replace(io=io, slot=slot)), None if way else dtensor
-                    )
+                plain, outside = outside_transforms(tensor, self._torch)
+                with outside:
+                    self._take_parts(plain, name)
             except Exception as exc:  # noqa: BLE001  (see `fail`)
                 self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
         self._spent_s += time.thread_time() - began
+
+    def _take_parts(self, tensor: TorchTensor, name: TensorName) -> None:
+        dtensor = placement_of(tensor)
+        for way, part in self._camera.parts(tensor):
+            io, slot = name.io, name.slot
+            if way:
+                io, slot = io_and_slot(f"{io}.{slot}", way)
+            self._take_plain(part, self._placed(name._replace(io=io, slot=slot)), None if way else dtensor)
 
     def fail(self, what: str, exc: Exception) -> None:
         """Note what could not be recorded; see `Sink`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -146,6 +147,28 @@ def _merged(
         return {"l2_norm": l2_norm}
     std = math.sqrt(deviations / total)
     return {"min": float(low.min()), "max": float(high.max()), "mean": mean, "std": std, "l2_norm": l2_norm}
+
+
+def outside_transforms(
+    tensor: TorchTensor, torch: Torch
+) -> tuple[TorchTensor, AbstractContextManager[object]]:
+    """Return the tensor that `torch.func.grad` has wrapped, and a context in which it can be read.
+
+    Raises:
+        ValueError: it is one sample of a batch, within `torch.func.vmap`.
+    """
+    functorch = torch._C._functorch  # noqa: SLF001  (there is no public way)
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        return tensor, nullcontext()
+    while functorch.is_gradtrackingtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    if functorch.is_functorch_wrapped_tensor(tensor):
+        raise ValueError("what is computed within torch.func.vmap cannot be recorded")
+    from torch._functorch.pyfunctorch import (
+        temporarily_clear_interpreter_stack,
+    )  # deferred: see `import_torch`
+
+    return tensor, temporarily_clear_interpreter_stack()
 
 
 def placement_of(tensor: TorchTensor) -> RecordedPlacement | None:
