@@ -173,7 +173,11 @@ def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> Compared
     in_b = step.flow.in_b
     if not is_input(first.io) or first.number not in in_b:
         return None
-    rows = {(row.verdict, row.number): row for row in step.rows if row.verdict in UNMATCHED}
+    rows = {
+        (row.verdict, row.number): row
+        for row in step.rows
+        if row.verdict in UNMATCHED and row.op_type not in ("Gradient", "Parameter")
+    }
     for verdict, number in ((Verdict.ONLY_B, in_b[first.number]), (Verdict.ONLY_A, first.number)):
         before = list(takewhile(rows.__contains__, ((verdict, n) for n in range(number - 1, -1, -1))))
         if before:

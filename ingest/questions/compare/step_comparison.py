@@ -353,7 +353,10 @@ class StepComparison:
         paired = [(self.a.names[pair.a], self.flow.parts[pair.a]) for pair in self._pairs]
         trained = any(part is StepPart.PARAMETER_GRADIENT for _, part in paired)
         of_both = {gradient_name(name) for name, part in paired if trained and part is StepPart.PARAMETER}
-        lacking = {row.name: row for row in alone if row.name in seen.shared | of_both}
+        # Of gradients that are added up over calls, one side may have the last ones alone.
+        there = {self.flow.repeated_name(pair.a) for pair in self._pairs}
+        wanted = (seen.shared | of_both) - there
+        lacking = {row.name: row for row in alone if row.name in wanted}
         seen.last = LastStep(None if scaled is None else judged.get(scaled), parts, lacking)
         seen.shared.update(self.a.names[pair.a] for pair in self._pairs)
 
