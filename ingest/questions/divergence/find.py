@@ -344,9 +344,11 @@ class _DivergenceSearch:
 
 def _without_cause(onset: Odd, misplaced: Iterable[LayoutFinding]) -> Odd:
     """Return where a rank began to be off: as a consequence, if something else was wrong before."""
-    if any(finding.step <= onset.first_step for finding in misplaced):
-        return replace(onset, cause="", level=Level.OPEN)
-    return onset
+    before = [finding for finding in misplaced if finding.step <= onset.first_step]
+    if not before:
+        return onset
+    first = min(before, key=lambda finding: finding.step)
+    return replace(onset, cause="", level=Level.OPEN, after=f"{first.kind} in step {first.step}")
 
 
 def _supported(finder: DifferenceFinder) -> list[tuple[int, ...]]:

@@ -106,6 +106,8 @@ class Odd(Plain):
     """What backs the cause, or which rank it is; `open` without a cause."""
     evidence: str = ""
     """What shows it, or what differs: `1 of 4096 elements, element [3, 17]: bit 12`."""
+    after: str = ""
+    """What is wrong before, and may have made this: `missing reduction in step 2`; "" if nothing is known."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of plain values."""
@@ -345,7 +347,9 @@ def _odd_text(odd: Odd, suspects: Collection[int]) -> str:
         pairs = {name: [repr(each).removesuffix(".0") for each in odd.values[name]] for name in names}
         texts = (f"{name} {ours} {instead} {theirs}" for name, (ours, theirs) in pairs.items())
         lines.append(f"  values  {', '.join([*texts][:_MAX_VALUES])}")
-    if odd.evidence:
+    if odd.after:
+        lines.append(f"  after   {odd.after}, above: it may follow from that")
+    elif odd.evidence:
         cause = f"{odd.cause} ({odd.level})" if odd.cause else "cause not determined (open)"
         lines.append(f"  cause   {cause}: {odd.evidence}")
     end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
