@@ -163,6 +163,8 @@ class _StepJudge(StepDifferences):
         self._is_equal_so_far = True
         """Whether all that was executed in this step so far is equal."""
         self._parameters_read = 0
+        self._noisy_matrix: int | None = None
+        """The parameter of two axes or more that differs most of those that are noise."""
         self._executed: set[tuple[str, bool]] = set()
         """The operators so far, in the forward pass and in the backward one; each once, of micro-batches."""
 
@@ -205,6 +207,9 @@ class _StepJudge(StepDifferences):
         if part is StepPart.PARAMETER_GRADIENT:
             self._known.noisy.add(module_of(self._flow.keys[number]))
         elif part is StepPart.PARAMETER and tensor.metrics is not None:
+            last = -1.0 if self._noisy_matrix is None else self._differences[self._noisy_matrix]
+            if len(tensor.shape) > 1 and self._differences[number] > last:
+                self._noisy_matrix = number
             self._known.noise = max(self._known.noise, tensor.metrics.max_abs)
             if self._differences[number] <= self._known.coarsest:  # what was computed with it begins there
                 self._known.healthy = max(self._known.healthy, self._differences[number])
@@ -414,9 +419,10 @@ class _StepJudge(StepDifferences):
         part, metrics = self._flow.parts[tensor.number], tensor.metrics
         if metrics is None or metrics.nan_mismatch or metrics.inf_mismatch:
             return ""
+        if part.is_gradient and self._is_rounding_of_zero(tensor.number):
+            return "rounding of what is zero in exact arithmetic"
         if part.is_gradient:
-            is_noise = self._is_rounding_of_zero(tensor.number)
-            return "rounding of what is zero in exact arithmetic" if is_noise else ""
+            return self._passed_through_noise(tensor, limit)
         if part is StepPart.PARAMETER:
             return self._noise_of_parameter(tensor, metrics)
         noise = self._shifted_buffer(tensor, metrics) if self._may_be_buffer(tensor) else ""
@@ -432,6 +438,13 @@ class _StepJudge(StepDifferences):
             and gradient_name(self._flow.repeated_name(number)) not in self._flow.last_of
             for number, other in self._tensors.items()
         )
+
+    def _passed_through_noise(self, tensor: Measured, limit: float) -> str:
+        """Return which matrix that differs by noise a gradient may have come back through; "" if none."""
+        matrix = self._noisy_matrix
+        if matrix is None or self._differences[tensor.number] > limit + 2 * self._differences[matrix]:
+            return ""
+        return f"no more than what {self._flow.names[matrix]} differs by, which is noise, makes"
 
     def _noise_of_parameter(self, tensor: Measured, metrics: Metrics) -> str:
         noise = self.rounded_away(tensor.number) or self._shifted_buffer(tensor, metrics)
