@@ -442,7 +442,8 @@ class _StepJudge(StepDifferences):
     def _passed_through_noise(self, tensor: Measured, limit: float) -> str:
         """Return which matrix that differs by noise a gradient may have come back through; "" if none."""
         matrix = self._noisy_matrix
-        if matrix is None or self._differences[tensor.number] > limit + 2 * self._differences[matrix]:
+        passed = 0.0 if matrix is None else min(2 * self._differences[matrix], GROWTH * limit)
+        if matrix is None or self._differences[tensor.number] > limit + passed:
             return ""
         return f"no more than what {self._flow.names[matrix]} differs by, which is noise, makes"
 
