@@ -139,13 +139,17 @@ def are_spread_otherwise(a: _Ranks, b: _Ranks) -> bool:
     """
     if all(rank in b and first_read(side) == first_read(b[rank]) for rank, side in a.items()):
         return False
-    reads = [[(side, _first_read(side)) for side in ranks.values()] for ranks in (a, b)]
-    known = [[(side, n) for side, n in read if n is not None and side.dumped[n]] for read in reads]
-    nbytes = max(sum(int(side.nbytes[n]) for side, n in read) for read in known)
-    if [*map(len, known)] != [len(a), len(b)] or nbytes > _MOST_SAMPLES:
-        return False
-    of_a, of_b = ({side.key.rank: _samples(side, n) for side, n in read} for read in known)
-    return of_a != of_b and frozenset().union(*of_a.values()) == frozenset().union(*of_b.values())
+    shares = [_shares(ranks) for ranks in (a, b)]
+    every = [frozenset().union(*of_side.values()) for of_side in shares]
+    return bool(every[0]) and shares[0] != shares[1] and every[0] == every[1]
+
+
+def _shares(ranks: _Ranks) -> dict[int, frozenset[bytes]]:
+    """Return by rank the samples that it reads first; none if they are not known of all, or too large."""
+    read = [(side, n) for side in ranks.values() if (n := _first_read(side)) is not None and side.dumped[n]]
+    if len(read) < len(ranks) or sum(int(side.nbytes[n]) for side, n in read) > _MOST_SAMPLES:
+        return {}
+    return {side.key.rank: _samples(side, n) for side, n in read}
 
 
 def _samples(side: StepTensors, number: int) -> frozenset[bytes]:

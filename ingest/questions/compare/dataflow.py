@@ -165,11 +165,11 @@ class Dataflow:
             module = module_of(key) if part is StepPart.PARAMETER_GRADIENT else ""
             of_module = (self._gradients_of_outputs.get(module, ()), self._inputs.get(module, ()))
             # Of a module that is called again after this pass, what later calls read does not count.
-            outputs, inputs = (
+            passed, read = (
                 [n for n in numbers if n in known and (n < number or not self.is_in_order)]
                 for numbers in of_module
             )
-            return [*outputs, *inputs] if outputs else None
+            return [*passed, *read] if passed else None
         inputs = self._inputs.get(key.operator)
         if not inputs or any(n not in known for n in inputs):
             return None

@@ -62,13 +62,14 @@ def first_difference(step: StepComparison) -> FirstDifference | None:
     if (missing := _of_one_side_before(step, first)) is not None:
         return FirstDifference(missing, ())
     first = _held_otherwise(step, first) or _unreduced(step, first) or first
-    if _is_parameter(step, first):
-        moved = [row for row in step.known.values() if _is_parameter(step, row) and row.verdict in _BAD]
-        all_of = sum(part is StepPart.PARAMETER for part in step.flow.parts)
-        first = replace(
-            first, reason=f"{first.reason}; {len(moved)} of {counted(all_of, 'parameter')} differ"
-        )
-    return _with_inputs(step, first)
+    return _with_inputs(step, _among_parameters(step, first) if _is_parameter(step, first) else first)
+
+
+def _among_parameters(step: StepComparison, first: ComparedTensor) -> ComparedTensor:
+    """Return a parameter, with how many of all differ."""
+    differ = sum(_is_parameter(step, row) and row.verdict in _BAD for row in step.known.values())
+    every = counted(step.flow.parts.count(StepPart.PARAMETER), "parameter")
+    return replace(first, reason=f"{first.reason}; {differ} of {every} differ")
 
 
 def _with_inputs(step: StepComparison, first: ComparedTensor) -> FirstDifference:

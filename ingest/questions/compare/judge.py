@@ -419,14 +419,12 @@ class _StepJudge(StepDifferences):
         part, metrics = self._flow.parts[tensor.number], tensor.metrics
         if metrics is None or metrics.nan_mismatch or metrics.inf_mismatch:
             return ""
-        if part.is_gradient and self._is_rounding_of_zero(tensor.number):
-            return "rounding of what is zero in exact arithmetic"
         if part.is_gradient:
-            return self._passed_through_noise(tensor, limit)
+            return self._noise_of_gradient(tensor, limit)
         if part is StepPart.PARAMETER:
             return self._noise_of_parameter(tensor, metrics)
-        noise = self._shifted_buffer(tensor, metrics) if self._may_be_buffer(tensor) else ""
-        return noise or self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+        noise = self._copied_noise(tensor) or self._carried_noise(tensor, metrics, limit, reads or ())
+        return noise or (self._shifted_buffer(tensor, metrics) if self._may_be_buffer(tensor) else "")
 
     def _may_be_buffer(self, tensor: Measured) -> bool:
         """Return whether a function of a module may have read a buffer of it, as an earlier call left it."""
@@ -439,8 +437,10 @@ class _StepJudge(StepDifferences):
             for number, other in self._tensors.items()
         )
 
-    def _passed_through_noise(self, tensor: Measured, limit: float) -> str:
-        """Return which matrix that differs by noise a gradient may have come back through; "" if none."""
+    def _noise_of_gradient(self, tensor: Measured, limit: float) -> str:
+        """Return why a gradient is noise: by itself, or by the matrix that it may have come back through."""
+        if self._is_rounding_of_zero(tensor.number):
+            return "rounding of what is zero in exact arithmetic"
         matrix = self._noisy_matrix
         passed = 0.0 if matrix is None else min(2 * self._differences[matrix], GROWTH * limit)
         if matrix is None or self._differences[tensor.number] > limit + passed:

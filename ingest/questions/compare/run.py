@@ -336,18 +336,18 @@ def _have_other_shards(a: Source, b: Source) -> bool:
     These are parameters; or, if both sides begin with the same shapes, what they called as often, cut over
     some of the ranks, as sequences are; or other shares of the samples that all ranks read.
     """
-    there = set(b.keys)
+    there = set(b.keys).intersection(a.keys)
     key = next(filter(there.__contains__, a.keys), None)
     if key is None or a.sample or b.sample:
         return False
     try:
         own, other = a.load(key), b.load(key)
-        if are_cut_over_ranks(own, other, len(ranks_of(a))):
-            return True
+        is_cut = are_cut_over_ranks(own, other, len(ranks_of(a)))
+        if is_cut or first_read(own) == first_read(other):
+            return is_cut
         keys = [replace(key, rank=rank) for rank in ranks_of(a)]
-        if first_read(own) == first_read(other) or not there.intersection(a.keys).issuperset(keys):
-            return False
-        return are_spread_otherwise(*({key.rank: side.load(key) for key in keys} for side in (a, b)))
+        loaded = [{key.rank: side.load(key) for key in keys} for side in (a, b) if there.issuperset(keys)]
+        return len(loaded) > 1 and are_spread_otherwise(*loaded)
     except (DamagedStore, ValueError):  # whoever compares them names what is wrong
         return False
 

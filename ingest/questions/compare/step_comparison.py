@@ -350,15 +350,19 @@ class StepComparison:
             for number, placed in self.placed.items()
             if self.flow.parts[number] is StepPart.PARAMETER_GRADIENT and placed.is_certain_sum
         }
-        paired = [(self.a.names[pair.a], self.flow.parts[pair.a]) for pair in self._pairs]
-        trained = any(part is StepPart.PARAMETER_GRADIENT for _, part in paired)
-        of_both = {gradient_name(name) for name, part in paired if trained and part is StepPart.PARAMETER}
-        # Of gradients that are added up over calls, one side may have the last ones alone.
-        there = {self.flow.repeated_name(pair.a) for pair in self._pairs}
-        wanted = (seen.shared | of_both) - there
-        lacking = {row.name: row for row in alone if row.name in wanted}
-        seen.last = LastStep(None if scaled is None else judged.get(scaled), parts, lacking)
+        seen.last = LastStep(None if scaled is None else judged.get(scaled), parts, self._lacking(alone))
         seen.shared.update(self.a.names[pair.a] for pair in self._pairs)
+
+    def _lacking(self, alone: Iterable[ComparedTensor]) -> dict[str, ComparedTensor]:
+        """Return by name what one side alone has, of what both had before, or is a gradient of theirs."""
+        names, parts = self.a.names, self.flow.parts
+        paired = [pair.a for pair in self._pairs]
+        wanted = set(self._seen.shared)
+        if any(parts[n] is StepPart.PARAMETER_GRADIENT for n in paired):
+            wanted.update(gradient_name(names[n]) for n in paired if parts[n] is StepPart.PARAMETER)
+        # Of gradients that are added up over calls, one side may have the last ones alone.
+        wanted.difference_update(map(self.flow.repeated_name, paired))
+        return {row.name: row for row in alone if row.name in wanted}
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""

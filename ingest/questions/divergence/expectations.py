@@ -233,6 +233,8 @@ class Expectations:
         steps: Sequence[int],
         given: Partition | None,
         told: Mapping[int, Partition],
+        *,
+        fed_apart: bool = False,
     ) -> None:
         """Judge by what was seen in these steps.
 
@@ -241,9 +243,10 @@ class Expectations:
             steps: their numbers.
             given: the groups that the user named.
             told: by tensor, the ranks that hold the same piece of it, as far as the dump tells.
+            fed_apart: each rank reads batches of its own: parts of one model would be given the same.
         """
         self._seen, self._steps = seen, steps
-        self._given, self._told = given, told
+        self._given, self._told, self._fed_apart = given, told, fed_apart
         self._verdicts: dict[tuple[int, Partition], tuple[BlockVerdict, ...]] = {}
         self._candidates: dict[tuple[int, ...], Counter[Partition]] = {}
         """By universe: partitions that tensors showed, and how often."""
@@ -351,7 +354,7 @@ class Expectations:
     def _known_replicas(self, begun: Partition) -> Partition | None:
         """Return ranks that began with the same of a parameter, in groups of replicas if these are known."""
         if self._given is None:
-            return begun
+            return begun if self._fed_apart else None
         groups = tuple(itertools.chain.from_iterable(within(self._given, block) for block in begun))
         return groups or None
 

@@ -29,6 +29,7 @@ from ingest.questions.divergence.expectations import (
     told_partitions,
 )
 from ingest.questions.divergence.result import Divergence, Group, Missing, Odd
+from ingest.questions.placement.batches import Batches
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.questions.placement.replicas import ReplicaCounts
 from ingest.questions.placement.slot_kinds import SlotKind, slot_kind_of
@@ -197,7 +198,8 @@ class _DivergenceSearch:
             self.how, self.replicas = "layout", groups
         partition = None if self.replicas is None else self._partition(self.replicas)
         chosen = chosen_tensors(self.statistics, conditions, seen.keys)
-        expectations = Expectations(seen, self.steps, partition, self._pieces(seen))
+        fed_apart = Batches(self.statistics, seen).are_apart(0)
+        expectations = Expectations(seen, self.steps, partition, self._pieces(seen), fed_apart=fed_apart)
         finder = DifferenceFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
         self._note_outputs(expectations, seen, chosen)

@@ -421,15 +421,7 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
             " (by order of execution; their inputs were not dumped)" if spread.next[0].is_assumed else ""
         )
         yield f"next: {'; '.join(_first(_FEW, map(_operator_text, spread.next)))}{assumed}"
-    if spread.operators:
-        ranks = named_ranges("rank", spread.ranks)
-        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
-    elif spread.first_unlinked is not None:
-        first = _operator_text(spread.first_unlinked)
-        later = counted(spread.unlinked, "later operator")
-        yield f"no dumped operator read the same bits; in {later} of the step, too, first in {first}"
-    elif answer.how in ("born", "came in"):
-        yield f"not to any other dumped operator in step {answer.step}"
+    yield from _reach_lines(answer)
     for collective in spread.collectives[:_FEW]:
         from_to = [named_ranges("rank", of) for of in (collective.from_ranks, collective.to_ranks)]
         assumed = " (assumed)" if collective.is_assumed else ""
@@ -439,6 +431,19 @@ def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
     if spread.ends and spread.operators:
         yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
     yield from _first(_FEW, map(_later_text, spread.steps))
+
+
+def _reach_lines(answer: OriginAnswer) -> Iterator[str]:
+    spread = answer.spread
+    if spread.operators:
+        ranks = named_ranges("rank", spread.ranks)
+        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
+    elif spread.first_unlinked is not None:
+        first = _operator_text(spread.first_unlinked)
+        later = counted(spread.unlinked, "later operator")
+        yield f"no dumped operator read the same bits; in {later} of the step, too, first in {first}"
+    elif answer.how in ("born", "came in"):
+        yield f"not to any other dumped operator in step {answer.step}"
 
 
 def _later_text(later: OriginLater) -> str:

@@ -302,16 +302,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
     flow = root.flow
     operators = [call for call in root.reached if call is not root.call and not is_parameter(call.op_type)]
     near = [call for call in operators if call.rank == root.call.rank][:_NEXT]
-    reached = {*root.reached}
-    unlinked = sorted(
-        (
-            call
-            for call in flow.calls
-            if call.rank == root.call.rank and call.row > root.call.row and call not in reached
-            if not is_parameter(call.op_type)
-        ),
-        key=lambda call: call.row,
-    )
+    unlinked = _unlinked(root)
     ends = [
         f"rank {call.rank} {call.name_of(output)}"
         for call in root.reached
@@ -328,6 +319,14 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         steps=tuple(_later_steps(root, suspects, harmless)),
         graph=graph_of(root),
     )
+
+
+def _unlinked(root: Root) -> list[Call]:
+    """Return later operators of its rank that hold it, too, without having read its bits; in order."""
+    reached, begun = {*root.reached}, root.call
+    later = (call for call in root.flow.calls if call.rank == begun.rank and call.row > begun.row)
+    found = [call for call in later if call not in reached and not is_parameter(call.op_type)]
+    return sorted(found, key=lambda call: call.row)
 
 
 def _collectives(root: Root) -> list[OriginCollective]:

@@ -737,7 +737,11 @@ class StepOfSums:
                     if self._seen.is_replicated(self._number, own)
                 )
                 text += f"; the same on all ranks: {counted(shared, 'other gradient')}"
-                kind, level = (_MISSING, Level.LIKELY) if shared else ("ranks differ", Level.OPEN)
+                before = next((n for n in range(self._number) if self._seen.is_replicated(n, tensor)), None)
+                if before is not None:
+                    text += f"; in step {self._search.snapshot.steps[before]}, it was the same on all ranks"
+                is_missing = shared or before is not None
+                kind, level = (_MISSING, Level.LIKELY) if is_missing else ("ranks differ", Level.OPEN)
                 found = self.mistake(tensor, ranks, kind, text, level)
                 if self._part_as_gradients([found]):  # else it was reduced before the update
                     yield found
