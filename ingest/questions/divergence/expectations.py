@@ -278,8 +278,6 @@ class Expectations:
             self._shared_by_kind(decided),
         )
         for history, expected in decided:
-            begun, most = self._begun(history) or (), usual.get(history.universe)
-            is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
             by_expected: dict[Partition | None, list[int]] = {}
             for tensor in filter(chosen.__getitem__, history.tensors):
                 key = self._seen.keys[tensor]
@@ -287,10 +285,7 @@ class Expectations:
                 if last is None and tensor in self._seen.gradient_of:
                     last = self._decide_by_gradient(tensor)
                     last = last or (self._begun_equal(history) if history.universe in shared else None)
-                if last is None and history.kind is SlotKind.PARAMETER and is_begun:
-                    last = most
-                if last is None and begun and self._is_trained(tensor):
-                    last = self._known_replicas(begun)
+                last = last or self._decide_by_begin(history, tensor, usual.get(history.universe))
                 if (kind_of(key, 0), history.universe) in of_kind:
                     last = self._begun_equal(history) or last
                 by_expected.setdefault(last, []).append(tensor)
@@ -351,12 +346,22 @@ class Expectations:
         gradients = self._seen.gradient_of
         return tensor in gradients if gradients else self._seen.keys[tensor].op_type == "Parameter"
 
-    def _known_replicas(self, begun: Partition) -> Partition | None:
-        """Return ranks that began with the same of a parameter, in groups of replicas if these are known."""
+    def _decide_by_begin(
+        self, history: TensorHistory, tensor: int, most: Partition | None
+    ) -> Partition | None:
+        """Return ranks that began with the same of a parameter, if most parameters are held so, or replicas are.
+
+        Who is a replica is known, or each rank reads a batch of its own: parts of one model read the same.
+        """
+        begun = self._begun(history) or ()
+        is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
+        if history.kind is SlotKind.PARAMETER and is_begun:
+            return most
+        if not self._is_trained(tensor):
+            return None
         if self._given is None:
-            return begun if self._fed_apart else None
-        groups = tuple(itertools.chain.from_iterable(within(self._given, block) for block in begun))
-        return groups or None
+            return begun if begun and self._fed_apart else None
+        return tuple(itertools.chain.from_iterable(within(self._given, block) for block in begun)) or None
 
     def _decide_by_gradient(self, tensor: int) -> Partition | None:
         """Ranks that step with the same gradient have the same parameter."""

@@ -730,21 +730,25 @@ class StepOfSums:
             elif parameter is None or difference is None or self._follows_from_inputs(tensor, parameter):
                 yield self.mistake(tensor, ranks, "ranks differ", text, Level.OPEN)
             else:
-                # Of ranks that hold the same parameter.
-                shared = sum(
-                    self._seen.is_replicated(self._number, gradient)
-                    for gradient, own in self._seen.gradients
-                    if self._seen.is_replicated(self._number, own)
-                )
-                text += f"; the same on all ranks: {counted(shared, 'other gradient')}"
-                before = next((n for n in range(self._number) if self._seen.is_replicated(n, tensor)), None)
-                if before is not None:
-                    text += f"; in step {self._search.snapshot.steps[before]}, it was the same on all ranks"
-                is_missing = shared or before is not None
-                kind, level = (_MISSING, Level.LIKELY) if is_missing else ("ranks differ", Level.OPEN)
-                found = self.mistake(tensor, ranks, kind, text, level)
+                found = self._of_own_gradient(tensor, ranks, text)
                 if self._part_as_gradients([found]):  # else it was reduced before the update
                     yield found
+
+    def _of_own_gradient(self, tensor: int, ranks: Sequence[int], text: str) -> Mistake:
+        """Return what is wrong with a gradient that ranks do not share which hold the same parameter."""
+        seen, number = self._seen, self._number
+        shared = sum(
+            seen.is_replicated(number, gradient)
+            for gradient, own in seen.gradients
+            if seen.is_replicated(number, own)
+        )
+        text += f"; the same on all ranks: {counted(shared, 'other gradient')}"
+        before = next((n for n in range(number) if seen.is_replicated(n, tensor)), None)
+        if before is not None:
+            text += f"; in step {self._search.snapshot.steps[before]}, it was the same on all ranks"
+        if shared or before is not None:
+            return self.mistake(tensor, ranks, _MISSING, text, Level.LIKELY)
+        return self.mistake(tensor, ranks, "ranks differ", text, Level.OPEN)
 
     def _difference(self, tensor: int, parameter: int | None) -> DifferenceShape | None:
         """Return how two ranks differ that hold the same parameter, or that should hold the same."""
