@@ -81,6 +81,12 @@ class ParameterUpdate:
         is_second = before.startswith("SGD") and not before.startswith(MOMENTUM)
         return not self.told_before or (family.startswith(MOMENTUM) and is_second)
 
+    @property
+    def tells_rate(self) -> bool:
+        """Whether it shows the rate that is told well enough."""
+        fit = self.known.fits.get(self.found.told)
+        return fit is None or fit.doubt_of_rate <= _TELLING
+
     def check(self, norm: float) -> None:
         """Hold it against its gradient, with what rates it shows; `norm` is that of all gradients."""
         if not self.known.value.shape == self.after.shape == self.gradient.shape:
@@ -181,11 +187,9 @@ def _without_doubtful(
         # If another optimizer was told first, one of the two fits by chance.
         is_first = family_of(each.found.told).startswith(each.known.family)
         is_named = is_sure and is_usual and not each.is_ambiguous and is_first
-        fit = each.known.fits.get(found.told)
-        is_telling = fit is None or fit.doubt_of_rate <= _TELLING
         if is_plain and is_named:
             each.known.family = each.known.family or family_of(found.told)
-        is_told = is_named and is_telling if is_plain else is_sure or found.status != "holds"
+        is_told = is_named and each.tells_rate if is_plain else is_sure or found.status != "holds"
         yield each, found if is_told else replace(found, told="")
 
 

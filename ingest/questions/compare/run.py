@@ -330,6 +330,10 @@ def _are_cut_differently(a: Source, b: Source, choices: Choices, *, wanted: bool
     return many > 1 and choices.elements and not choices.chosen and _have_other_shards(a, b)
 
 
+def _load_ranks(side: Source, keys: Sequence[StepKey]) -> _Loaded:
+    return {key.rank: side.load(key) for key in keys}
+
+
 def _have_other_shards(a: Source, b: Source) -> bool:
     """Return whether a rank has pieces of other shapes on both sides, in the first step of both.
 
@@ -346,8 +350,7 @@ def _have_other_shards(a: Source, b: Source) -> bool:
         if is_cut or first_read(own) == first_read(other):
             return is_cut
         keys = [replace(key, rank=rank) for rank in ranks_of(a)]
-        loaded = [{key.rank: side.load(key) for key in keys} for side in (a, b) if there.issuperset(keys)]
-        return len(loaded) > 1 and are_spread_otherwise(*loaded)
+        return there.issuperset(keys) and are_spread_otherwise(_load_ranks(a, keys), _load_ranks(b, keys))
     except (DamagedStore, ValueError):  # whoever compares them names what is wrong
         return False
 

@@ -349,7 +349,7 @@ class Expectations:
     def _decide_by_begin(
         self, history: TensorHistory, tensor: int, most: Partition | None
     ) -> Partition | None:
-        """Return ranks that began with the same of a parameter, if most parameters are held so, or replicas are.
+        """Return ranks that began with the same of a parameter, if most are held so, or ranks are replicas.
 
         Who is a replica is known, or each rank reads a batch of its own: parts of one model read the same.
         """
@@ -357,8 +357,9 @@ class Expectations:
         is_begun = most is not None and all(within(begun, block) == (block,) for block in most)
         if history.kind is SlotKind.PARAMETER and is_begun:
             return most
-        if not self._is_trained(tensor):
-            return None
+        return self._of_replicas(begun) if self._is_trained(tensor) else None
+
+    def _of_replicas(self, begun: Partition) -> Partition | None:
         if self._given is None:
             return begun if begun and self._fed_apart else None
         return tuple(itertools.chain.from_iterable(within(self._given, block) for block in begun)) or None

@@ -315,7 +315,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         ranks=tuple(sorted({call.rank for call in root.reached})),
         ends=tuple(ends[:_ENDS]),
         unlinked=len(unlinked),
-        first_unlinked=operator_of(unlinked[0]) if unlinked else None,
+        first_unlinked=next(map(operator_of, unlinked), None),
         steps=tuple(_later_steps(root, suspects, harmless)),
         graph=graph_of(root),
     )

@@ -222,6 +222,9 @@ class StepOfSums:
         self._search, self._number = search, number
         self._unlike, self._unshared = frozenset(unlike), unshared
         self._is_before_reduction = number in search.reduced_later
+        self._are_own_batches = search.batches.are_apart(number)
+        # Ranks that read the same batch and reduce nothing compute the same.
+        self._may_be_reduced = self._are_own_batches or self._unlike <= unshared.keys()
         self._is_free = bool(unlike or unshared or number in search.asked)
         self._seen, self._keys = search.seen, search.seen.keys
         self._block = search.statistics.block(search.snapshot.steps[number])
@@ -535,7 +538,7 @@ class StepOfSums:
     def _parameter_gradients(self) -> Iterator[Mistake]:
         """Yield gradients that differ on ranks which hold the same parameter, and are those of each alone."""
         found: list[Mistake] = []
-        are_reduced = not {*self._unlike} - {*self._unshared} or self._search.batches.are_apart(self._number)
+        are_reduced = self._may_be_reduced
         for layer in self._search.layers:
             pairs = ((layer.weight, layer.weight_gradient), (layer.bias, layer.bias_gradient))
             for parameter, gradient in pairs:
@@ -712,7 +715,7 @@ class StepOfSums:
         Two tensors of which most elements are equal do not differ by chance, whatever comes after. What
         differs and has no consequence was dumped while its reduction was under way.
         """
-        likely = () if self._search.batches.are_apart(self._number) else self._unlike
+        likely = () if self._are_own_batches else self._unlike
         unlike = {*likely, *self._unshared} if self._unshared and not self._is_before_reduction else ()
         suspects = (tensor for tensor in unlike if not is_awaited(self._keys[tensor].io))
         for tensor in sorted(suspects, key=self._order)[:1]:
