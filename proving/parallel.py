@@ -229,6 +229,7 @@ TOOL_MISTAKES: tuple[tuple[str, str, int, tuple[int, ...], str], ...] = (
     ("parameters replaced after DDP took them", "ddp", 0, (), "TrainCheck pytorch-104336"),
     ("every other step without DDP", "ddp on 4", 1, (), "TrainCheck x-jxmnop"),
     ("no_sync is never left", "ddp, microbatches", 1, (), ""),
+    ("no_sync is never left", "ddp", 0, (), ""),
     ("statistics of BatchNorm not shared", "ddp, cnn", 0, (), ""),
     ("same batch on all ranks", "ddp, cnn", 1, (1,), "TrainCheck stackoverflow-67180955"),
     ("other eps of one norm", "ddp", 0, (), "answers A8"),
@@ -278,6 +279,7 @@ def _by_tools(seed: int) -> Iterator[Case]:
         )
         yield Case(name, run, None if "cnn" in name else alone)
     yield Case("fsdp2, against ddp", runs["fsdp2"], runs["ddp"], alone=False)
+    yield Case("ddp, other shares of samples", runs["ddp"].having(shifted=True), runs["ddp"], alone=False)
     for name in ("ddp", "fsdp2", "dtensor tp"):
         yield Case(f"{name}, functions", replace(runs[name], dump=Dump.FUNCTIONS), runs[name])
     for name in ("dtensor tp", "dtensor tp on 4", "dtensor sp", "dtensor sp on 4", "fsdp2 x dtensor tp"):

@@ -103,6 +103,7 @@ MISTAKES: tuple[tuple[str, str, Options, int, Options, str], ...] = (
     ("no zero_grad", "cnn", _ADAM, 0, {}, "TrainCheck stackoverflow-60335387"),
     ("no zero_grad", "lstm", {}, 6, {}, "answers B8"),
     ("no zero_grad", "transformer", _SGD, 6, {}, ""),
+    ("no zero_grad", "transformer", {"clip": 0.5}, 6, {}, ""),
     ("gradients clipped to nothing", "lstm", {}, 0, {}, "answers B8"),
     ("gradients clipped to nothing", "vit", _SGD, 6, {}, ""),
     ("loss not divided by accumulation", "transformer", _SGD | {"accumulate": 2}, 0, {}, "TTrace 4"),

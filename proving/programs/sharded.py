@@ -72,6 +72,8 @@ class Options:
     microbatches: int = 1
     clip: float = 0.0
     layers: int = 2
+    shifted: bool = False
+    """Each rank reads the share of the next one."""
 
 
 class Block(nn.Module):
@@ -131,6 +133,8 @@ def batch_of(options, job, step, number, *, replicas, place):
     else:
         ids = torch.randint(0, WORDS, (4, LENGTH + 1), generator=generator)
         x, target = ids[:, :-1].contiguous(), ids[:, 1:]
+    if options.shifted:
+        place = (place + 1) % replicas
     if job.wrong("same batch on all ranks", step):
         place = 0
     return x.chunk(replicas)[place], target.chunk(replicas)[place].flatten()
