@@ -269,6 +269,7 @@ def test_the_rule_that_recomputes_a_sample_names_what_does_not_follow_on_the_ran
         ("recomputed", "Module.Sequential.body.input.0", "operator computes something else"),
         ("rate", "Parameter.body.0.weight.output.0", "factor"),
         ("clipped", "Parameter.body.0.weight.output.0", "gradients clipped to nothing"),
+        ("added", "Gradient.head.2.weight.output.0", "gradients add up over steps"),
         ("row", "Parameter.body.2.weight.output.0", "one row"),
     ],
 )
@@ -303,10 +304,11 @@ def test_what_one_run_shows_of_a_mistake_that_begins_in_the_fourth_step(
     net.body.register_forward_pre_hook(read, prepend=True)
     with ingest.record(net, tmp_path / "dump", what="tensors"):
         for step in range(7):
-            optimizer.zero_grad()
+            if wrong != "added" or step < first:
+                optimizer.zero_grad()
             net(torch.randn(32, 16)).square().mean().backward()
-            if wrong == "clipped" and step >= first:
-                nn.utils.clip_grad_norm_(net.parameters(), 1e-12)
+            if wrong in ("clipped", "added") and step >= first - (wrong == "added"):
+                nn.utils.clip_grad_norm_(net.parameters(), 1e-12 if wrong == "clipped" else 1e-2)
             optimizer.param_groups[0]["lr"] = 1.0 if (wrong, step) == ("rate", first) else 0.01
             weight = net.body[2].weight
             old = weight.detach().clone()

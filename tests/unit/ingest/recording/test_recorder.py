@@ -482,6 +482,28 @@ def test_a_tensor_that_cannot_be_read_does_not_end_the_training(
     assert recorder._writer.queue.held_nbytes == 0
 
 
+def test_what_is_computed_within_a_gradient_transform_is_recorded(torch: Any, tmp_path: Path) -> None:
+    """A tensor that `torch.func.grad` has wrapped; one sample of `vmap` cannot be told from the batch."""
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(4, 3), torch.randn(6, 4)
+    wanted = net(x).detach().numpy()
+
+    def loss(parameters: Any, read: Any) -> Any:
+        return torch.func.functional_call(net, parameters, (read,)).square().mean()
+
+    with ingest.record(net, tmp_path / "dump", what="tensors"):
+        torch.func.grad(loss)(dict(net.named_parameters()), x)
+    run = ingest_and_open(tmp_path / "dump", tmp_path / "run.zarr")
+    assert {tensor.name for tensor in run.tensors(io="output")} >= {"Parameter.weight.output.0"}
+    (output,) = run.tensors(name="Module.Linear.model.output.0")
+    np.testing.assert_array_equal(output.read(), wanted)
+    with (
+        pytest.warns(RuntimeWarning, match=r"what is computed within torch.func.vmap cannot be recorded"),
+        ingest.record(net, tmp_path / "samples"),
+    ):
+        torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(dict(net.named_parameters()), x)
+
+
 # With `overhead`, as many modules are looked at in a step as that pays for, in turn; the store says so.
 
 

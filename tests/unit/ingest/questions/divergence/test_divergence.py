@@ -499,6 +499,24 @@ def test_a_parameter_is_off_if_ranks_part_that_shared_it_and_its_gradient() -> N
     assert len(found.differences) == 1
 
 
+def test_a_parameter_of_ranks_that_read_other_batches_is_one_as_long_as_the_run_is() -> None:
+    """They hold the same in the first step alone, and each steps with a gradient of its own."""
+    made = Replicas()
+    for step in range(8):
+        for rank in range(2):
+            apart = 500 * rank * (step > 0)
+            made.put(
+                rank,
+                step,
+                {
+                    "Parameter.weight.output.0": 10 * step + apart + 1,
+                    "Module.Net.net.input.0": 10 * step + 500 * rank + 2,
+                    "Gradient.weight.output.0": 10 * step + 500 * rank + 3,
+                },
+            )
+    assert summary(divergence(made.store))[:1] == [((0, 1), 1, "Parameter.weight.output.0")]
+
+
 def test_a_parameter_is_off_if_ranks_began_with_it_as_with_most_others() -> None:
     """Of a gradient that was dumped before it was reduced, nothing follows."""
     made = Replicas()
