@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from msgspec import structs
@@ -474,14 +474,13 @@ def export_command(
             show_default=False,
         ),
     ] = False,
-    parquet: Annotated[
-        bool,
+    form: Annotated[
+        Literal["files", "parquet", "perfetto"],
         typer.Option(
-            "--parquet",
-            help="Write tables of steps, statistics, findings and incidents instead: DIRECTORY/*.parquet.",
-            show_default=False,
+            "--as",
+            help="What to write: the original files; tables for SQL; a trace of operators for Perfetto.",
         ),
-    ] = False,
+    ] = "files",
     placement: Annotated[
         str,
         typer.Option(
@@ -507,7 +506,7 @@ def export_command(
     """Write the original files back, byte for byte, under the paths they had in the dump.
 
     Options that choose tensors export these, and no other files. With --unsharded, whole tensors are written
-    instead, put together from the pieces of all ranks; with --parquet, tables for SQL.
+    instead, put together from the pieces of all ranks; with --as, what other programs read.
 
     Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
     by gc, or if it is not known how ranks hold a tensor.
@@ -520,13 +519,15 @@ def export_command(
     is_whole = unsharded or bool(placement) or layout_map is not None
     damages: list[Damage] = []
     code = 0
-    if parquet:
+    if form != "files":
         if chosen or is_whole:
             raise UsageError(
-                "--parquet writes all tensors of the chosen ranks and steps", hint="Omit the rest."
+                f"--as {form} writes all tensors of the chosen ranks and steps", hint="Omit the rest."
             )
-        written = ingest.export_tables(opened, target, rank, step, overwrite=overwrite, damages=damages)
-        _say_tables(written, json=json)
+        writers = {"parquet": (ingest.export_tables, "row"), "perfetto": (ingest.export_trace, "operator")}
+        write, noun = writers[form]
+        written = write(opened, target, rank, step, overwrite=overwrite, damages=damages)
+        _say_written(written, noun, json=json)
     elif is_whole:
         if rank is not None:
             raise UsageError("--unsharded takes all ranks", hint="Omit --rank.")
@@ -544,11 +545,11 @@ def export_command(
         raise typer.Exit(code)
 
 
-def _say_tables(tables: Mapping[Path, int], *, json: bool) -> None:
+def _say_written(written: Mapping[Path, int], noun: str, *, json: bool) -> None:
     if json:
-        print_json([{"path": str(path), "rows": count} for path, count in tables.items()])
-    for path, count in tables.items():
-        say(f"{path}: {counted(count, 'row')}")
+        print_json([{"path": str(path), f"{noun}s": count} for path, count in written.items()])
+    for path, count in written.items():
+        say(f"{path}: {counted(count, noun)}")
 
 
 def _chosen_rows(

@@ -11,5 +11,5 @@ waiting.py, should_stop.py, waiting for an incident; whether a job should stop; 
 evidence.py
 incidents.py                what went wrong, once for each cause
 severities.py               how bad it is, and answers that count it
-tables.py                   all of it as Parquet files
+tables.py, viewers.py       all of it as Parquet files; for the viewers of others
 """

@@ -67,16 +67,16 @@ def test_a_table_without_rows_has_the_types_of_others(url: str, tmp_path: Path) 
 
 def test_the_command_refuses_what_it_would_not_heed(url: str, tmp_path: Path) -> None:
     target = str(tmp_path / "tables")
-    done = run_here("export", url, target, "--parquet", "--rank", "1", "--json")
+    done = run_here("export", url, target, "--as", "parquet", "--rank", "1", "--json")
     assert {Path(row["path"]).stem for row in json.loads(done.stdout)} == {
         "steps",
         "tensors",
         "findings",
         "incidents",
     }
-    again = ("export", url, target, "--parquet")
+    again = ("export", url, target, "--as", "parquet")
     assert "exists" in run_here(*again, code=2).stderr
-    assert "--parquet writes all" in run_here(*again, "--op-type", "Log", code=2).stderr
+    assert "--as parquet writes all" in run_here(*again, "--op-type", "Log", code=2).stderr
 
 
 def test_without_pyarrow_the_extra_is_named(
