@@ -11,7 +11,7 @@ from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.stored import Anomalies, anomalies
 from ingest.findings.tables import export_tables
-from ingest.findings.viewers import export_trace
+from ingest.findings.viewers import export_graphs, export_trace
 from ingest.findings.waiting import Waited, wait
 from ingest.page.library import token
 from ingest.page.sheet import window
@@ -163,6 +163,7 @@ __all__ = [
     "divergence",
     "dump_cost",
     "error_growth",
+    "export_graphs",
     "export_tables",
     "export_trace",
     "export_unsharded",

@@ -475,10 +475,10 @@ def export_command(
         ),
     ] = False,
     form: Annotated[
-        Literal["files", "parquet", "perfetto"],
+        Literal["files", "parquet", "perfetto", "model-explorer"],
         typer.Option(
             "--as",
-            help="What to write: the original files; tables for SQL; a trace of operators for Perfetto.",
+            help="What to write: the original files; tables for SQL; a trace of operators; or their graph.",
         ),
     ] = "files",
     placement: Annotated[
@@ -524,7 +524,11 @@ def export_command(
             raise UsageError(
                 f"--as {form} writes all tensors of the chosen ranks and steps", hint="Omit the rest."
             )
-        writers = {"parquet": (ingest.export_tables, "row"), "perfetto": (ingest.export_trace, "operator")}
+        writers = {
+            "parquet": (ingest.export_tables, "row"),
+            "perfetto": (ingest.export_trace, "operator"),
+            "model-explorer": (ingest.export_graphs, "operator"),
+        }
         write, noun = writers[form]
         written = write(opened, target, rank, step, overwrite=overwrite, damages=damages)
         _say_written(written, noun, json=json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +55,8 @@ def export_tables(
     """
     pa = _import_pyarrow()
     target = Path(directory)
-    paths = {name: target / f"{name}.parquet" for name in ("steps", "tensors", "findings", "incidents")}
-    if not overwrite and (existing := [path for path in paths.values() if path.exists()]):
-        raise UsageError(f"{existing[0]} exists", hint="Name another directory, or pass --overwrite.")
+    names = [f"{name}.parquet" for name in ("steps", "tensors", "findings", "incidents")]
+    paths = {path.stem: path for path in free_paths(target, names, overwrite=overwrite)}
     steps = store.reopened().select(rank, step, damages=damages)
     tables: Mapping[str, Iterator[pd.DataFrame]] = {
         "steps": iter([steps.to_pandas()]),
@@ -67,6 +66,18 @@ def export_tables(
     }
     target.mkdir(parents=True, exist_ok=True)
     return {path: _write(pa, path, tables[name]) for name, path in paths.items()}
+
+
+def free_paths(directory: str | Path, names: Iterable[str], *, overwrite: bool) -> list[Path]:
+    """Return where to write files of these names.
+
+    Raises:
+        UsageError: one of them exists, and is not to be overwritten.
+    """
+    paths = [Path(directory) / name for name in names]
+    if not overwrite and (existing := [path for path in paths if path.exists()]):
+        raise UsageError(f"{existing[0]} exists", hint="Name another directory, or pass --overwrite.")
+    return paths
 
 
 def _import_pyarrow() -> Any:

@@ -1,19 +1,24 @@
-"""What is known about a store for the viewers of others: a trace for Perfetto."""
+"""What is known about a store for the viewers of others: a trace for Perfetto, graphs for Model Explorer."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ingest.findings.tables import free_paths
 from ingest.questions.origin import SpreadGraph, origin
 from ingest.questions.origin.answer import PASSAGE
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
 from ingest.reader.output_file import Writable, output_file
 from ingest.reader.step import Step
-from ingest.reader.step_flow import flow_of
+from ingest.reader.step_flow import FlowCall, flow_of
+from ingest.reader.tensor import Tensor
 from workers.errors import UsageError
 
 #: How long each operator takes in a trace, in nanoseconds.
@@ -48,10 +53,11 @@ def export_trace(
         UsageError: perfetto is not installed, a rank or step does not exist, or the file exists already.
         DamagedStore: a step cannot be read.
     """
-    path = _target(directory, "trace.pftrace", overwrite=overwrite)
+    (path,) = free_paths(directory, ["trace.pftrace"], overwrite=overwrite)
     listed = store.reopened()
     steps = [one for one in listed.select(rank, step, damages=damages) if one.key.step is not None]
     spread = origin(listed, rank, step).spread.graph
+    Path(directory).mkdir(parents=True, exist_ok=True)
     with output_file(path) as file:
         trace = _Trace(file, spread)
         begin = 0
@@ -60,12 +66,111 @@ def export_trace(
     return {path: trace.operators}
 
 
-def _target(directory: str | Path, name: str, *, overwrite: bool) -> Path:
-    path = Path(directory) / name
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists", hint="Name another directory, or pass --overwrite.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+def export_graphs(
+    store: Catalog,
+    directory: str | Path,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    overwrite: bool = False,
+    damages: list[Damage] | None = None,
+) -> dict[Path, int]:
+    """Write `graphs.json` and node data for Model Explorer; return how many operators each file knows.
+
+    A graph is a step of a rank: operators, in layers by the parts of their names, and what passed between
+    them, as contents and the graph of the dump show. Node data are how many elements of its outputs are NaN
+    or Inf, and the norm of its outputs. Memory: all that is written, so choose ranks and steps.
+
+    The arguments and errors are those of `export_trace`.
+    """
+    paths = free_paths(directory, ("graphs.json", *_NODE_DATA), overwrite=overwrite)
+    steps = [one for one in store.reopened().select(rank, step, damages=damages) if one.key.step is not None]
+    known = {f"rank {one.key.rank}, step {one.key.step}": _nodes_of(one) for one in steps}
+    graphs = [{"id": graph, "nodes": nodes} for graph, (nodes, _) in known.items()]
+    contents: list[object] = [{"label": store.url.rstrip("/").rpartition("/")[2], "graphs": graphs}]
+    counts = [sum(len(nodes) for nodes, _ in known.values())]
+    for name, colours in _NODE_DATA.items():
+        results = {graph: _chosen(numbers, name) for graph, (_, numbers) in known.items()}
+        contents.append({graph: {"results": each, **colours} for graph, each in results.items()})
+        counts.append(sum(map(len, results.values())))
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    for path, content in zip(paths, contents, strict=True):
+        with output_file(path) as file:
+            file.write(json.dumps(content, allow_nan=False).encode())
+    return dict(zip(paths, counts, strict=True))
+
+
+def _chosen(numbers: Mapping[str, Mapping[str, float]], name: str) -> dict[str, dict[str, float]]:
+    return {node: {"value": each[name]} for node, each in numbers.items() if name in each}
+
+
+#: The files of node data for Model Explorer, each with the colours of its numbers.
+_NODE_DATA = {
+    "nan_and_inf.json": {
+        "thresholds": [{"value": 0, "bgColor": "white"}, {"value": 2**63, "bgColor": "tomato"}]
+    },
+    "norm.json": {"gradient": [{"stop": 0, "bgColor": "white"}, {"stop": 1, "bgColor": "orange"}]},
+}
+
+
+def _nodes_of(step: Step) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
+    """Return a node for each call of a step, and by its name the number for each file of node data."""
+    flow = flow_of(step)
+    ends = {
+        output.row: (str(number), str(slot))
+        for number, call in enumerate(flow.calls.values())
+        for slot, output in enumerate(call.outputs)
+    }
+    written = {each.target: [ends[each.source]] for each in flow.passings() if each.source in ends}
+    nodes, results = [], {}
+    for number, call in enumerate(flow.calls.values()):
+        tensors = [step.tensor_of(output.row) for output in call.outputs]
+        nodes.append({"id": str(number), **_node(call, tensors, written)})
+        results[str(number)] = _numbers_of(tensors)
+    return nodes, results
+
+
+def _node(
+    call: FlowCall, tensors: list[Tensor], written: Mapping[int, list[tuple[str, str]]]
+) -> dict[str, Any]:
+    """Return what Model Explorer shows of a call.
+
+    Args:
+        call: the call.
+        tensors: its outputs.
+        written: by the row of an input: the node and the output that it comes from, if they are known.
+    """
+    key = call.key
+    spelt = next((tensor.full_name for tensor in tensors if tensor.full_name), key.op_name)
+    return {
+        "label": key.op_type,
+        "namespace": "/".join(re.split(r"[./]", spelt)[:-1]),
+        "attrs": _attributes({"name": spelt, "graph": key.graph, "run": key.occurrence}),
+        "incomingEdges": [
+            {"sourceNodeId": source, "sourceNodeOutputId": output, "targetNodeInputId": str(slot)}
+            for slot, operand in enumerate(call.inputs)
+            for source, output in written.get(operand.row, ())
+        ],
+        "outputsMetadata": [
+            {"id": str(slot), "attrs": _attributes(tensor.to_dict())} for slot, tensor in enumerate(tensors)
+        ],
+    }
+
+
+def _numbers_of(tensors: list[Tensor]) -> dict[str, float]:
+    """Return the number of outputs of a call for each file of node data, if it is known."""
+    known = [tensor.statistics for tensor in tensors]
+    bad = math.fsum(each.nan_count + each.pos_inf_count + each.neg_inf_count for each in known)
+    norm = math.hypot(*(each.l2_norm for each in known))
+    numbers = {"nan_and_inf.json": bad, "norm.json": norm} if known else {}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+def _attributes(values: Mapping[str, object]) -> list[dict[str, str]]:
+    """Return what is known, as Model Explorer shows it."""
+    return [
+        {"key": name, "value": str(value)} for name, value in values.items() if value not in (None, "", [])
+    ]
 
 
 class _Trace:

@@ -1,18 +1,24 @@
-"""A trace, as Perfetto's own schema reads it."""
+"""A trace, as Perfetto's own schema reads it, and graphs, as Model Explorer shows them."""
 
+import importlib.util
 import json
+import re
+import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
+from urllib.parse import parse_qs, quote, urlparse
 
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
+from playwright.sync_api import Route
 
 import ingest
 from ingest.reader.step_flow import flow_of
 from tests.dumps import DumpLibrary
 from tests.in_process import run_here
 from tests.pipeline import ingest_directly
+from tests.servers.browser import Chromium
 from workers.errors import UsageError
 
 
@@ -111,3 +117,65 @@ def _read(
             events[packet.track_event.track_uuid].append((packet.timestamp, packet.track_event))
     assert events.keys() <= tracks.keys()
     return tracks, events
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium")
+def test_model_explorer_shows_the_graph_and_node_data(url: str, tmp_path: Path) -> None:
+    """The application is that of the package; a browser runs it."""
+    found = importlib.util.find_spec("model_explorer")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("ai-edge-model-explorer is not installed: make torch")
+    application = Path(found.submodule_search_locations[0]) / "web_app"
+    graphs, *node_data = ingest.export_graphs(ingest.open_store(url), tmp_path, rank=1, step=2)
+    # What the server of the package does besides.
+    adapter = {"fileExts": ["json"], "id": "builtin_json", "name": "JSON adapter", "type": "adapter"}
+
+    def answer(route: Route) -> None:
+        asked = urlparse(route.request.url)
+        if asked.path == "/api/v1/read_text_file":
+            route.fulfill(json={"content": Path(parse_qs(asked.query)["path"][0]).read_text("utf-8")})
+        elif asked.path.startswith("/api"):
+            route.fulfill(json=[adapter] if asked.path.endswith("get_extensions") else {})
+        elif (file := application / (asked.path.lstrip("/") or "index.html")).is_file():
+            route.fulfill(path=file)
+        else:
+            route.abort()
+
+    shown = {
+        "models": [{"url": str(graphs)}],
+        "nodeData": [str(path) for path in node_data],
+        "nodeDataTargets": ["", ""],
+    }
+    with Chromium() as browser, browser.visit("http://viewer.test") as visitor:
+        visitor.page.route("**/*", answer)
+        visitor.go(f"/?data={quote(json.dumps(shown))}")
+        visitor.page.get_by_text("rank 1, step 2").first.wait_for()
+        for path in node_data:
+            visitor.page.get_by_text(path.stem).first.wait_for()
+        text = visitor.page.inner_text("body")
+    calls = flow_of(ingest.open_store(url).step(1, 2)).calls
+    assert f"{len(calls)} nodes" in text
+    largest = re.findall(r"Max\s+([0-9.]+)\s+([0-9.]+)", text)
+    assert largest[0][0] == "2", text
+
+
+def test_graphs_have_what_passed_between_operators(url: str, tmp_path: Path) -> None:
+    run_here("export", url, str(tmp_path), "--as", "model-explorer", "--rank", "1", "--step", "2")
+    (graph,) = json.loads((tmp_path / "graphs.json").read_text("utf-8"))["graphs"]
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    step = ingest.open_store(url).step(1, 2)
+    flow = flow_of(step)
+    edges = [
+        (nodes[edge["sourceNodeId"]]["label"], node["label"])
+        for node in nodes.values()
+        for edge in node["incomingEdges"]
+    ]
+    inputs = [each.row for call in flow.calls.values() for each in call.inputs]
+    produced = [passing for row in inputs if (passing := flow.producer(row)) is not None]
+    assert edges == [
+        (flow.call_of[each.source].op_type, flow.call_of[each.target].op_type) for each in produced
+    ]
+    assert ("Log", "ReduceMean") in edges
+    data = json.loads((tmp_path / "nan_and_inf.json").read_text("utf-8"))[graph["id"]]["results"]
+    bad = {nodes[node]["label"] for node, result in data.items() if result["value"]}
+    assert bad == {"Log", "ReduceMean", "Neg"}
