@@ -19,10 +19,11 @@ demo: setup ## Ingest a real dump in which a NaN is born, and find it
 tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 	@$(BIN)/python -m tests.tour
 
-# Not among the pinned dependencies: hundreds of megabytes, for the tests of the recorder alone. pip takes the
+# Not among the pinned dependencies: hundreds of megabytes, for the tests of the recorders alone. pip takes the
 # build for CPUs if an index or directory that it is configured for has one.
-torch: setup ## Install PyTorch and dump systems for it into .venv, for tests of the recorder and of real dumps
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt
+torch: setup ## Install PyTorch, dump systems for it and JAX into .venv, for tests of the recorders and of real dumps
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt \
+		--requirement requirements/jax.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements/torch-tools.txt
 

@@ -53,6 +53,7 @@ from ingest.reader.step import Step, Steps, Tensors
 from ingest.reader.step_statistics import RankValues
 from ingest.reader.tensor import Neighbour, Tensor
 from ingest.reader.unsharded import UnshardedTensor
+from ingest.recording.jax_program import record_jax
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
 from ingest.recording.training import record_training
@@ -189,6 +190,7 @@ __all__ = [
     "rank_values",
     "recompress_store",
     "record",
+    "record_jax",
     "record_training",
     "repair",
     "report",

@@ -190,6 +190,13 @@ def torch(pytestconfig: pytest.Config) -> Any:
 
 
 @pytest.fixture(scope="session")
+def jax(pytestconfig: pytest.Config) -> None:
+    """Skip the test if JAX or flax is not installed. In CI, fail it."""
+    if find_spec("jax") is None or find_spec("flax") is None:
+        _do_not_run(pytestconfig, "not installed: JAX, flax (make torch)")
+
+
+@pytest.fixture(scope="session")
 def torch_tools(pytestconfig: pytest.Config) -> None:
     """Skip the test if PyTorch or a dump system for it is not installed. In CI, fail it."""
     tools = ("torch", "msprobe", "nvdlfw_inspect", "sglang", "transformer_engine", "zmq")

@@ -20,7 +20,7 @@ from tests.stores import ingest_directly, unpack
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_TRAINING = "# train.py\n"
+_TRAINING, _JAX = "# train.py\n", "# jax_train.py\n"
 _BOX = "# box.py\n"
 #: Its examples build on one another, as in a notebook; below each stands what it prints.
 GUIDE = ROOT / "docs" / "python.md"
@@ -80,7 +80,7 @@ def without_local(text: str) -> str:
 @pytest.mark.dask
 @pytest.mark.parametrize(
     "example",
-    [example for example in examples("console") if not re.search("torch.zarr|box.py", example.text)],
+    [example for example in examples("console") if not re.search("torch.zarr|jax.zarr|box.py", example.text)],
     ids=lambda example: example.page.name,
 )
 def test_a_console_example_prints_what_the_page_shows(
@@ -102,7 +102,7 @@ def test_a_console_example_prints_what_the_page_shows(
 PYTHON = [
     example
     for example in examples("python")
-    if example.page != GUIDE and not example.text.startswith((_TRAINING, _BOX))
+    if example.page != GUIDE and not example.text.startswith((_TRAINING, _JAX, _BOX))
 ]
 #: Runs each example in names of its own, and prints what it raised by its number.
 _RUN_ALL = """
@@ -139,19 +139,21 @@ def test_a_python_example_runs(number: int, raised: list[str]) -> None:
     assert raised[number] == "", PYTHON[number].text
 
 
-@pytest.mark.usefixtures("torch")
-def test_the_recorded_model_of_the_page_tells_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("needs", "begins"), [("torch", _TRAINING), ("jax", _JAX)])
+def test_the_recorded_program_of_the_page_tells_its_line(
+    needs: str, begins: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Whoever copies the training loop of the page, ingests and asks, sees the answer of the page."""
-    (training,) = (example for example in examples("python") if example.text.startswith(_TRAINING))
-    (asked,) = (example for example in examples("console") if "torch.zarr" in example.text)
+    request.getfixturevalue(needs)
+    (training,) = (example for example in examples("python") if example.text.startswith(begins))
+    (asked,) = (example for example in examples("console") if f"{needs}.zarr" in example.text)
     (tmp_path / "train.py").write_text(training.text)
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("train.py")
-    ingest_directly(tmp_path / "run-dump", tmp_path / "torch.zarr")
+    subprocess.run([sys.executable, "-W", "error", "train.py"], cwd=tmp_path, check=True)
+    (dump,) = tmp_path.glob("*-dump")
+    ingest_directly(dump, tmp_path / f"{needs}.zarr")
     command, _, shown = asked.text.removeprefix("$ dump-ingest ").partition("\n")
-    assert run(*shlex.split(command), cwd=tmp_path).stdout == shown
+    printed = run(*shlex.split(command), cwd=tmp_path).stdout
+    assert printed.replace(f"{tmp_path}/train.py", begins.strip("# \n")) == shown
 
 
 @pytest.mark.usefixtures("torch")

@@ -1,4 +1,4 @@
-"""What our own recorder for PyTorch writes; see `ingest.recording`.
+"""What our own recorders for PyTorch and JAX write; see `ingest.recording`.
 
     recorded/rank_{rank}[.{axis}_rank_{place}_of_{size}]/step_{step}/
         recorded-statistics.jsonl          a line for each tensor, in order of execution
@@ -141,7 +141,7 @@ class RecorderTree(Layout):
     )
     systems = (
         System(
-            "`ingest.record`, the recorder of this project for PyTorch",
+            "`ingest.record` and `ingest.record_jax`, the recorders of this project for PyTorch and JAX",
             f"{DIRECTORY}/rank_1/step_8",
             f"safetensors, raw elements, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
         ),

@@ -123,8 +123,10 @@ def _texts(tables: Tables, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
 #: Prefixes that msProbe and TorchAir add to the type of an operator.
-_API = re.compile(r"(?i)^(?:Tensor|Torch|Functional|Primitive|Mint(?:Functional)?|NPU|Aten|VF|Module|Cell)\.")
-_IN_NO_MODULE = re.compile(r"(?:Tensor|Torch|Functional)\.(\w+)\.\1\.\d+")
+_API = re.compile(
+    r"(?i)^(?:Tensor|Torch|Jax|Functional|Primitive|Mint(?:Functional)?|NPU|Aten|VF|Module|Cell)\."
+)
+_IN_NO_MODULE = re.compile(r"(?:Tensor|Torch|Jax|Functional)\.(\w+)\.\1\.\d+")
 _COLLECTIVE = re.compile(
     rf"(?:mint)?{_PREFIX}*(?:allreduce|allgather|reducescatter|alltoall|neighborexchange|collective(?:gather|scatter|reduce|broadcast)"
     r"|psend|precv|batchisendirecv|barrier|allconcat).*"
@@ -149,7 +151,7 @@ _HAS_OPERANDS = re.compile(
     r"|biasadd|conv\d?d|dense|linear|layernorm|batchnorm|gather$"
 )
 #: How the types of single functions begin, which are numbered in order: one call more moves all numbers.
-FUNCTIONS = ("Functional.", "Tensor.", "Torch.")
+FUNCTIONS = ("Functional.", "Jax.", "Tensor.", "Torch.")
 #: Functions that take numbers, too, which are not dumped: where a part begins, or what is filled in.
 _TAKES_NUMBERS = re.compile(
     r"^(?:getitem|narrow|select|slice|roll|where|maskedfill|fill|fulllike|clamp\w*|clip)$"

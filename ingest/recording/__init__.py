@@ -1,4 +1,4 @@
-"""A recorder for PyTorch: hooks on a model write its tensors, or their statistics, as a dump.
+"""Recorders for PyTorch and JAX: hooks on a model write its tensors, or their statistics, as a dump.
 
 record.py     what users call, and where this process is in the mesh of the job
 recorder.py   which steps are recorded, and how much of a model in each
@@ -8,9 +8,11 @@ training.py   recording a model that a trainer, or a script, calls itself
 writer.py     a bounded queue, and the thread that empties it into files (`ingest.layouts.recorder`)
 black_box.py  a ring of the last steps, which is saved when something happens
 triggers.py   what can happen, on any rank
+jax_program.py  the same for JAX: evaluates a traced program equation by equation
 __main__.py   runs a script with a recorder
 
-PyTorch is imported by nothing here: the module comes from the caller's process, see `snapshots.TorchModule`.
+PyTorch and JAX are imported by nothing here: the modules come from the caller's process, see
+`snapshots.TorchModule`.
 """
 
 from ingest.recording.record import record

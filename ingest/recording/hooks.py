@@ -125,17 +125,30 @@ class CallLines:
         return kept
 
     def to_json(self) -> bytes:
-        """Return all stacks in the form of msProbe's `stack.json`, innermost line first."""
-        return msgspec.json.encode(
+        """Return all stacks; see `stacks_to_json`."""
+        return stacks_to_json(
             {
-                name: [
-                    f"File {code.co_filename}, line {line}, in {code.co_name}, \n "
-                    f"{linecache.getline(code.co_filename, line).strip()}"
-                    for code, line in places
-                ]
+                name: [(code.co_filename, line, code.co_name) for code, line in places]
                 for name, places in tuple(self._stacks.items())
             }
         )
+
+
+def stacks_to_json(stacks: Mapping[str, Iterable[tuple[str, int, str]]]) -> bytes:
+    """Return stacks in the form of msProbe's `stack.json`, innermost line first.
+
+    Args:
+        stacks: by the name of a call: file, line and function.
+    """
+    return msgspec.json.encode(
+        {
+            name: [
+                f"File {file}, line {line}, in {function}, \n {linecache.getline(file, line).strip()}"
+                for file, line, function in places
+            ]
+            for name, places in stacks.items()
+        }
+    )
 
 
 class Sink(Protocol):

@@ -185,6 +185,26 @@ def placement_of(tensor: TorchTensor) -> RecordedPlacement | None:
     )
 
 
+def jax_placement_of(array: Any, device: Any) -> RecordedPlacement | None:
+    """Return how an array of JAX lies on its mesh, seen from a device; None if no DTensor can lie so."""
+    sharding = array.sharding
+    if not hasattr(sharding, "spec") or sharding.mesh.size == 1:
+        return None
+    mesh, placements = sharding.mesh, dict.fromkeys(sharding.mesh.axis_names, "Replicate()")
+    for dim, names in enumerate(sharding.spec):
+        axes = [names] if isinstance(names, str) else [*(names or ())]
+        if axes != sorted(axes, key=mesh.axis_names.index):
+            return None
+        placements |= dict.fromkeys(axes, f"Shard({dim})")
+    return RecordedPlacement(
+        placements=tuple(placements.values()),
+        global_shape=tuple(array.shape),
+        mesh_shape=tuple(mesh.devices.shape),
+        mesh_dim_names=tuple(mesh.axis_names),
+        mesh_coordinate=tuple(int(at[0]) for at in np.nonzero(mesh.devices == device)),
+    )
+
+
 def _spelled(placement: Any) -> str:
     """Return a placement as `Shard(0)`: how PyTorch prints one differs between versions."""
     if placement.is_replicate():
@@ -401,3 +421,10 @@ def _is_freed(tensor: TorchTensor) -> bool:
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + last + 1) * tensor.element_size()
     return bool(tensor.numel()) and end > tensor.untyped_storage().nbytes()
+
+
+def snapshot_of(array: Array, *, elements: bool) -> TensorSnapshot:
+    """Return an array in host memory, with its elements or only their statistics."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    taken = TensorSnapshot(array.dtype.name, array.shape, array.nbytes, _elements=flat)
+    return taken if elements else taken.without_elements()
