@@ -204,9 +204,11 @@ class Run:
         epsilon = 1e-1 if layer == 1 and self.config.has("BUG epsilon of a norm") else 1e-6
         wide = x.astype(np.float32)
         if self.config.has("other norm kernel"):
-            scale = 1 / np.sqrt(np.einsum("...k,...k->...", wide, wide) / HIDDEN + np.float32(epsilon))
+            scale = np.asarray(
+                1 / np.sqrt(np.einsum("...k,...k->...", wide, wide) / HIDDEN + np.float32(epsilon))
+            )
         else:
-            scale = (np.mean(wide**2, axis=-1) + np.float32(epsilon)) ** np.float32(-0.5)
+            scale = np.asarray((np.mean(wide**2, axis=-1) + np.float32(epsilon)) ** np.float32(-0.5))
         scaled = wide * scale[..., None].astype(np.float32) * weight.astype(np.float32)
         return np.asarray(scaled, self.dtype)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ingest
-from tests.pipeline import ingest_directly
+from tests.stores import ingest_directly
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = ROOT / "tests" / "jax_programs.py"

@@ -15,10 +15,9 @@ from playwright.sync_api import Route
 
 import ingest
 from ingest.reader.step_flow import flow_of
-from tests.dumps import DumpLibrary
-from tests.in_process import run_here
-from tests.pipeline import ingest_directly
+from tests.cli import run_here
 from tests.servers.browser import Chromium
+from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 
 
