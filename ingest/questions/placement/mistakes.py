@@ -597,7 +597,8 @@ class StepOfSums:
         a, b = ([wide(one) for one in own.values()] for own in (moved, passed))
         part, differ = a[0] - a[1], b[1] - b[0]
         size = float(np.linalg.norm(part) * np.linalg.norm(differ))
-        return float(np.vdot(part, differ)) / size * math.sqrt(part.size) if size else None
+        is_clear = bool(size) and part.size > _BY_CHANCE**2  # of fewer elements, all may be chance
+        return float(np.vdot(part, differ)) / size * math.sqrt(part.size) if is_clear else None
 
     def _unreduced(self, parameter: int, gradient: int, ranks: tuple[int, ...], way: Account) -> Mistake:
 
