@@ -70,6 +70,7 @@ def test_a_script_or_module_is_recorded_from_its_second_update_on(
     del torch
     run = _trained(tmp_path, SCRIPT, "ingest.recording", "black_box=2,after=0,keep=1MiB", named=named)
     assert run.returncode == 1, run.stderr
+    assert "ZeroDivisionError: in the script" in run.stderr, run.stderr
     assert "done" not in run.stdout
     recorded = tmp_path / "run-dump/recorded/rank_0"
     assert recordings.steps(recorded) == list(range(1, 9))
