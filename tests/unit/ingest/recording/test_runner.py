@@ -52,10 +52,12 @@ def _trained(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script by a module of Python, with the recorder in the environment."""
     (place / "train.py").write_text(script)
+    # The command forbids its child processes to import from the working directory.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return subprocess.run(
         [sys.executable, "-m", *program.split(), *named.split(), "20"],
         cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "DUMP_INGEST_RECORD": f"run-dump,{options}", **env},
+        env={**inherited, "OMP_NUM_THREADS": "1", "DUMP_INGEST_RECORD": f"run-dump,{options}", **env},
         capture_output=True,
         text=True,
         timeout=240,
