@@ -21,6 +21,7 @@ import pytest
 import ingest
 from ingest.findings.waiting import wait
 from ingest.layouts.black_box import DIRECTORY, OUTSIDE, Trigger
+from ingest.layouts.recorder import STEP_FILE
 from ingest.reader.cube_conditions import sketches_of_step
 from ingest.recording import black_box, writer
 from ingest.recording.black_box import Ring, adopt
@@ -215,8 +216,17 @@ def test_a_machine_without_memory_shrinks_the_ring_and_what_it_held_no_longer_is
 ) -> None:
     left = itertools.chain([10**15] * 4, itertools.repeat(0))  # fewer than are kept when it is triggered
     monkeypatch.setattr(black_box, "available_nbytes", lambda: next(left))
+
+    def before(step: int) -> None:
+        """Wait until the ring holds all steps that are over, so that it drops these, and no step in part."""
+        while step > 1 and not (recorder.directory / f"step_{step - 2}" / STEP_FILE).exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        if step == 5:
+            recorder.trigger("look")
+
     with box(net, tmp_path) as recorder:
-        nets.train(net, 8, before=lambda step: recorder.trigger("look") if step == 5 else None)
+        nets.train(net, 8, before=before)
     marks = {step: recordings.mark(recorder.directory, step) for step in range(8)}
     assert {step for step, mark in marks.items() if "incident" in mark} == set(range(1, 7))
     gone = {step for step, mark in marks.items() if "did not hold it any more" in mark.get("not_saved", "")}
