@@ -157,18 +157,16 @@ def outside_transforms(
     Raises:
         ValueError: it is one sample of a batch, within `torch.func.vmap`.
     """
-    functorch = torch._C._functorch  # noqa: SLF001  (there is no public way)
+    functorch = torch._C._functorch  # noqa: SLF001  (no public API tells it)
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return tensor, nullcontext()
     while functorch.is_gradtrackingtensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     if functorch.is_functorch_wrapped_tensor(tensor):
         raise ValueError("what is computed within torch.func.vmap cannot be recorded")
-    from torch._functorch.pyfunctorch import (
-        temporarily_clear_interpreter_stack,
-    )  # deferred: see `import_torch`
+    from torch._functorch import pyfunctorch  # deferred: see `import_torch`
 
-    return tensor, temporarily_clear_interpreter_stack()
+    return tensor, pyfunctorch.temporarily_clear_interpreter_stack()
 
 
 def placement_of(tensor: TorchTensor) -> RecordedPlacement | None:

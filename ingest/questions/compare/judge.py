@@ -26,6 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -428,13 +430,20 @@ class _StepJudge(StepDifferences):
 
     def _may_be_buffer(self, tensor: Measured) -> bool:
         """Return whether a function of a module may have read a buffer of it, as an earlier call left it."""
-        path = self._flow.keys[tensor.number].op_name
-        return self._flow.is_numbered(tensor.number) and any(
-            self._flow.parts[number] is StepPart.PARAMETER
-            and other.shape == tensor.shape
-            and path.startswith(f"{module_of(self._flow.keys[number])}.")
-            and gradient_name(self._flow.repeated_name(number)) not in self._flow.last_of
-            for number, other in self._tensors.items()
+        if not self._flow.is_numbered(tensor.number):
+            return False
+        within = accumulate(self._flow.keys[tensor.number].op_name.split(".")[:-1], "{}.{}".format)
+        return any((module, tensor.shape) in self._buffers for module in within)
+
+    @cached_property
+    def _buffers(self) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """The modules and shapes of parameters without a gradient."""
+        flow = self._flow
+        return frozenset(
+            (module_of(flow.keys[number]), tensor.shape)
+            for number, tensor in self._tensors.items()
+            if flow.parts[number] is StepPart.PARAMETER
+            and gradient_name(flow.repeated_name(number)) not in flow.last_of
         )
 
     def _noise_of_gradient(self, tensor: Measured, limit: float) -> str:
