@@ -4,6 +4,7 @@ Every rank dumps what it holds, as people do with hooks of their own: one `.npz`
 The forward pass has an embedding, two layers of attention with a fused projection and of an MLP, and a head;
 the backward pass goes through head and last MLP, and an optimizer updates what has gradients."""
 
+import math
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -216,7 +217,7 @@ class Run:
         wide = x.astype(np.float32)
         top = np.float32(0) if self.config.has("other softmax kernel") else wide.max(-1, keepdims=True)
         if self.config.has("powers of 2"):
-            powers = np.exp2((wide - top) * np.float32(np.log2(np.e)))
+            powers = np.exp2((wide - top) * np.float32(math.log2(math.e)))
         else:
             powers = np.exp(wide - top)
         return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
