@@ -473,6 +473,19 @@ class StepHooks:
                 module.register_forward_hook(self.after, with_kwargs=True, always_call=True),
             )
             self._at_end += [handle.remove for handle in handles]
+        if "gradients" in self._of:
+            self._await_loose_parameters()
+
+    def _await_loose_parameters(self) -> None:
+        """See the backward passes of what no inner module returns, as of a temperature of the model.
+
+        A pass through what a module returns is seen there.
+        """
+        for module in self._model.modules():
+            own = module.parameters(recurse=False) if any(module.children()) else ()
+            for parameter in own:
+                if parameter.requires_grad and parameter.is_leaf:
+                    self._at_end.append(parameter.register_hook(partial(self._gradient, None, ())).remove)
 
     def take_parameters(self) -> None:
         """Record parameters and buffers, once: as late as when the first module is called.

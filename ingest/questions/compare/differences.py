@@ -541,8 +541,11 @@ class StepDifferences:
         different = [n for n in read if not self._is_cancelled_number(self._tensors[n])]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
+        # What is equal in any order does not count: parameters that are read, and counts of elements.
+        computed = [n for n in activations if self._is_computed(n)]
         calls, apart = (
-            Counter(self._flow.keys[n].occurrence for n in each) for each in (activations, different)
+            Counter(self._flow.keys[n].occurrence for n in each)
+            for each in (computed, set(different).intersection(computed))
         )
         if any(2 * apart[call] <= count for call, count in calls.items()):
             return False  # what trains is alike, and a call that generates is not
@@ -550,6 +553,16 @@ class StepDifferences:
         if of_parameters * _CLOSER < least:
             return True
         return of_parameters < min(least, self._most_of_gradients) and self._reads_same_elements
+
+    def _is_computed(self, number: int) -> bool:
+        """Return whether a tensor holds other numbers than whole ones, and is no parameter that is read."""
+        is_float = any(map(unit_of, self._tensors[number].dtypes))
+        return is_float and self._flow.digest(number) not in self._of_parameters
+
+    @cached_property
+    def _of_parameters(self) -> frozenset[bytes]:
+        parts = enumerate(self._flow.parts)
+        return frozenset(self._flow.digest(n) for n, part in parts if part is StepPart.PARAMETER) - {b""}
 
     def _has_effect(self, number: int, difference: float, unread: Container[int]) -> bool:
         """Return whether an operator that was given what was dumped of a tensor returned something else.

@@ -62,6 +62,8 @@ from workers.arrays.comparison import Metrics
 
 #: For how many operators, one after another, the fixed limit of a narrow type is.
 SHALLOW = 16
+#: How much larger the limit of gradients in narrow types is: they are rounded in both passes, and cancel.
+_PASSES = 2.0
 #: How much more than its uncertainty in the first order an element may move.
 _MOVES = 4.0
 #: The most elements of a parameter that are read to explain how it moved, and the most parameters of a step.
@@ -286,11 +288,25 @@ class _StepJudge(StepDifferences):
         self._known.coarsest = max(self._known.coarsest, fixed)
         # If it read other than what was dumped, the usual counts.
         is_read = reads is not None and self._unread.keys().isdisjoint(reads)
-        before = self._largest(reads or ()) if is_read else self._known.healthy
+        before = GROWTH * (self._largest(reads or ()) if is_read else self._known.healthy)
+        before = max(before, self._of_exponents(tensor.number, reads or ()))
         is_narrow = self._known.coarsest > default_limit("float32")
-        depth = math.sqrt(max(len(self._executed) / SHALLOW, 1.0)) if is_narrow else 1.0
-        cap = max(self._known.coarsest * depth, DRIFT * self._at_start) if fixed else 0.0
-        return min(base + min(tensor.spread, GROWTH * base) + GROWTH * before, cap), base
+        cap = max(self._known.coarsest, DRIFT * self._at_start) if fixed else 0.0
+        if fixed and is_narrow:
+            depth = math.sqrt(max(len(self._executed) / SHALLOW, 1.0))
+            passes = _PASSES if part.is_gradient else 1.0
+            cap = max(cap, self._known.coarsest * depth * passes, self._known.healthy)
+        return min(base + min(tensor.spread, GROWTH * base) + before, cap), base
+
+    def _of_exponents(self, number: int, reads: Iterable[int]) -> float:
+        """Return the relative difference of what a softmax returns, by how far apart its exponents are.
+
+        A mask that is added as a large number hides in their relative difference what is not masked.
+        """
+        if "softmax" not in self._flow.keys[number].op_type.lower():
+            return 0.0
+        read = (self._tensors[n].metrics for n in reads)
+        return max((2 * each.max_abs for each in read if each and math.isfinite(each.max_abs)), default=0.0)
 
     def _cancellation(self, tensor: Measured, reads: Iterable[int]) -> float:
         """Return how many times smaller the gradient of a parameter is than what was added up makes likely.

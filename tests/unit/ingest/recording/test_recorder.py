@@ -382,6 +382,19 @@ def test_after_a_backward_pass_that_failed_the_next_one_has_gradients_of_paramet
     assert "Gradient.first.fc.weight" in recordings.names(recorder.directory, 0)
 
 
+def test_a_backward_pass_of_a_parameter_that_no_module_reads_is_recorded(torch: Any, tmp_path: Path) -> None:
+    """As of the temperature of SAC, whose loss is added up over micro-batches."""
+    model = torch.nn.ModuleDict({"actor": torch.nn.Linear(2, 1)})
+    model.register_parameter("log_alpha", torch.nn.Parameter(torch.zeros(())))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ingest.record(model, tmp_path, of="gradients", advance="manual") as recorder:
+        for _ in range(2):
+            model["actor"](torch.ones(1, 2)).sum().backward()
+            (3 * model.log_alpha).backward()
+        optimizer.step()
+    assert recordings.names(recorder.directory, 0).count("Gradient.log_alpha") == 2
+
+
 def test_gradients_that_are_set_by_hand_are_those_that_the_optimizer_reads(
     net: Any, torch: Any, tmp_path: Path
 ) -> None:

@@ -340,6 +340,50 @@ def test_samples_may_be_in_another_order_along_the_second_axis() -> None:
     assert {each.verdict for each in judgements.values()} == {Verdict.CLOSE, Verdict.EQUAL}
 
 
+@pytest.mark.parametrize(("returned", "verdict"), [(0.01, Verdict.CLOSE), (0.5, Verdict.DIFFERENT)])
+def test_a_mask_does_not_hide_how_far_apart_the_exponents_of_a_softmax_are(
+    returned: float, verdict: Verdict
+) -> None:
+    """It is added as a large number, beside which nothing else counts in a relative difference."""
+    keys = [key._replace(op_type="Functional.softmax") for key in _module("softmax.0")]
+    scores = np.random.default_rng(0).standard_normal(_SHAPE).astype(np.float32)
+    scores[:, 48:] = np.finfo(np.float32).min
+    running = RunningComparison()
+    running.update((scores + np.float32(0.01)).ravel(), scores.ravel())
+    tensors = [
+        Measured(0, ("float32", "float32"), _SHAPE, running.result()),
+        Measured(1, ("float32", "float32"), _SHAPE, _metrics(returned)),
+    ]
+    known = Judge()
+    known._known.coarsest = default_limit("bfloat16")  # which the scores are computed of
+    assert known.judge(tensors, Dataflow(keys), lambda _: None)[1].verdict is verdict
+
+
+def test_parameters_and_whole_numbers_do_not_tell_that_a_batch_is_in_the_same_order() -> None:
+    """As lengths that are sorted, and the weights that a function is given."""
+    model, layer = _module("model", kind="Model"), _module("fc")
+    counted = [TensorKey("", "", "Tensor.sort", f"sort.{n}", "output", 0) for n in range(9)]
+    keys = [
+        TensorKey("", "", "Parameter", "fc.weight", "output", 0),
+        model[0],
+        *counted,
+        *layer,
+        TensorKey("", "", "Gradient", "fc.weight", "output", 0),
+    ]
+    rows = np.random.default_rng(0).standard_normal(_SHAPE).astype(np.float32)
+    running = RunningComparison()
+    running.update(rows.ravel(), rows[::-1].ravel())
+    apart, rounded = running.result(), _metrics(1e-6)
+    differences = {1: apart, 11: apart, 12: apart, 13: rounded}
+    whole = range(2, 11)
+    tensors = [
+        Measured(n, ("int64", "int64") if n in whole else ("float32", "float32"), _SHAPE, differences.get(n))
+        for n in range(len(keys))
+    ]
+    found = Judge().judge(tensors, Dataflow(keys), lambda _: (rows, rows[::-1]), is_last=True)
+    assert {found[n].verdict for n in (1, 11, 12)} == {Verdict.NOT_READ}
+
+
 # How much tensors may differ: by type, by name, and what is wrong with a file that says so.
 
 
