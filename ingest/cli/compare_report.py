@@ -19,7 +19,7 @@ from ingest.questions.compare.result import (
 )
 from ingest.questions.placement.decide import Certainty
 from ingest.questions.question import Rows
-from ingest.reader.choice import format_ranges
+from ingest.reader.choice import format_ranges, named_ranges
 from ingest.reader.text import counted, number_text, shape_text
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -177,7 +177,8 @@ def _say_shortened(listed: Sequence[ComparedTensor], top: int) -> None:
 
 
 def _say_first(first: FirstDifference) -> None:
-    where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
+    ranks = named_ranges("rank", first.ranks or [first.tensor.key_a.rank])
+    where = f"step {first.tensor.key_a.step}, {ranks}: {first.tensor.name}"
     if first.tensor.guessed:
         where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
     says = f"; {first.says}" if first.says else ""

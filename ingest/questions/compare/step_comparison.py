@@ -253,8 +253,12 @@ class StepComparison:
         found = first_difference(self)
         if found is None or self._placing is None or not (ranks := self._placing.ranks_apart(found.tensor)):
             return found
-        why = f"{found.tensor.reason}; only what {named_ranges('rank', ranks)} has differs"
-        return replace(found, tensor=replace(found.tensor, reason=why), ranks=ranks)
+        why = f"{found.reason}; only what {named_ranges('rank', ranks)} has differs"
+        inputs = (
+            replace(each, reason=why, value_a="") if each.name == found.tensor.name_a else each
+            for each in found.inputs
+        )
+        return replace(found, tensor=replace(found.tensor, reason=why), inputs=tuple(inputs), ranks=ranks)
 
     def contents_around(self, first: ComparedTensor) -> tuple[bytes, frozenset[bytes]]:
         """Return the digest of the first difference if it is an input, and those of outputs that differ."""
