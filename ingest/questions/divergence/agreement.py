@@ -230,6 +230,29 @@ class AgreementOfRanks:
                 return tuple(tuple(np.flatnonzero(held == label).tolist()) for label in labels)
         return ()
 
+    def parted_by(self, gradient: int, tensor: int, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Return ranks that hold the same of a parameter, if another gradient of each parts them in one step.
+
+        That is, after a step in which they shared the gradient, too.
+
+        Args:
+            gradient: that of the loss by the parameter.
+            tensor: the parameter.
+            numbers: of the steps, one for each.
+        """
+        is_shared = False
+        for place in range(len(numbers) - 1):
+            if not self._tells_next(place, tensor, gradient):
+                continue
+            if not (split := self.splits(place, gradient, tensor)):
+                is_shared |= self.holders(place, gradient) > 1
+            elif is_shared and numbers[place + 1] == numbers[place] + 1:
+                held = self.labels(place, tensor)
+                labels = dict.fromkeys(held[[*split]].tolist())
+                is_parted = {*split} <= {*self.splits(place, tensor, tensor, later=1)}
+                return tuple(tuple(np.flatnonzero(held == each).tolist()) for each in labels) * is_parted
+        return ()
+
     def alike(self) -> list[list[int]]:
         """Return sets of tensors that have one kind, and the same pattern in each step."""
         if not self.keys:

@@ -247,6 +247,7 @@ class Expectations:
         """
         self._seen, self._steps = seen, steps
         self._given, self._told, self._fed_apart = given, told, fed_apart
+        self._parameter_of = {gradient: own for own, gradient in seen.gradient_of.items()}
         self._verdicts: dict[tuple[int, Partition], tuple[BlockVerdict, ...]] = {}
         self._candidates: dict[tuple[int, ...], Counter[Partition]] = {}
         """By universe: partitions that tensors showed, and how often."""
@@ -286,6 +287,8 @@ class Expectations:
                     last = self._decide_by_gradient(tensor)
                     last = last or (self._begun_equal(history) if history.universe in shared else None)
                 last = last or self._decide_by_begin(history, tensor, usual.get(history.universe))
+                if last is None and tensor in self._parameter_of:
+                    last = self._seen.parted_by(tensor, self._parameter_of[tensor], self._steps) or None
                 if (kind_of(key, 0), history.universe) in of_kind:
                     last = self._begun_equal(history) or last
                 by_expected.setdefault(last, []).append(tensor)

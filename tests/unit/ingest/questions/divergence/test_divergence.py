@@ -538,6 +538,20 @@ def test_parameters_that_step_with_one_gradient_are_one() -> None:
     assert summary(divergence(made.store)) == [((0, 1), 0, "Parameter.w.output.0")]
 
 
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_gradient_that_is_not_reduced_in_one_step_is_where_ranks_part(parts: bool) -> None:
+    """It was shared before; where the parameter stays one, as where several steps are added up, it is not."""
+    made = Replicas()
+    for step in range(5):
+        for rank in range(2):
+            names = {
+                "Parameter.weight.output.0": 10 * step + 1 + 500 * (rank and step > 2 and parts),
+                "Gradient.weight.output.0": 10 * step + 2 + 500 * (rank and step == 2),
+            }
+            made.put(rank, step, names)
+    assert summary(divergence(made.store)) == [((0, 1), 2, "Gradient.weight.output.0")] * parts
+
+
 def test_any_tensor_that_agreed_long_enough_is_missed() -> None:
     made = Replicas()
     for step in range(5):
