@@ -23,6 +23,7 @@ from ingest.identities.operators import DEFINITIONS, PARTS, expectations, plain_
 from ingest.identities.optimizer import ParameterHistory, recorded_update
 from ingest.identities.updates import ParameterUpdate, judged, of_unshared
 from ingest.reader.operator_kinds import (
+    RECOMPUTED,
     CallKey,
     holders,
     is_awaited,
@@ -51,8 +52,6 @@ ADDED, NOT_REDUCED = "added to that of the step before", "of this rank alone"
 STALE = "computed with the parameters of the step before"
 #: How many other modules are looked at to see whether parameters moved between calls.
 _TRIED = 16
-#: The graph of what the backward pass computes again, and what proves what is read there.
-RECOMPUTED = "recompute"
 #: Roundoff of the narrowest type in which activations are kept.
 _NARROWEST = 2.0**-2
 #: What proves that of a module which calls those in it one after another.

@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 from ingest.identities.audit import (
     ADDED,
     NOT_REDUCED,
-    RECOMPUTED,
     REDUCED,
     SEQUENTIAL,
     STALE,
@@ -41,6 +40,7 @@ from ingest.identities.optimizer import (
 from ingest.identities.updates import NOT_UPDATED
 from ingest.questions.question import Answer, Mode, Note, Option, Part, Partial, Question, Ranks, Steps, Table
 from ingest.reader.catalog import Catalog
+from ingest.reader.operator_kinds import RECOMPUTED
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import Tensor
 from ingest.reader.text import Plain, counted

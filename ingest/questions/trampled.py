@@ -28,7 +28,7 @@ from ingest.questions.question import Note, Part, Partial, Question, Ranks, Show
 from ingest.reader.anatomy import BitDifference, compare_bits
 from ingest.reader.catalog import Catalog
 from ingest.reader.context.files import configuration_of
-from ingest.reader.operator_kinds import is_input, is_output, is_parameter, keys_of
+from ingest.reader.operator_kinds import RECOMPUTED, is_input, is_output, is_parameter, keys_of
 from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step import Step, TableList
 from ingest.reader.tensor import Tensor
@@ -39,7 +39,6 @@ from workers.store.model import RowKind
 _READ = 20
 #: The most operators between two dumps that are named.
 _BETWEEN = 10
-_RECOMPUTED = "recompute"
 TRAMPLED, RUN_AGAIN, NOT_REPEATABLE = "trampled", "trampled, or run again", "not repeatable"
 
 
@@ -146,7 +145,7 @@ def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
         if len(dumps) > max(own_runs, 1):
             kind = TRAMPLED if own_runs or is_watched else RUN_AGAIN
             yield from ((first, second, kind) for first, second in _changes(pairwise(dumps)))
-        again = outputs.get((output[0], _RECOMPUTED, *output[2:])) if output[1] == "" else None
+        again = outputs.get((output[0], RECOMPUTED, *output[2:])) if output[1] == "" else None
         if again and again[0].digest != dumps[0].digest:
             yield dumps[0].row, again[0].row, NOT_REPEATABLE
 

@@ -28,7 +28,8 @@ from workers.store.tables import Tables, record_of
 if TYPE_CHECKING:
     from ingest.reader.step import Step
 
-
+#: The graph of what runs again for the backward pass, as checkpointed modules do.
+RECOMPUTED = "recompute"
 #: Equal for tensors of equal content: made of the digest, or of the statistics without one.
 Content: TypeAlias = tuple[object, ...]
 

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ingest.reader.operator_kinds import (
     FUNCTIONS,
+    RECOMPUTED,
     StepPart,
     is_awaited,
     is_collective,
@@ -94,7 +95,8 @@ class Dataflow:
             return frozenset()
         passes: list[list[int]] = [[]]
         for number, part in enumerate(self.parts):
-            if part is StepPart.ACTIVATION and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
+            is_forward = part is StepPart.ACTIVATION and self.keys[number].graph != RECOMPUTED
+            if is_forward and passes[-1] and self.parts[passes[-1][-1]].is_gradient:
                 passes.append([])
             if part is not StepPart.PARAMETER:
                 passes[-1].append(number)

@@ -152,10 +152,13 @@ def without_scale(tensors: Sequence[Measured], parts: Sequence[StepPart]) -> dic
 
 
 def _may_have_factor(whole: Sequence[Measured], parallel: Container[int]) -> bool:
-    """Return whether gradients of parameters may all have one factor: one does, and none is equal."""
-    unequal = [each for each in whole if each.unequal]
+    """Return whether gradients of parameters may all have one factor: most do, and none is equal.
+
+    A single number always has one.
+    """
+    telling = [each for each in whole if each.unequal and each.size > 1 and each.averaged == 1.0]
     has_equal = any(each.zeros < 1 for each in whole if not each.unequal)
-    return not has_equal and (not unequal or any(each.number in parallel for each in unequal))
+    return not has_equal and 2 * sum(each.number in parallel for each in telling) >= len(telling)
 
 
 def _parallel(tensors: Iterable[Measured]) -> dict[int, Metrics]:
