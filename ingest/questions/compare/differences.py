@@ -405,9 +405,13 @@ class StepDifferences:
     def _of_other_samples(self) -> dict[int, str]:
         """Return, by number, why it is not known what gradients should be, unless that is zero.
 
-        Nor is it of what the program saved of each call, such as its loss.
+        Those of parameters are the same once all calls are added up. Nor is it known of what the program saved
+        of each call, such as its loss.
         """
-        gradients = (n for n in self._tensors if self._flow.parts[n].is_gradient)
+        is_whole = {n: not self._flow.is_partial_sum(n) for n in self._flow.parameter_gradients}
+        gradients = (
+            n for n in self._tensors if self._flow.parts[n].is_gradient and not is_whole.get(n, False)
+        )
         unread = {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
         return unread | dict.fromkeys(filter(self._is_saved_of_calls, self._tensors), _OTHER_SAMPLES)
 
