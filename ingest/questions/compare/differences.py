@@ -405,8 +405,8 @@ class StepDifferences:
     def _of_other_samples(self) -> dict[int, str]:
         """Return, by number, why it is not known what gradients should be, unless that is zero.
 
-        Those of parameters are the same once all calls are added up. Nor is it known of what the program saved
-        of each call, such as its loss.
+        Those of parameters are the same once all calls are added up. Nor is it known of what the program has
+        saved of each call, such as its loss.
         """
         is_whole = {n: not self._flow.is_partial_sum(n) for n in self._flow.parameter_gradients}
         gradients = (

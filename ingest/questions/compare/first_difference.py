@@ -20,7 +20,7 @@ from ingest.questions.compare.judge import CANCELS
 from ingest.questions.compare.result import UNMATCHED, ComparedInput, ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.sources import StepTensors
 from ingest.questions.compare.thresholds import relative_difference
-from ingest.reader.operator_kinds import StepPart, is_input, is_numbered, slots_written_in_place
+from ingest.reader.operator_kinds import StepPart, is_input, is_numbered, is_output, slots_written_in_place
 from ingest.reader.text import counted
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
@@ -167,9 +167,10 @@ def _scaled_before(gradient: ComparedTensor, parameter: ComparedTensor) -> First
 
 
 def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
-    """Return what only one side ran right before the input that differs first: a module that was left out.
+    """Return what only one side ran to make the input that differs first: a module or function left out.
 
-    What was computed before agrees, so what is in between made the difference.
+    It has the bytes of the input. Or it is right before it: what was computed before agrees, so what is in
+    between made the difference.
     """
     in_b = step.flow.in_b
     if not is_input(first.io) or first.number not in in_b:
@@ -179,7 +180,16 @@ def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> Compared
         for row in step.rows
         if row.verdict in UNMATCHED and row.op_type not in ("Gradient", "Parameter")
     }
-    for verdict, number in ((Verdict.ONLY_B, in_b[first.number]), (Verdict.ONLY_A, first.number)):
+    for verdict, side, number in (
+        (Verdict.ONLY_B, step.b, in_b[first.number]),
+        (Verdict.ONLY_A, step.a, first.number),
+    ):
+        own = side.contents[number]
+        made = ((verdict, n) for n in range(number) if any(own) and side.contents[n] == own)
+        maker = next((rows[each] for each in made if each in rows and is_output(side.keys[each[1]].io)), None)
+        if maker is not None:
+            why = f"{maker.verdict}, and {first.name_a}, which reads it, differs"
+            return replace(maker, reason=why, level="shown")
         before = list(takewhile(rows.__contains__, ((verdict, n) for n in range(number - 1, -1, -1))))
         if before:
             row = rows[before[-1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +33,7 @@ from ingest.questions.compare.result import OperatorGap, Why
 from ingest.questions.compare.runner import PairRunner, answer_each
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.context.ir import flatten
-from ingest.reader.operator_kinds import is_input, is_output
+from ingest.reader.operator_kinds import FUNCTIONS, is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey
@@ -195,6 +196,52 @@ def align_programs(
     )
 
 
+#: The most pairs of calls that are looked at to see which functions one side calls more often.
+_MOST_PAIRS = 1 << 24
+
+
+def with_uneven_functions(
+    a: StepTensors, b: StepTensors, matched: list[TensorPair], runner: PairRunner
+) -> list[TensorPair]:
+    """Return pairs in which functions that one side calls more often are paired by an alignment of all calls.
+
+    Their numbers tell nothing then: any of them may be the one more. A batch that is cut into more calls has
+    other shapes; its calls keep their numbers.
+
+    Raises:
+        StoreError: a store cannot be read.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    calls = [Counter(map(_function, {key.operator for key in side.keys})) for side in (a, b)]
+    uneven = {each for each in calls[0].keys() & calls[1] if each and calls[0][each] != calls[1][each]}
+    is_uneven = [_function(a.keys[pair.a].operator) in uneven for pair in matched]
+    kept = [pair for pair, is_one in zip(matched, is_uneven, strict=True) if not is_one]
+    if len(kept) == len(matched) or any(a.shapes[pair.a] != b.shapes[pair.b] for pair in kept):
+        return matched
+    programs = _Programs(*(with_contents(side, range(len(side.keys)), runner) for side in (a, b)))
+    if len(programs.a.calls) * len(programs.b.calls) > _MOST_PAIRS:
+        return matched
+    aligned, _ = align(programs.a.calls, programs.b.calls, programs.known(kept))
+    for own, other in ((programs.a.operators[each.a], programs.b.operators[each.b]) for each in aligned):
+        if _function(own) in uneven and _function(own) == _function(other):
+            how = MatchedBy.EXACT if own == other else MatchedBy.NAME
+            numbers = programs.b.numbers[other]
+            kept += [
+                TensorPair(number, numbers[place], how)
+                for place, number in programs.a.numbers[own].items()
+                if place in numbers
+            ]
+    return sorted(kept)
+
+
+def _function(operator: OperatorKey) -> tuple[str, ...]:
+    """Return what the calls of a function in a module have in common; () if it is none."""
+    net, graph, op_type, op_name, _ = operator
+    name, _, number = op_name.rpartition(".")
+    is_function = op_type.startswith(FUNCTIONS) and number.isdecimal()
+    return (net, graph, op_type, name) if is_function else ()
+
+
 def _trusted(matched: Iterable[TensorPair], *, names_tell: bool) -> frozenset[MatchedBy]:
     """Return what must show that calls are the same, so that their tensors are paired, too."""
     if not names_tell:
@@ -208,6 +255,10 @@ class _StepProgram:
         self.tensors = tensors
         self.operators, self.calls, self.values = calls_of(tensors)
         """Operators are in order of execution, calls are of these; values are of the tensors."""
+        self.numbers: dict[OperatorKey, dict[_Place, int]] = {}
+        """By operator, its tensors by their places."""
+        for number, key in enumerate(tensors.keys):
+            self.numbers.setdefault(key.operator, {})[key.io, key.slot] = number
         self.classes: list[int] = []
         """Of the values: equal on both sides for the same elements, or nearly; -1 if nothing is known."""
 

@@ -36,7 +36,12 @@ from ingest.questions.compare.matching import (
     without_effect,
 )
 from ingest.questions.compare.placing import AssembledTensor, Placing, SeenPlacements
-from ingest.questions.compare.programs import AlignedPrograms, align_programs, operator_name
+from ingest.questions.compare.programs import (
+    AlignedPrograms,
+    align_programs,
+    operator_name,
+    with_uneven_functions,
+)
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Limits, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
@@ -152,6 +157,8 @@ class StepComparison:
         self.rows: list[ComparedTensor] = []
         """In order of execution; of equal tensors maybe none."""
         pairs = with_last_gradients(a, b, with_same_calls(a, b, match_tensors(a, b, choices.mapping)))
+        if placing is None:
+            pairs = with_uneven_functions(a, b, pairs, runner)
         only_a, only_b = unmatched(a, b, pairs)
         self.aligned = AlignedPrograms(pairs)
         """The pairs, and the operators that only one side has, if the two ran different ones."""

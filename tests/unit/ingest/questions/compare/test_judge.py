@@ -213,11 +213,13 @@ def test_a_mean_of_parts_whose_sum_has_the_factor_of_all_gradients_has_it_too(
     assert [found[number].verdict for number in (2, 3, 4)] == [Verdict.CLOSE, verdict, verdict]
 
 
-def test_gradients_of_other_samples_are_ignored_and_parameters_are_not() -> None:
+def test_gradients_of_other_samples_are_ignored_and_parameters_and_their_gradients_are_not() -> None:
+    """Of a parameter, all calls of a step are added up: so it is the gradient of the same samples."""
     step = _Gradients()
-    tensors = step.measured({2: np.roll(step.b, 1), 1: step.b + np.float32(1e-3)})
+    turned = np.roll(step.b, 1)
+    tensors = step.measured({4: turned, 2: turned, 1: step.b + np.float32(1e-3)})
     found = Judge().judge(tensors, step.flow, lambda _: None, has_other_calls=True)
-    assert (found[2].verdict, found[1].verdict) == (Verdict.IGNORED, Verdict.DIFFERENT)
+    assert [found[n].verdict for n in (4, 2, 1)] == [Verdict.IGNORED, Verdict.DIFFERENT, Verdict.DIFFERENT]
 
 
 def test_what_nothing_was_computed_from_is_not_read() -> None:

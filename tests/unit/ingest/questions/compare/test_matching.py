@@ -33,6 +33,7 @@ from ingest.questions.compare.matching import (
     unmatched,
     without_numbers,
 )
+from ingest.questions.compare.programs import with_uneven_functions
 from ingest.questions.compare.result import GuessedName, Verdict, Why
 from ingest.questions.compare.run import compare
 from ingest.questions.compare.sources import StepTensors
@@ -64,7 +65,7 @@ def tensors(*keys: TensorKey, shapes: list[tuple[int, ...]] | None = None) -> St
         np.ones(n, bool),
         np.zeros(n, np.int64),
         np.arange(n),
-        SimpleNamespace(attributes=lambda _: {}, model_output=lambda _: None),
+        SimpleNamespace(attributes=lambda _: {}, model_output=lambda _: None, full_name=lambda _: ""),
     )
 
 
@@ -144,6 +145,41 @@ def test_another_order_that_digests_show_is_said() -> None:
     a, b = tensors(*CONV[:3]), tensors(*conv(31, 32, 33))
     a.digests[:, 0], b.digests[:, 0] = (1, 2, 3), (2, 1, 3)
     assert [pair.ambiguous for pair in match_tensors(a, b)] == [True, True, False]
+
+
+def test_of_functions_that_one_side_calls_more_often_numbers_tell_nothing() -> None:
+    """The first of two minima is left out: the second one is that of the other side."""
+
+    def program(*calls: tuple[str, str, str]) -> StepTensors:
+        known = [
+            (key(f"{function}|{io}|{slot}"), content)
+            for function, read, written in calls
+            for io, contents in (("input", read), ("output", written))
+            for slot, content in enumerate(contents)
+        ]
+        made = tensors(*(each for each, _ in known))
+        made.digests[:, 0] = [ord(content) for _, content in known]
+        return made
+
+    target, critic = "Module.Linear|target", "Module.Linear|critic"
+    a = program(
+        (target, "x", "ab"),
+        ("Torch.min|min.0", "ab", "m"),
+        ("Tensor.sub|sub.0", "m", "s"),
+        (critic, "s", "cd"),
+        ("Torch.min|min.1", "cd", "n"),
+    )
+    b = program(
+        (target, "x", "ab"),
+        ("Tensor.sub|sub.0", "a", "S"),
+        (critic, "S", "CD"),
+        ("Torch.min|min.0", "CD", "N"),
+    )
+    found = with_uneven_functions(a, b, match_tensors(a, b), SimpleNamespace())  # type: ignore[arg-type]
+    named = {(a.names[pair.a], b.names[pair.b]) for pair in found if "min" in a.names[pair.a]}
+    places = ("input.0", "input.1", "output.0")
+    assert named == {(f"Torch.min.min.1.{place}", f"Torch.min.min.0.{place}") for place in places}
+    assert len(found) == len(b.keys)
 
 
 @pytest.mark.parametrize(
