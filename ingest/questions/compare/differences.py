@@ -405,15 +405,18 @@ class StepDifferences:
     def _of_other_samples(self) -> dict[int, str]:
         """Return, by number, why it is not known what gradients should be, unless that is zero.
 
-        Those of parameters are the same once all calls are added up. Nor is it known of what the program has
-        saved of each call, such as its loss.
+        Nor is it of what the program saved of each call, such as its loss. Gradients of parameters are alike
+        once all calls, and ranks, are added up.
         """
-        is_whole = {n: not self._flow.is_partial_sum(n) for n in self._flow.parameter_gradients}
-        gradients = (
-            n for n in self._tensors if self._flow.parts[n].is_gradient and not is_whole.get(n, False)
-        )
+        gradients = (n for n in self._tensors if self._flow.parts[n].is_gradient and not self._is_added_up(n))
         unread = {n: _OTHER_SAMPLES for n in gradients if not self._is_rounding_of_zero(n)}
         return unread | dict.fromkeys(filter(self._is_saved_of_calls, self._tensors), _OTHER_SAMPLES)
+
+    def _is_added_up(self, number: int) -> bool:
+        """Return whether the gradient of a parameter has the parts of all calls and of all ranks."""
+        is_of_parameter = self._flow.parts[number] is StepPart.PARAMETER_GRADIENT
+        is_part = self._flow.is_sparse(number) or self._flow.is_partial_sum(number)
+        return is_of_parameter and not is_part and self._tensors[number].spread <= self._coarsest
 
     def _is_saved_of_calls(self, number: int) -> bool:
         keys, last = self._flow.keys, self._flow.last_of[self._flow.repeated_name(number)]
