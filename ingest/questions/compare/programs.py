@@ -212,10 +212,8 @@ def with_uneven_functions(
         StoreError: a store cannot be read.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    calls = [Counter(map(_function, {key.operator for key in side.keys})) for side in (a, b)]
-    uneven = {each for each in calls[0].keys() & calls[1] if each and calls[0][each] != calls[1][each]}
-    is_uneven = [_function(a.keys[pair.a].operator) in uneven for pair in matched]
-    kept = [pair for pair, is_one in zip(matched, is_uneven, strict=True) if not is_one]
+    uneven = _uneven_functions(a, b)
+    kept = [pair for pair in matched if _function(a.keys[pair.a].operator) not in uneven]
     if len(kept) == len(matched) or any(a.shapes[pair.a] != b.shapes[pair.b] for pair in kept):
         return matched
     programs = _Programs(*(with_contents(side, range(len(side.keys)), runner) for side in (a, b)))
@@ -224,14 +222,13 @@ def with_uneven_functions(
     aligned, _ = align(programs.a.calls, programs.b.calls, programs.known(kept))
     for own, other in ((programs.a.operators[each.a], programs.b.operators[each.b]) for each in aligned):
         if _function(own) in uneven and _function(own) == _function(other):
-            how = MatchedBy.EXACT if own == other else MatchedBy.NAME
-            numbers = programs.b.numbers[other]
-            kept += [
-                TensorPair(number, numbers[place], how)
-                for place, number in programs.a.numbers[own].items()
-                if place in numbers
-            ]
+            kept += programs.by_place(own, other)
     return sorted(kept)
+
+
+def _uneven_functions(a: StepTensors, b: StepTensors) -> set[tuple[str, ...]]:
+    of_a, of_b = (Counter(map(_function, {key.operator for key in side.keys})) for side in (a, b))
+    return {each for each in of_a.keys() & of_b if each and of_a[each] != of_b[each]}
 
 
 def _function(operator: OperatorKey) -> tuple[str, ...]:
@@ -326,6 +323,12 @@ class _Programs:
                 known[first] = second
                 taken.add(second)
         return known
+
+    def by_place(self, own: OperatorKey, other: OperatorKey) -> list[TensorPair]:
+        """Return the tensors of a call of A and of one of B that stand at the same place of both."""
+        how = MatchedBy.EXACT if own == other else MatchedBy.NAME
+        of_b = self.b.numbers[other]
+        return [TensorPair(n, of_b[at], how) for at, n in self.a.numbers[own].items() if at in of_b]
 
     def pairs(self, matched: Iterable[TensorPair], alignment: Iterable[AlignedCalls]) -> Iterator[TensorPair]:
         """Yield the tensors of aligned calls that are the same, of those that are in no pair yet."""
