@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from ingest.questions.compare.dataflow import gradient_name
@@ -237,7 +237,9 @@ def _unreduced(step: StepComparison, first: ComparedTensor) -> ComparedTensor | 
         return None  # so all ranks have read the same
     parts = step.flow.parts
     earlier = [n for n in sorted(step.known) if n < first.number and parts[n] is not StepPart.PARAMETER]
-    read = step.flow.reads(first.number, step.known) or earlier[-1:]
+    # What was made of parts and of what is whole is neither, so that it is open how ranks hold it.
+    told = (n for n in reversed(earlier) if step.known[n].verdict is not Verdict.UNKNOWN)
+    read = step.flow.reads(first.number, step.known) or list(islice(told, 1))
     sums = [n for n in read if n in earlier and _is_part_of_sum(step, n, first)]
     if not sums:
         return None
