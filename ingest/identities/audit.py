@@ -466,7 +466,7 @@ class StepAudit(StepOperands):
                 continue
             cut = self._cut_of(name)
             way, shape = self._ways.get(name.rpartition(".")[0], ""), cut.shape if cut else output.shape
-            own = [*self._shards_of(cut, self.local_gradient(name, shape, way))]
+            own = [*self._shards_of(cut, self.local_gradient(name, shape, way, output.row))]
             earlier = history.gradients.get(name)
             reduced = [*self._shards_of(cut, self._of_ranks(name, cut, shape, way))]
             made = chain(

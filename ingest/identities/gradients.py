@@ -148,9 +148,10 @@ def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
     """Return the gradients of what calls of modules gave, by the call and the number of the output.
 
     A backward pass goes through the calls of a module from the last to the first. Between two passes, calls
-    or gradients of parameters are recorded; the passes come in the order of their calls.
+    or gradients of parameters are recorded; the passes come in the order of their calls. Where calls have no
+    gradient, as without autograd, one is of the last call before it that has none yet.
     """
-    calls: dict[str, list[tuple[CallKey, int]]] = defaultdict(list)
+    calls: dict[str, list[_Call]] = defaultdict(list)
     passes: dict[str, dict[int, list[FlowOperand]]] = defaultdict(lambda: defaultdict(list))
     number = 0
     for key, call in flow.calls.items():
@@ -161,8 +162,14 @@ def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
         elif is_container(key.op_type) and not key.graph:
             number += 1
             for slot, end in enumerate(_ends(call)):
-                calls[f"{key.op_name}.output{end}"].append((key, slot))
-    return dict(chain(*(_paired(calls[name], [*each.values()]) for name, each in passes.items())))
+                calls[f"{key.op_name}.output{end}"].append(_Call(number, (key, slot)))
+    return dict(chain(*(_paired(calls[name], each) for name, each in passes.items())))
+
+
+class _Call(NamedTuple):
+    number: int
+    """How much was recorded before it."""
+    output: tuple[CallKey, int]
 
 
 def _ends(call: FlowCall) -> list[str]:
@@ -170,13 +177,18 @@ def _ends(call: FlowCall) -> list[str]:
 
 
 def _paired(
-    calls: Sequence[tuple[CallKey, int]], passes: Sequence[Sequence[FlowOperand]]
+    calls: Sequence[_Call], passes: Mapping[int, Sequence[FlowOperand]]
 ) -> Iterator[tuple[tuple[CallKey, int], FlowOperand]]:
-    """Yield calls of a module with their gradients, of one pass after another; nothing if one has none."""
-    if len(calls) == sum(map(len, passes)):
-        ordered = iter(calls)
-        for gradients in passes:
-            yield from zip(reversed([*islice(ordered, len(gradients))]), gradients, strict=True)
+    """Yield calls of a module with their gradients, of one pass after another; nothing if one has several."""
+    count = sum(map(len, passes.values()))
+    left, ordered = list(calls), iter(calls)
+    for number, gradients in passes.items() if count <= len(calls) else ():
+        if count == len(calls):
+            own = [*islice(ordered, len(gradients))]
+        else:
+            own = [each for each in left if each.number <= number][-len(gradients) :]
+            left = [each for each in left if each not in own]
+        yield from zip((each.output for each in reversed(own)), gradients, strict=False)
 
 
 class ActivationGradients:

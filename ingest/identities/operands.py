@@ -211,7 +211,7 @@ class StepOperands:
         self._cuts: dict[str, ShardCut] = {}
         self._arrays: dict[object, Array] = {}
         self._held = 0
-        self._local: dict[tuple[str, tuple[int, ...], str], list[Expectation]] = {}
+        self._local: dict[tuple[str, tuple[int, ...], str, int], list[Expectation]] = {}
         self._left = _LOCAL
 
     def parameter_content(self, name: str) -> object:
@@ -251,7 +251,9 @@ class StepOperands:
             return name
         return "linear" if "float" in Tensor(self._step, call.inputs[0].row).dtype else "embedding"
 
-    def local_gradient(self, parameter: str, shape: tuple[int, ...], way: str) -> list[Expectation]:
+    def local_gradient(
+        self, parameter: str, shape: tuple[int, ...], way: str, row: int | None = None
+    ) -> list[Expectation]:
         """Return what this rank's calls of a module add to the gradient of a parameter; variants of it.
 
         All ranks of a step ask each other: small ones are kept until the next step.
@@ -260,33 +262,47 @@ class StepOperands:
             parameter: its name.
             shape: as the module computes with it.
             way: see `parameter_gradients`.
+            row: of the gradient, if it was recorded several times; by default the last one.
         """
-        if (known := self._local.get((parameter, shape, way))) is not None:
+        if row is None:
+            row = self.gradients[parameter].row if parameter in self.gradients else -1
+        if (known := self._local.get((parameter, shape, way, row))) is not None:
             return known
-        made = self._local_gradient(parameter, shape, way)
+        made = self._local_gradient(parameter, shape, way, row)
         size = len(made) * math.prod(shape)
         if size <= self._left:
-            self._local[parameter, shape, way] = made
+            self._local[parameter, shape, way, row] = made
             self._left -= size
         return made
 
-    def _local_gradient(self, parameter: str, shape: tuple[int, ...], way: str) -> list[Expectation]:
+    def _local_gradient(
+        self, parameter: str, shape: tuple[int, ...], way: str, row: int
+    ) -> list[Expectation]:
         module, _, name = parameter.rpartition(".")
         parts: list[list[Expectation]] = []
         narrowest = 0.0
-        for key, call in self._flow.calls.items():
-            if key.op_name != module or not is_container(key.op_type) or not call.inputs:
-                continue
-            kind, x, gradient = self._kind(call), call.inputs[0], self._gradient_of_output(key)
+        for call in self._calls_before(module, row):
+            kind, x, gradient = self._kind(call), call.inputs[0], self._gradient_of_output(call.key)
             if kind not in KINDS or gradient is None or not self._is_readable(x):
                 return []
             passed = self._read(gradient)
             narrowest = max(narrowest, unit_roundoff(passed.dtype))
             with np.errstate(all="ignore"):  # what is not finite is not judged
                 parts.append(list(parameter_gradients(kind, name, self._read(x), passed, shape, way=way)))
-        if not all(parts):
-            return []
-        return [added(each, narrowest) for each in zip(*parts, strict=False)]
+        return [added(each, narrowest) for each in zip(*parts, strict=False)] if all(parts) else []
+
+    def _calls_before(self, module: str, row: int) -> list[FlowCall]:
+        """Return the calls of a module that passed something back before a gradient of it was recorded.
+
+        Later ones are those of the next micro-batch, or of a loss that does not train it.
+        """
+        passed = {key: gradient.row for (key, slot), gradient in self._passed_back.items() if not slot}
+        calls = [
+            call
+            for key, call in self._flow.calls.items()
+            if key.op_name == module and key in passed and is_container(key.op_type) and call.inputs
+        ]
+        return [call for call in calls if passed[call.key] < row] or calls
 
     def _gradient_of_output(self, module: CallKey) -> FlowOperand | None:
         """Return the gradient of what a call of a module gave; None if it cannot be read."""
