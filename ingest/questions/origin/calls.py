@@ -133,6 +133,17 @@ class RankTrace:
     ends_clean: bool = False
     """Whether what was computed last is clean: the last output, parameters, and their gradients, which were
     dumped. What is bad before is memory that nothing read, or not yet."""
+    infinite_slopes: tuple[str, ...] = ()
+    """If a gradient is bad: the calls that read, or gave, a number at which their derivative is infinite."""
+
+
+#: By function, where its derivative is infinite: the side, the statistic that tells, and its value.
+_INFINITE_SLOPES: Final = {
+    "sqrt": (("input", "min", 0.0),),
+    "std": (("output", "min", 0.0),),
+    "acos": (("input", "min", -1.0), ("input", "max", 1.0)),
+    "asin": (("input", "min", -1.0), ("input", "max", 1.0)),
+}
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -194,9 +205,22 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
     learned = [n for n, (kind, _, name) in enumerate(kinds) if kind in _LEARNED and ".output" not in name]
     # The loss may be NaN although gradients are finite: that of a logarithm of a negative number is.
     outputs = [n for n, (kind, label, _) in enumerate(kinds) if is_output(label) and kind not in _LEARNED]
+    is_in_backward = any(call.op_type == "Gradient" for call in trace.calls)
+    slopes = tuple(_infinite_slopes(tables, rows)) if is_in_backward else ()
     step.forget_tables()
     is_known = trace.is_ordered and any(op_types[n] == "Gradient" for n in learned)
-    return replace(trace, ends_clean=is_known and not bad[rows[learned + outputs[-1:]]].any())
+    ends_clean = is_known and not bad[rows[learned + outputs[-1:]]].any()
+    return replace(trace, ends_clean=ends_clean, infinite_slopes=slopes)
+
+
+def _infinite_slopes(tables: Tables, rows: _Rows) -> Iterator[str]:
+    """Yield calls of functions with what they read or gave: `Tensor.sqrt (sqrt.0) read 0`."""
+    functions = [op_type.rpartition(".")[2].lower() for op_type in tables.label("op_type")[rows].tolist()]
+    for row, function in zip(rows.tolist(), functions, strict=True):
+        for io, statistic, value in _INFINITE_SLOPES.get(function, ()):
+            if tables.label("io")[row] == io and tables.statistic(statistic)[row] == value:
+                key = key_of(tables, row)
+                yield f"{key.op_type} ({key.op_name}) {'read' if io == 'input' else 'gave'} {value:g}"
 
 
 def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:

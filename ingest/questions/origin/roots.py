@@ -281,6 +281,8 @@ class Root:
             has_inputs = self.trace.has_inputs
             what = f"no input of {call.op_name} was dumped" if has_inputs else "no inputs were dumped"
             yield f"{what}: that they were clean is not known"
+            if call.op_type == "Gradient" and (slopes := self.trace.infinite_slopes):
+                yield f"{' and '.join(slopes[:3])}, where the derivative is infinite: that may have made it"
         elif call.missing_slots:
             slots = ", ".join(map(str, call.missing_slots))
             yield f"input {slots} of {call.op_name} was not dumped; it may be empty, or a parameter"

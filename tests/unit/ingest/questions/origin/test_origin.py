@@ -449,6 +449,15 @@ def test_update_in_place_may_be_the_first(run: MadeRun, ask: Ask) -> None:
     assert any("writes in place" in note for note in answer.notes)
 
 
+def test_a_gradient_may_be_made_where_the_slope_of_a_function_is_infinite(run: MadeRun, ask: Ask) -> None:
+    """As in a gradient penalty, which takes a root of zero; all that the forward pass computed is finite."""
+    run.op("Sqrt.root", [numbers(0, 4)], [numbers(0, 2)])
+    run.op("Sqrt.other", [numbers(1, 4)], [numbers(1, 2)])
+    run.op("Gradient.weight", [], [numbers(math.nan, 1)])
+    (doubt, *_) = (note for note in ask().notes if "derivative" in note)
+    assert doubt == "Sqrt (root) read 0, where the derivative is infinite: that may have made it."
+
+
 def test_dump_of_outputs_alone(run: MadeRun, ask: Ask) -> None:
     for rank in (0, 1):
         run.op("Log.a", [], [BAD if rank == 1 else GOOD], rank=rank)
