@@ -151,7 +151,7 @@ def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
     or gradients of parameters are recorded; the passes come in the order of their calls. Where calls have no
     gradient, as without autograd, one is of the last call before it that has none yet.
     """
-    calls: dict[str, list[_Call]] = defaultdict(list)
+    calls: dict[str, list[_ModuleCall]] = defaultdict(list)
     passes: dict[str, dict[int, list[FlowOperand]]] = defaultdict(lambda: defaultdict(list))
     number = 0
     for key, call in flow.calls.items():
@@ -162,11 +162,11 @@ def passed_back(flow: StepFlow) -> dict[tuple[CallKey, int], FlowOperand]:
         elif is_container(key.op_type) and not key.graph:
             number += 1
             for slot, end in enumerate(_ends(call)):
-                calls[f"{key.op_name}.output{end}"].append(_Call(number, (key, slot)))
+                calls[f"{key.op_name}.output{end}"].append(_ModuleCall(number, (key, slot)))
     return dict(chain(*(_paired(calls[name], each) for name, each in passes.items())))
 
 
-class _Call(NamedTuple):
+class _ModuleCall(NamedTuple):
     number: int
     """How much was recorded before it."""
     output: tuple[CallKey, int]
@@ -177,7 +177,7 @@ def _ends(call: FlowCall) -> list[str]:
 
 
 def _paired(
-    calls: Sequence[_Call], passes: Mapping[int, Sequence[FlowOperand]]
+    calls: Sequence[_ModuleCall], passes: Mapping[int, Sequence[FlowOperand]]
 ) -> Iterator[tuple[tuple[CallKey, int], FlowOperand]]:
     """Yield calls of a module with their gradients, of one pass after another; nothing if one has several."""
     count = sum(map(len, passes.values()))
