@@ -1,7 +1,7 @@
 """Where dump systems put their files.
 
 A layout is one family of directory trees. It knows paths and names, and never opens a tensor file. A new one
-takes a module with a subclass of `base.Layout`, an entry in `detect.LAYOUTS`, and a sample for its tests.
+takes a module with a `base.Layout`, an entry in `detect.LAYOUTS`, and a sample for its tests.
 
 base.py, detect.py          the contract of layouts, with patterns of directories; the list of them, and
                             the pattern that an unknown tree seems to follow

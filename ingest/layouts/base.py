@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -344,69 +344,69 @@ class System:
     holds: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """One family of directory trees. Has no state."""
+    """One family of directory trees."""
 
-    name: ClassVar[str]
+    name: str
     """Its name in commit records."""
-    patterns: ClassVar[Sequence[Pattern]] = ()
+    patterns: Sequence[Pattern] = ()
     """The directories that hold steps. The first pattern that fits a directory counts."""
-    file_patterns: ClassVar[Sequence[Pattern]] = ()
+    file_patterns: Sequence[Pattern] = ()
     """The same for directories that hold files of several ranks or steps: the last level is that of the names
     of files, which tell rank and step."""
-    implied: ClassVar[Mapping[str, str]] = {}
+    implied: Mapping[str, str] = field(default_factory=dict)
     """Fields of every place, for dumps that do not name their step."""
-    systems: ClassVar[Sequence[System]] = ()
-    transient: ClassVar[Sequence[Pattern]] = ()
+    systems: Sequence[System] = ()
+    transient: Sequence[Pattern] = ()
     """Directories from which the writer moves files to their place; their files are ignored."""
-    evidence: ClassVar[re.Pattern[str] | None] = None
+    evidence: re.Pattern[str] | None = None
     """If other programs use the same names of directories: the name of an entry that a place must have."""
-    needs_evidence: ClassVar[bool] = False
+    needs_evidence: bool = False
     """Whether a directory is not a dump without that entry, although it fits a pattern to its end."""
-    proves_dump: ClassVar[bool] = True
+    proves_dump: bool = True
     """Whether a tree in which its patterns fit is a dump: not if they tell neither rank nor step."""
-    is_checkpoint: ClassVar[bool] = False
+    is_checkpoint: bool = False
     """Whether it covers checkpoints. A job restarts from them, so their files are never deleted."""
-    tensor_suffixes: ClassVar[frozenset[str]] = frozenset()
+    tensor_suffixes: frozenset[str] = frozenset()
     """If the user described the whole tree: directories that hold such files and fit no pattern are told."""
-    declared: ClassVar[str] = ""
+    declared: str = ""
     """If the user described the whole tree: how."""
-    own_file: ClassVar[re.Pattern[str] | None] = None
+    own_file: re.Pattern[str] | None = None
     """If the user described the whole tree: the name of a file by which a directory belongs to this layout,
     even if other layouts cover directories of such names."""
-    run_field: ClassVar[str] = ""
+    run_field: str = ""
     """The field that differs if a job is started again, if it counts its steps from 0 then: the steps of two
     runs would be mixed. "" if there is none."""
-    content: ClassVar[re.Pattern[bytes] | None] = None
+    content: re.Pattern[bytes] | None = None
     """If the names of files prove nothing: what must be found in the first bytes of each file."""
-    step_of_line: ClassVar[re.Pattern[bytes] | None] = None
+    step_of_line: re.Pattern[bytes] | None = None
     """For logs of many steps, of which each line tells its own: what matches a line, with its `step` and its
     `time` (`%Y-%m-%d %H:%M:%S,%f`)."""
-    near_miss: ClassVar[re.Pattern[str] | None] = None
+    near_miss: re.Pattern[str] | None = None
     """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
-    configuration: ClassVar[str] = ""
+    configuration: str = ""
     """The end of the path of files, outside of places, that `expected_steps` can read; "" for none."""
 
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place: by the name of each alone, unless a layout knows more.
+    of_path: Callable[[Place, str], TensorFile | None] = lambda place, path: None  # noqa: ARG005
+    """Returns what the path of a file in a place says; None if the file is kept as one."""
+    of_place: Callable[[Place, Sequence[SourceFile], ReadSmall], Description] | None = None
+    """Describes the files of one place, as `describe` does, if the name of each alone does not say enough."""
+    expected_steps: Callable[[bytes], frozenset[int]] = lambda configuration: frozenset()  # noqa: ARG005
+    """Returns the steps that a configuration asks for; empty if it does not say, or asks for all."""
 
-        Opens only what it reads through `read`.
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Describe the files of one place. Opens only what it reads through `read`.
 
         Args:
             place: the directory.
             files: everything in it and in the directories below it, in order of path.
             read: reads a small file (a mapping, a table, JSON), by its path.
         """
-        named = ((file.path, self._tensor_file(place, file.path)) for file in files)
+        if self.of_place is not None:
+            return self.of_place(place, files, read)
+        named = ((file.path, self.of_path(place, file.path)) for file in files)
         return Description({path: tensor for path, tensor in named if tensor is not None})
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
-        """Return what the path of a file in a place says; None if the file is kept as one."""
-        return None
-
-    def expected_steps(self, configuration: bytes) -> frozenset[int]:  # noqa: ARG002
-        """Return the steps that a configuration asks for; empty if it does not say, or asks for all."""
-        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,12 +292,17 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
     return TensorName(net, graph, op_type, op_name, io, *numbers, memory_format, declared_dtype)
 
 
-class Cann(Layout):
-    """The CANN tree."""
+def _describe_cann(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    # What kernels print is text, whatever the names of its files.
+    dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
+    return describe_files(dumped, read, net=place.fields.get("net", ""), graph=place.fields.get("graph", ""))
 
-    name = "cann"
-    patterns = tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES)
-    systems = (
+
+#: The CANN tree.
+CANN = Layout(
+    name="cann",
+    patterns=tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES),
+    systems=(
         System(
             "TensorFlow on Ascend",
             "20260101000000/3/ge_default_1/11/8",
@@ -329,15 +334,9 @@ class Cann(Layout):
         System("Models that give no step", "20260101000000/3/model/1", "DumpData"),
         System("Single operators", "20260101000000/3", "DumpData"),
         System("Exception dumps", "extra-info/data-dump/3", "DumpData of the operator that failed"),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one place; see `Layout.describe`."""
-        # What kernels print is text, whatever the names of its files.
-        dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
-        return describe_files(
-            dumped, read, net=place.fields.get("net", ""), graph=place.fields.get("graph", "")
-        )
+    ),
+    of_place=_describe_cann,
+)
 
 
 def describe_files(
@@ -453,11 +452,20 @@ _NODE_NAME = re.compile(r"(?P<node>.+)_device_(?P<device>\d{1,9})_(?P<count>\d{1
 _NUMBERED = re.compile(r"_\d+\Z")
 
 
-class TorchAir(Layout):
-    """The tree of TorchAir's dumps, except for those of the graph engine."""
+def _torchair_file(place: Place, path: str) -> TensorFile | None:
+    directory, _, file_name = path.rpartition("/")
+    graph = place.fields.get("graph", "")
+    if graph and file_name.endswith(".npy"):
+        return TensorFile(parse_call_name(file_name, graph=graph), Container.NPY, any_argument=True)
+    if not graph and directory == place.path and file_name.endswith(".pt"):
+        return TensorFile(parse_node_name(file_name), Container.PT)
+    return None
 
-    name = "torchair"
-    patterns = (
+
+#: The tree of TorchAir's dumps, except for those of the graph engine.
+TORCHAIR = Layout(
+    name="torchair",
+    patterns=(
         *(
             parse(f"{prefix}{tree}")
             for prefix in ("", "msprobe_fx_dump/")
@@ -467,8 +475,8 @@ class TorchAir(Layout):
             )
         ),
         parse(f"{_FX_RANK}!"),
-    )
-    systems = (
+    ),
+    systems=(
         System("TorchAir, eager", "worldsize4_global_rank1/graph_1/8", "npy"),
         System(
             "TorchAir, eager, older",
@@ -477,16 +485,9 @@ class TorchAir(Layout):
         ),
         System("msProbe around TorchAir, eager", "msprobe_fx_dump/worldsize4_global_rank1/graph_1/8", "npy"),
         System("TorchAir, aclgraph and npugraph_ex", "worldsize4_global_rank1", "pt, of no step"),
-    )
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
-        directory, _, file_name = path.rpartition("/")
-        graph = place.fields.get("graph", "")
-        if graph and file_name.endswith(".npy"):
-            return TensorFile(parse_call_name(file_name, graph=graph), Container.NPY, any_argument=True)
-        if not graph and directory == place.path and file_name.endswith(".pt"):
-            return TensorFile(parse_node_name(file_name), Container.PT)
-        return None
+    ),
+    of_path=_torchair_file,
+)
 
 
 def parse_call_name(file_name: str, *, graph: str = "") -> TensorName | None:
@@ -530,25 +531,23 @@ _FILE = r"{tensor:[A-Za-z0-9_-]+\.\d{1,9}\.\d{16}}.{kind:npy|pb|quant}"
 _NAME = re.compile(r"(?P<op>[A-Za-z0-9_-]+)\.(?P<slot>\d{1,9})\.(?P<time>\d{16})\.(?P<kind>npy|pb|quant)")
 
 
-class ReferenceDump(Layout):
-    """The files that a reference of an Ascend dump consists of: of one process."""
-
-    name = "reference"
-    file_patterns = tuple(
+#: The files that a reference of an Ascend dump consists of: of one process.
+REFERENCE_DUMP = Layout(
+    name="reference",
+    file_patterns=tuple(
         parse(f"{above}{_FILE}", of_files=True)
         for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (
+    ),
+    implied={"step": "0"},
+    systems=(
         System(
             "references of other frameworks, in the vendor's comparison format",
             "conv1.0.1610000000000000.npy",
             "npy; DumpData as `.pb` and `.quant`",
         ),
-    )
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
-        return parse_reference_name(path.rpartition("/")[2])
+    ),
+    of_path=lambda _, path: parse_reference_name(path.rpartition("/")[2]),
+)
 
 
 def parse_reference_name(file_name: str) -> TensorFile | None:

@@ -42,8 +42,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar
 
 from ingest.layouts.base import (
     Description,
@@ -70,43 +70,46 @@ _COPY_HINT = (
 FILE = r"__{rank}_{part:\d{1,9}}.distcp"
 
 
-class DistributedCheckpoint(Layout):
-    """The files of one checkpoint: one or several for each rank, and the names for all."""
+def _describe_distributed_checkpoint(
+    place: Place, files: Sequence[SourceFile], read: ReadSmall
+) -> Description:
+    metadata = f"{place.directory}/{_METADATA}".lstrip("/")
+    data = read(metadata)
+    if data is None:
+        problem = Problem(
+            metadata,
+            "is missing or cannot be read: the names of the tensors are not known",
+            "It is written last: the checkpoint was not finished.",
+        )
+        return Description(_named(files, {}), problems=(problem,), unfinished=metadata)
+    try:
+        chunks = _parsed(data)
+    except UnreadableTensor as exc:
+        return Description(_named(files, {}), problems=(Problem(metadata, exc.message),))
+    lost = (*_cut_off(files, chunks), *_missing(place, files, chunks))
+    return Description(_named(files, chunks), problems=lost, unfinished=lost[0].path if lost else "")
 
-    name = "distributed_checkpoint"
-    is_checkpoint = True
-    file_patterns = tuple(
+
+#: The files of one checkpoint: one or several for each rank, and the names for all.
+DISTRIBUTED_CHECKPOINT = Layout(
+    name="distributed_checkpoint",
+    is_checkpoint=True,
+    file_patterns=tuple(
         parse(f"{above}{FILE}", of_files=True)
         for above in (
             r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/",
             r"{before:(?:.*[._-])?}iter{sep:(?:ation)?[._-]?}{step}/",
             "",
         )
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems: ClassVar[Sequence[System]] = (
+    ),
+    implied={"step": "0"},
+    systems=(
         System("torch.distributed.checkpoint", "step-8/__1_0.distcp", "distcp, `.metadata`"),
         System("torch.distributed.checkpoint in Megatron", "iter_0000008/__1_0.distcp", "the same"),
         System("torch.distributed.checkpoint, a single one", "__1_0.distcp", "the same"),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one rank; see `Layout.describe`. Reads `.metadata`."""
-        metadata = f"{place.directory}/{_METADATA}".lstrip("/")
-        data = read(metadata)
-        if data is None:
-            problem = Problem(
-                metadata,
-                "is missing or cannot be read: the names of the tensors are not known",
-                "It is written last: the checkpoint was not finished.",
-            )
-            return Description(_named(files, {}), problems=(problem,), unfinished=metadata)
-        try:
-            chunks = _parsed(data)
-        except UnreadableTensor as exc:
-            return Description(_named(files, {}), problems=(Problem(metadata, exc.message),))
-        lost = (*_cut_off(files, chunks), *_missing(place, files, chunks))
-        return Description(_named(files, chunks), problems=lost, unfinished=lost[0].path if lost else "")
+    ),
+    of_place=_describe_distributed_checkpoint,
+)
 
 
 def _missing(
@@ -188,19 +191,15 @@ _RANDOM_STATE = re.compile(r"(?:^|\.)(?:rng|(?:rng|random)_states?(?:_\d+)?)(?:\
 _CALLBACK = "callbacks."
 
 
-class TrainerCheckpoint(Layout):
-    """What the checkpoints of all trainers have in common: names of tensors are ways to them."""
-
-    is_checkpoint = True
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
-        file_name = path.rpartition("/")[2]
-        container = CONTAINERS.get(file_name.rpartition(".")[2])
-        if _ACCELERATE.fullmatch(file_name):
-            container = Container.PT
-        if container is None or file_name in _WITHOUT_TENSORS:
-            return None
-        return TensorFile(_name_of(place, path), container, name_member=_below)
+def _trainer_file(place: Place, path: str) -> TensorFile | None:
+    """Return what a file of any trainer is: names of tensors are ways to them."""
+    file_name = path.rpartition("/")[2]
+    container = CONTAINERS.get(file_name.rpartition(".")[2])
+    if _ACCELERATE.fullmatch(file_name):
+        container = Container.PT
+    if container is None or file_name in _WITHOUT_TENSORS:
+        return None
+    return TensorFile(_name_of(place, path), container, name_member=_below)
 
 
 def _name_of(place: Place, path: str) -> TensorName:
@@ -221,47 +220,47 @@ def _below(name: TensorName, path: tuple[str, ...], number: int) -> TensorName: 
     return name._replace(op_name=op_name)
 
 
-class HuggingFaceTrainer(TrainerCheckpoint):
-    """The numbered directories of Hugging Face's Trainer and of Accelerate: one process writes them."""
-
-    name = "hugging_face"
-    patterns = (parse(_HUGGING_FACE),)
-    evidence = re.compile(
+#: The numbered directories of Hugging Face's Trainer and of Accelerate: one process writes them.
+HUGGING_FACE = Layout(
+    name="hugging_face",
+    is_checkpoint=True,
+    patterns=(parse(_HUGGING_FACE),),
+    evidence=re.compile(
         rf"{_MODEL}\.(?:safetensors|bin)(?:\.index\.json)?|trainer_state\.json|training_args\.bin"
         r"|(?:optimizer|scheduler)\.(?:pt|bin)|random_states_\d+\.pkl"
-    )
-    needs_evidence = True
-    systems = (
+    ),
+    needs_evidence=True,
+    systems=(
         System("Hugging Face's Trainer, TRL, PEFT", "checkpoint-8", "safetensors, pt (`.bin`, `.pth`)"),
         System("Accelerate, `save_state`", "checkpoint_8", "safetensors, pt (`.bin`, `.pkl`)"),
-    )
+    ),
+    of_path=_trainer_file,
+)
 
 
-class DeepSpeed(TrainerCheckpoint):
-    """The directories of DeepSpeed, in which all ranks write; `pp` in the names of files means partitions."""
-
-    name = "deepspeed"
-    patterns = tuple(
-        parse(text)
-        for text in (
-            _NUMBERED,
-            f"{_HUGGING_FACE}/global_step{{iteration}}",
-            f"{_HUGGING_FACE}/pytorch_model",
-            f"{_LIGHTNING}/checkpoint",
-        )
-    )
-    file_patterns = tuple(
-        parse(f"{directory.text}/{ranks}_{{what:model|optim}}_states.pt", of_files=True)
-        for directory in patterns
+_DEEPSPEED = (
+    _NUMBERED,
+    f"{_HUGGING_FACE}/global_step{{iteration}}",
+    f"{_HUGGING_FACE}/pytorch_model",
+    f"{_LIGHTNING}/checkpoint",
+)
+#: The directories of DeepSpeed, in which all ranks write; `pp` in the names of files means partitions.
+DEEPSPEED = Layout(
+    name="deepspeed",
+    is_checkpoint=True,
+    patterns=tuple(map(parse, _DEEPSPEED)),
+    file_patterns=tuple(
+        parse(f"{directory}/{ranks}_{{what:model|optim}}_states.pt", of_files=True)
+        for directory in _DEEPSPEED
         for ranks in (
             "{kind:(?:[a-z0-9]+_)?}zero_pp_rank_{data_parallel}_mp_rank_{tensor_parallel}",
             "mp_rank_{tensor_parallel}",
         )
-    )
-    implied = {"data_parallel": "0", "tensor_parallel": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    evidence = re.compile(r".*_states\.pt", re.DOTALL)
-    needs_evidence = True
-    systems = (
+    ),
+    implied={"data_parallel": "0", "tensor_parallel": "0"},
+    evidence=re.compile(r".*_states\.pt", re.DOTALL),
+    needs_evidence=True,
+    systems=(
         System("DeepSpeed", "global_step8/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "pt"),
         System("DeepSpeed, weights", "global_step8/mp_rank_00_model_states.pt", "pt"),
         System(
@@ -269,74 +268,84 @@ class DeepSpeed(TrainerCheckpoint):
             "checkpoint-8/global_step8/zero_pp_rank_1_mp_rank_00_model_states.pt",
             "pt",
         ),
-    )
+    ),
+    of_path=_trainer_file,
+)
 
 
-class Megatron(TrainerCheckpoint):
-    """The directories of Megatron-LM, one for each model-parallel rank."""
-
-    name = "megatron"
-    patterns = tuple(
+#: The directories of Megatron-LM, one for each model-parallel rank.
+MEGATRON = Layout(
+    name="megatron",
+    is_checkpoint=True,
+    patterns=tuple(
         parse(f"iter_{{step}}/mp_rank_{{tensor_parallel}}{rest}")
         for rest in (
             "",
             "_{pipeline_parallel}",
             "_{pipeline_parallel}_{expert_parallel}",
         )
-    )
-    systems = (
+    ),
+    systems=(
         System("Megatron-LM, `--ckpt-format torch`", "iter_0000008/mp_rank_01", "pt"),
         System("the same with pipelines", "iter_0000008/mp_rank_00_001", "pt"),
-    )
+    ),
+    of_path=_trainer_file,
+)
 
 
-class Verl(TrainerCheckpoint):
-    """The directories of verl, with a file of each rank."""
-
-    name = "verl"
-    patterns = (parse("global_step_{step}"),)
-    file_patterns = (
+#: The directories of verl, with a file of each rank.
+VERL = Layout(
+    name="verl",
+    is_checkpoint=True,
+    patterns=(parse("global_step_{step}"),),
+    file_patterns=(
         parse(
             r"global_step_{step}/{part}/{what:model|optim|extra_state}_world_size_{size:\d+}_rank_{rank}.pt",
             of_files=True,
         ),
-    )
-    evidence = re.compile("actor|critic")
-    needs_evidence = True
-    systems = (System("verl, FSDP", "global_step_8/actor/model_world_size_2_rank_1.pt", "pt"),)
+    ),
+    evidence=re.compile("actor|critic"),
+    needs_evidence=True,
+    systems=(System("verl, FSDP", "global_step_8/actor/model_world_size_2_rank_1.pt", "pt"),),
+    of_path=_trainer_file,
+)
 
 
-class Olmo(TrainerCheckpoint):
-    """The directories of OLMo in which one process writes."""
+#: The directories of OLMo in which one process writes.
+OLMO = Layout(
+    name="olmo",
+    is_checkpoint=True,
+    patterns=(parse("step{step}-unsharded"),),
+    evidence=re.compile(r"(?:model|optim)\.(?:pt|safetensors)"),
+    needs_evidence=True,
+    systems=(System("OLMo, unsharded", "step8-unsharded", "pt, safetensors"),),
+    of_path=_trainer_file,
+)
 
-    name = "olmo"
-    patterns = (parse("step{step}-unsharded"),)
-    evidence = re.compile(r"(?:model|optim)\.(?:pt|safetensors)")
-    needs_evidence = True
-    systems = (System("OLMo, unsharded", "step8-unsharded", "pt, safetensors"),)
 
-
-class CheckpointFiles(TrainerCheckpoint):
-    """Checkpoints of one file each."""
-
-    name = "checkpoint_file"
-    file_patterns = (
+#: Checkpoints of one file each.
+CHECKPOINT_FILES = Layout(
+    name="checkpoint_file",
+    is_checkpoint=True,
+    file_patterns=(
         parse(_LIGHTNING, of_files=True),
         parse(r"checkpoint_{epoch:\d{1,9}}_{step}.pt", of_files=True),
         parse("{name:ckpt}.pt", of_files=True),
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (
+    ),
+    implied={"step": "0"},
+    systems=(
         System("PyTorch Lightning", "epoch=1-step=8.ckpt", "pt"),
         System("fairseq, within an epoch", "checkpoint_1_8.pt", "pt"),
         System("nanoGPT", "ckpt.pt", "pt"),
-    )
+    ),
+    of_path=_trainer_file,
+)
 
 
-class TrainerShards(DistributedCheckpoint):
-    """What trainers save with `torch.distributed.checkpoint` in directories of their own."""
-
-    file_patterns = tuple(
+#: What trainers save with `torch.distributed.checkpoint` in directories of their own.
+TRAINER_SHARDS = replace(
+    DISTRIBUTED_CHECKPOINT,
+    file_patterns=tuple(
         parse(f"{above}/{FILE}", of_files=True)
         for above in (
             rf"{_HUGGING_FACE}/{{part:(?:pytorch_model_fsdp|optimizer)_\d+}}",
@@ -344,12 +353,13 @@ class TrainerShards(DistributedCheckpoint):
             "{before:(?:.*[-_])?}step={step}{after:(?:-.*)?}/weights",
             "step{step}/model_and_optim",
         )
-    )
-    systems = (
+    ),
+    systems=(
         System(
             "Hugging Face's Trainer and Accelerate, FSDP",
             "checkpoint-8/pytorch_model_fsdp_0/__1_0.distcp",
             "distcp, `.metadata`",
         ),
         System("PyTorch Lightning, FSDP", "epoch=1-step=8.ckpt/__1_0.distcp", "the same"),
-    )
+    ),
+)

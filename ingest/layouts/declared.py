@@ -17,8 +17,8 @@ the name of a file in it counts, also before other layouts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from ingest.layouts.base import (
     FIELDS,
@@ -66,7 +66,7 @@ def declare(text: str) -> tuple[Layout, ...]:
     return layouts
 
 
-def _declared(text: str) -> _Declared:
+def _declared(text: str) -> Layout:
     own: Callable[[re.Match[str]], str] = lambda match: f"{{{match[1]}:{_OWN[match[1]]}}}"  # noqa: E731
     directories, _, file_level = text.rpartition("/")
     try:
@@ -77,47 +77,34 @@ def _declared(text: str) -> _Declared:
         raise UsageError(f"--layout {text}: {exc}", hint=_EXAMPLE) from exc
     fields = {name for level in whole.levels for name in level.groupindex}
     told_by_file = bool(of_file.levels[-1].groupindex.keys() & FIELDS.keys())
-    return _Declared(text, of_file, whole if told_by_file or above is None else None, above, fields)
+    return Layout(
+        name="declared",
+        declared=text,
+        patterns=() if told_by_file or above is None else (above,),
+        file_patterns=(whole,) if told_by_file or above is None else (),
+        implied={} if fields & STEP_FIELDS.keys() else {"step": "0"},
+        proves_dump=bool(fields & {*STEP_FIELDS, "rank", "device", "pid"}),
+        tensor_suffixes=frozenset(CONTAINERS),
+        own_file=of_file.levels[-1],
+        of_path=partial(_tensor_file, of_file),
+    )
 
 
-class _Declared(Layout):
-    name: ClassVar[str] = "declared"
-    patterns: Sequence[Pattern] = ()  # type: ignore[misc]  # those of all other layouts are the same for all
-    file_patterns: Sequence[Pattern] = ()  # type: ignore[misc]
-    implied: Mapping[str, str]  # type: ignore[misc]
-    proves_dump: bool  # type: ignore[misc]
-    declared: str  # type: ignore[misc]
-    tensor_suffixes = frozenset(CONTAINERS)
-    own_file: re.Pattern[str]  # type: ignore[misc]
-
-    def __init__(
-        self, text: str, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
-    ) -> None:
-        self.declared = text
-        self._of_file = of_file
-        self.own_file = of_file.levels[-1]
-        if whole is not None:
-            self.file_patterns = (whole,)
-        elif above is not None:
-            self.patterns = (above,)
-        self.implied = {} if fields & STEP_FIELDS.keys() else {"step": "0"}
-        self.proves_dump = bool(fields & {*STEP_FIELDS, "rank", "device", "pid"})
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
-        file_name = path.rpartition("/")[2]
-        stem, _, suffix = file_name.rpartition(".")
-        container = CONTAINERS.get(suffix)
-        fields = self._of_file.match(0, file_name)
-        if fields is not None:
-            name = _named({**place.fields, **fields})
-            return TensorFile(name, container or Container.PT, name_member=join_slot)
-        if container is None:
-            return None
-        # It does not fit: its stem stands behind the module that its directories name.
-        above = _named(place.fields)
-        op_name = ".".join(filter(None, (above.op_name, stem)))
-        name = above._replace(op_type="file", op_name=op_name)
-        return TensorFile(name, container, name_member=_module_member)
+def _tensor_file(of_file: Pattern, place: Place, path: str) -> TensorFile | None:
+    file_name = path.rpartition("/")[2]
+    stem, _, suffix = file_name.rpartition(".")
+    container = CONTAINERS.get(suffix)
+    fields = of_file.match(0, file_name)
+    if fields is not None:
+        name = _named({**place.fields, **fields})
+        return TensorFile(name, container or Container.PT, name_member=join_slot)
+    if container is None:
+        return None
+    # It does not fit: its stem stands behind the module that its directories name.
+    above = _named(place.fields)
+    op_name = ".".join(filter(None, (above.op_name, stem)))
+    name = above._replace(op_type="file", op_name=op_name)
+    return TensorFile(name, container, name_member=_module_member)
 
 
 def _named(fields: Mapping[str, str]) -> TensorName:

@@ -20,37 +20,37 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ingest.layouts.base import Dump, Layout, PathRank, Pattern, Place, step_of
-from ingest.layouts.cann import Cann, ReferenceDump, TorchAir
+from ingest.layouts.cann import CANN, REFERENCE_DUMP, TORCHAIR
 from ingest.layouts.checkpoint import (
-    CheckpointFiles,
-    DeepSpeed,
-    DistributedCheckpoint,
-    HuggingFaceTrainer,
-    Megatron,
-    Olmo,
-    TrainerShards,
-    Verl,
+    CHECKPOINT_FILES,
+    DEEPSPEED,
+    DISTRIBUTED_CHECKPOINT,
+    HUGGING_FACE,
+    MEGATRON,
+    OLMO,
+    TRAINER_SHARDS,
+    VERL,
 )
 from ingest.layouts.declared import CONTAINERS, declare
-from ingest.layouts.mindspore import MindSpore, MindSporeAsync, MindSporeRaw
-from ingest.layouts.msprobe import MsProbe, MsProbeNative, MsProbeSaved
+from ingest.layouts.mindspore import MINDSPORE, MINDSPORE_ASYNC, MINDSPORE_RAW
+from ingest.layouts.msprobe import MSPROBE, MSPROBE_NATIVE, MSPROBE_SAVED
 from ingest.layouts.numerics import (
-    DebugMode,
-    TitanNumerics,
-    TransformerEngineLogs,
-    TransformerEngineStatistics,
+    DEBUG_MODE,
+    TITAN_NUMERICS,
+    TRANSFORMER_ENGINE_LOGS,
+    TRANSFORMER_ENGINE_STATISTICS,
 )
 from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.pytorch import (
-    AotInductor,
-    ForwardHooks,
-    OnnxRuntime,
-    SglangDumper,
-    TensorRtLlm,
-    TransformerEngine,
-    Vllm,
+    AOT_INDUCTOR,
+    FORWARD_HOOKS,
+    ONNX_RUNTIME,
+    SGLANG_DUMPER,
+    TENSORRT_LLM,
+    TRANSFORMER_ENGINE,
+    VLLM,
 )
-from ingest.layouts.recorder import RecorderTree
+from ingest.layouts.recorder import RECORDER
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like, is_directory
 from workers.errors import AccessDenied, DumpError, UsageError
@@ -291,38 +291,38 @@ def _variants(directories: Sequence[str], file_name: str) -> Iterator[str]:
 
 
 _OF_DUMPS: tuple[Layout, ...] = (
-    MindSpore(),
-    MsProbeNative(),
-    Cann(),
-    TorchAir(),
-    MsProbe(),
-    MsProbeSaved(),
-    MindSporeAsync(),
-    MindSporeRaw(),
-    SglangDumper(),
-    ForwardHooks(),
-    TransformerEngine(),
-    TensorRtLlm(),
-    AotInductor(),
-    Vllm(),
-    TransformerEngineStatistics(),
-    TransformerEngineLogs(),
-    TitanNumerics(),
-    DebugMode(),
-    DistributedCheckpoint(),
-    OnnxRuntime(),
-    RecorderTree(),
-    ReferenceDump(),
+    MINDSPORE,
+    MSPROBE_NATIVE,
+    CANN,
+    TORCHAIR,
+    MSPROBE,
+    MSPROBE_SAVED,
+    MINDSPORE_ASYNC,
+    MINDSPORE_RAW,
+    SGLANG_DUMPER,
+    FORWARD_HOOKS,
+    TRANSFORMER_ENGINE,
+    TENSORRT_LLM,
+    AOT_INDUCTOR,
+    VLLM,
+    TRANSFORMER_ENGINE_STATISTICS,
+    TRANSFORMER_ENGINE_LOGS,
+    TITAN_NUMERICS,
+    DEBUG_MODE,
+    DISTRIBUTED_CHECKPOINT,
+    ONNX_RUNTIME,
+    RECORDER,
+    REFERENCE_DUMP,
 )
 #: Many jobs have these beside their dump: they count unless one lies there.
 _OF_TRAINERS: tuple[Layout, ...] = (
-    HuggingFaceTrainer(),
-    DeepSpeed(),
-    Megatron(),
-    Verl(),
-    Olmo(),
-    CheckpointFiles(),
-    TrainerShards(),
+    HUGGING_FACE,
+    DEEPSPEED,
+    MEGATRON,
+    VERL,
+    OLMO,
+    CHECKPOINT_FILES,
+    TRAINER_SHARDS,
 )
 #: All layouts. If a directory fits several, the first one counts.
 LAYOUTS = (*_OF_DUMPS, *_OF_TRAINERS)

@@ -45,16 +45,33 @@ from workers.model import SourceFile
 _NET = r"{net:(?!(?:_|\.dump_metadata|graphs|execution_order|debug_files|[0-9]{14})$).+}"
 
 
-class MindSpore(Layout):
-    """The trees of MindSpore's own dumps."""
+def _describe_mindspore(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    net, graph = place.fields.get("net", ""), place.fields.get("graph", "")
+    npy = [file.path for file in files if file.path.endswith(".npy")]
+    others = [file for file in files if not file.path.endswith(".npy")]
+    described = describe_files(others, read, net=net, graph=graph)
+    names = LongNames(read)
+    named = {path: _named(path, net, graph, names) for path in npy}
+    return replace(described, named={**described.named, **named})
 
-    name = "mindspore"
-    patterns = (
+
+def _mindspore_steps(configuration: bytes) -> frozenset[int]:
+    try:
+        settings = json.loads(configuration)["common_dump_settings"]
+        return parse_iterations(settings["iteration"]) or frozenset()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()  # optional, and no version guarantees it
+
+
+#: The trees of MindSpore's own dumps.
+MINDSPORE = Layout(
+    name="mindspore",
+    patterns=(
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/{{step}}"),
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/constants"),
         parse("rank_{rank}!/debug_files/{step}"),
-    )
-    systems = (
+    ),
+    systems=(
         System(
             "MindSpore 1.3 to 2.10, synchronous (CPU, GPU, Ascend O0 and O1)",
             "rank_1/Net/0/8",
@@ -73,29 +90,14 @@ class MindSpore(Layout):
             "rank_1/Net/0/8",
             "as MindSpore, which writes it",
         ),
-    )
+    ),
     # 1.3 and 1.4 write here first.
-    transient = (parse("rank_{rank}/_/{graph}/{step}"),)
-    near_miss = re.compile(r"rank_.*|rank[-+]?\d+", re.DOTALL)
-    configuration = "/.dump_metadata/data_dump.json"
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one iteration; see `Layout.describe`."""
-        net, graph = place.fields.get("net", ""), place.fields.get("graph", "")
-        npy = [file.path for file in files if file.path.endswith(".npy")]
-        others = [file for file in files if not file.path.endswith(".npy")]
-        described = describe_files(others, read, net=net, graph=graph)
-        names = LongNames(read)
-        named = {path: _named(path, net, graph, names) for path in npy}
-        return replace(described, named={**described.named, **named})
-
-    def expected_steps(self, configuration: bytes) -> frozenset[int]:
-        """Return the iterations that a configuration lists; see `Layout.expected_steps`."""
-        try:
-            settings = json.loads(configuration)["common_dump_settings"]
-            return parse_iterations(settings["iteration"]) or frozenset()
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return frozenset()  # optional, and no version guarantees it
+    transient=(parse("rank_{rank}/_/{graph}/{step}"),),
+    near_miss=re.compile(r"rank_.*|rank[-+]?\d+", re.DOTALL),
+    configuration="/.dump_metadata/data_dump.json",
+    of_place=_describe_mindspore,
+    expected_steps=_mindspore_steps,
+)
 
 
 def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
@@ -116,19 +118,20 @@ def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
 _MODEL = r"{net}_graph_{root_graph:\d{1,18}}!/{graph:\d{1,18}}/{iteration}"
 
 
-class MindSporeAsync(Layout):
-    """The tree of MindSpore's first asynchronous dumps."""
+def _describe_mindspore_async(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    return describe_files(files, read, net=place.fields["net"], graph=place.fields["graph"])
 
-    name = "mindspore_async"
-    patterns = (parse(f"{{device}}/{_MODEL}"), parse(f"device_{{device}}/{_MODEL}"))
-    systems = (
+
+#: The tree of MindSpore's first asynchronous dumps.
+MINDSPORE_ASYNC = Layout(
+    name="mindspore_async",
+    patterns=(parse(f"{{device}}/{_MODEL}"), parse(f"device_{{device}}/{_MODEL}")),
+    systems=(
         System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
         System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one place; see `Layout.describe`."""
-        return describe_files(files, read, net=place.fields["net"], graph=place.fields["graph"])
+    ),
+    of_place=_describe_mindspore_async,
+)
 
 
 _RAW_NAME = re.compile(
@@ -151,22 +154,24 @@ _TYPES = {
 }
 
 
-class MindSporeRaw(Layout):
-    """The tree of MindSpore's first synchronous dumps."""
+def _mindspore_raw_file(place: Place, path: str) -> TensorFile | None:
+    return parse_raw_name(path.rpartition("/")[2], net=place.fields.get("net", ""))
 
-    name = "mindspore_raw"
-    patterns = (
+
+#: The tree of MindSpore's first synchronous dumps.
+MINDSPORE_RAW = Layout(
+    name="mindspore_raw",
+    patterns=(
         parse("{net}/device_{device}/iteration_{step}!"),
         parse(r"{net:(?!device_\d+$).+}/iteration_{step}!"),
-    )
-    systems = (
+    ),
+    systems=(
         System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),
         System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
-    )
-    evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:
-        return parse_raw_name(path.rpartition("/")[2], net=place.fields.get("net", ""))
+    ),
+    evidence=re.compile(r".+_shape_.*\.bin", re.DOTALL),
+    of_path=_mindspore_raw_file,
+)
 
 
 def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:

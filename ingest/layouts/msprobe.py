@@ -74,7 +74,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from msgspec.structs import replace
 
@@ -395,17 +395,32 @@ _TENSORS = "dump_tensor_data"
 _CONTAINERS = {".npy": Container.NPY, ".pt": Container.PT}
 
 
-class MsProbe(Layout):
-    """The tree of msProbe's dumps from Python."""
+def _describe_msprobe(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    mode = place.fields.get("mode", "")
+    paths = {file.path for file in files}
+    tensor_files = [file.path for file in files if _extension(file.path) in _CONTAINERS]
+    directory = f"{place.path}/{_TENSORS}/"
+    json_files = _json_files(place, paths)
+    if not json_files and not any(path.startswith(directory) for path in tensor_files):
+        return Description()  # another program's directories of the same names, perhaps of checkpoints
+    content = _read_json_files(json_files, mode, read)
+    named, reported, missing = _locate(content.tensors, directory, paths)
+    unlisted = [path for path in tensor_files if path not in named]
+    named |= {path: _named_by_path(path, mode) for path in unlisted}
+    _check_complete(json_files, missing, unlisted, content)
+    return Description(named, reported, content.problems, content.unfinished)
 
-    name = "msprobe"
+
+#: The tree of msProbe's dumps from Python.
+MSPROBE = Layout(
+    name="msprobe",
     # `step3` alone proves nothing.
-    patterns = tuple(
+    patterns=tuple(
         parse(f"{mode}step{{step}}/{process}!")
         for mode in ("", "{mode:graph|pynative}/")
         for process in ("rank{rank}", "rank", "proc{pid}", "pid{pid}")
-    )
-    systems: ClassVar[Sequence[System]] = (
+    ),
+    systems=(
         System(
             "msProbe, PyTorch",
             "step8/rank1",
@@ -419,39 +434,26 @@ class MsProbe(Layout):
         ),
         System("msProbe, MindSpore with `jit`", "graph/step8/rank1", "the same"),
         System("msProbe, AclGraphDumper", "step8/pid4711", "pt, `dump.json`"),
-    )
+    ),
     # Directories of checkpoints have the same names.
-    evidence = re.compile(
+    evidence=re.compile(
         r"(?:dump|debug|stack|construct)\.json|dump_tensor_data|dump_error_info\.log|.+\.(?:pt|npy)",
         re.DOTALL,
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one process and step; see `Layout.describe`."""
-        mode = place.fields.get("mode", "")
-        paths = {file.path for file in files}
-        tensor_files = [file.path for file in files if _extension(file.path) in _CONTAINERS]
-        directory = f"{place.path}/{_TENSORS}/"
-        json_files = _json_files(place, paths)
-        if not json_files and not any(path.startswith(directory) for path in tensor_files):
-            return Description()  # another program's directories of the same names, perhaps of checkpoints
-        content = _read_json_files(json_files, mode, read)
-        named, reported, missing = _locate(content.tensors, directory, paths)
-        unlisted = [path for path in tensor_files if path not in named]
-        named |= {path: _named_by_path(path, mode) for path in unlisted}
-        _check_complete(json_files, missing, unlisted, content)
-        return Description(named, reported, content.problems, content.unfinished)
+    ),
+    of_place=_describe_msprobe,
+)
 
 
-class MsProbeSaved(MsProbe):
-    """What users of msProbe 1.2 and 1.3 saved by `PrecisionDebugger.save`, which told no step then."""
-
-    name = "msprobe_saved"
-    patterns = (parse("rank{rank}!"), parse("rank!"))
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("msProbe 1.2 and 1.3, level `debug`", "rank1", "pt, `debug.json` with statistics"),)
-    evidence = re.compile(r"debug\.json")
-    needs_evidence = True
+#: What users of msProbe 1.2 and 1.3 saved by `PrecisionDebugger.save`, which told no step then.
+MSPROBE_SAVED = Layout(
+    name="msprobe_saved",
+    patterns=(parse("rank{rank}!"), parse("rank!")),
+    implied={"step": "0"},
+    systems=(System("msProbe 1.2 and 1.3, level `debug`", "rank1", "pt, `debug.json` with statistics"),),
+    evidence=re.compile(r"debug\.json"),
+    needs_evidence=True,
+    of_place=_describe_msprobe,
+)
 
 
 def _json_files(place: Place, paths: Collection[str]) -> list[str]:
@@ -586,31 +588,32 @@ _TYPES = {
 _BYTES = "|V1"
 
 
-class MsProbeNative(Layout):
-    """The tree of msProbe's native dumps."""
+def _describe_msprobe_native(_: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    names = LongNames(read)
+    named: dict[str, TensorFile] = {}
+    reports: list[Description] = []
+    for file in files:
+        file_name = file.path.rpartition("/")[2]
+        if file_name == STATISTIC_CSV:
+            reports.append(read_reports(file.path, read, TensorName()))
+        elif (tensor := _named(file.path, file_name, names)) is not None:
+            named[file.path] = tensor
+    return Description.joined([Description(named), *reports])
 
-    name = "msprobe_native"
-    patterns = (parse("rank_{rank}/{time}!/step_{step}"),)
-    systems = (
+
+#: The tree of msProbe's native dumps.
+MSPROBE_NATIVE = Layout(
+    name="msprobe_native",
+    patterns=(parse("rank_{rank}/{time}!/step_{step}"),),
+    systems=(
         System(
             "msProbe, native (MindSpore O2)",
             "rank_1/20260101000000/step_8",
             "npy, raw elements, `statistic.csv`, `mapping.csv`, overflow records (JSON)",
         ),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one step; see `Layout.describe`."""
-        names = LongNames(read)
-        named: dict[str, TensorFile] = {}
-        reports: list[Description] = []
-        for file in files:
-            file_name = file.path.rpartition("/")[2]
-            if file_name == STATISTIC_CSV:
-                reports.append(read_reports(file.path, read, TensorName()))
-            elif (tensor := _named(file.path, file_name, names)) is not None:
-                named[file.path] = tensor
-        return Description.joined([Description(named), *reports])
+    ),
+    of_place=_describe_msprobe_native,
+)
 
 
 def parse_native_name(file_name: str) -> TensorFile | None:

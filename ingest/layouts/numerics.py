@@ -59,8 +59,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -310,10 +311,10 @@ _WHOLE = re.compile(r"-?\d+")
 _NUMBERS = {"L1 norm": "l1_norm", "L2 norm": "l2_norm", "Min": "min", "Max": "max", "Mean": "mean"}
 
 
-def read_titan_log(source: str, text: str) -> Iterator[ReportedStatistics]:
+def read_titan_log(source: str, data: bytes) -> Iterator[ReportedStatistics]:
     """Yield the rows of a log: for each operator its inputs, of which it has only hashes, and its output."""
     sequence = 0
-    for key, fields in _blocks(text):
+    for key, fields in _blocks(data.decode(errors="replace")):
         name = _name(key[:MAX_TEXT])
         producers = fields.get("Input producers", "").split(";")
         hashes = _hashes(fields.get("Input hashes", ""))
@@ -472,18 +473,17 @@ class _Calls:
         return TensorName(op_type=f"{op.partition('::')[0] or 'aten'}.{plain}", op_name=op_name)
 
 
-def read_log(source: str, data: bytes, net: str) -> Iterator[ReportedStatistics]:
+def read_log(source: str, data: bytes) -> Iterator[ReportedStatistics]:
     """Yield the rows of a log: for each operator its inputs, then its outputs.
 
     Args:
-        source: path of the log.
+        source: path of the log. Names of tensors begin with its name: several logs may be of one step.
         data: its content.
-        net: what the names of its tensors begin with: several logs may be of one step.
 
     Raises:
         NotDebugMode: it is cut off, or another kind of file.
     """
-    calls = _Calls()
+    calls, net = _Calls(), source.rpartition("/")[2].removesuffix(".json")
     for entry in _entries(data):
         kind, depth = entry.get("type"), entry.get("call_depth")
         if isinstance(depth, int):
@@ -630,92 +630,92 @@ def _text(value: Any) -> str:
 _UNREADABLE = "has statistics, but cannot be read, or more than 64 MiB of them belong to one step"
 
 
-class _StatisticsLog(Layout):
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return the statistics of one step; see `Layout.describe`."""
-        return Description.joined(self._described(place, file.path, read(file.path)) for file in files)
-
-    def _described(self, place: Place, path: str, data: bytes | None) -> Description:
-        if data is None:
-            return Description(problems=(Problem(path, _UNREADABLE),))
-        try:
-            return Description(reported=list(self._rows(place, path, data)))
-        except NotDebugMode as exc:
-            problem = Problem(path, str(exc), "Its writer was still at work, or died.")
-            return Description(problems=(problem,), unfinished=path)
-
-    def _rows(self, place: Place, path: str, data: bytes) -> Iterable[ReportedStatistics]:
-        raise NotImplementedError
+_RowsOfLog: TypeAlias = Callable[[Place, str, bytes], Iterable[ReportedStatistics]]
 
 
-class TransformerEngineStatistics(_StatisticsLog):
-    """The statistics of TransformerEngine: one log for each rank, with the lines of all iterations."""
+def _described_logs(
+    rows: _RowsOfLog, place: Place, files: Sequence[SourceFile], read: ReadSmall
+) -> Description:
+    return Description.joined(_described_log(rows, place, file.path, read(file.path)) for file in files)
 
-    name = "transformer_engine_statistics"
-    file_patterns = (
+
+def _described_log(rows: _RowsOfLog, place: Place, path: str, data: bytes | None) -> Description:
+    if data is None:
+        return Description(problems=(Problem(path, _UNREADABLE),))
+    try:
+        return Description(reported=list(rows(place, path, data)))
+    except NotDebugMode as exc:
+        problem = Problem(path, str(exc), "Its writer was still at work, or died.")
+        return Description(problems=(problem,), unfinished=path)
+
+
+def _te_rows(place: Place, path: str, data: bytes) -> Iterable[ReportedStatistics]:
+    above = place.directory.rpartition("/")[0]
+    rank, step = int(place.fields["rank"]), int(place.fields["step"])
+    tensors = f"{above}/tensor_dumps/rank_{rank}/iter_{step:06d}".lstrip("/")
+    return read_te_lines(path, data, tensors)
+
+
+#: The statistics of TransformerEngine: one log for each rank, with the lines of all iterations.
+TRANSFORMER_ENGINE_STATISTICS = Layout(
+    name="transformer_engine_statistics",
+    file_patterns=(
         parse(
             r"nvdlfw_inspect_statistics_logs/nvdlfw_inspect_{started:(?:\d{8}_\d{6}_)?}globalrank-{rank}.log",
             of_files=True,
         ),
-    )
-    step_of_line = TE_LINE
-    systems = (
+    ),
+    step_of_line=TE_LINE,
+    systems=(
         System(
             "TransformerEngine, statistics (nvdlfw-inspect)",
             "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-1.log",
             "lines of statistics",
         ),
-    )
-
-    def _rows(self, place: Place, path: str, data: bytes) -> Iterable[ReportedStatistics]:
-        above = place.directory.rpartition("/")[0]
-        rank, step = int(place.fields["rank"]), int(place.fields["step"])
-        tensors = f"{above}/tensor_dumps/rank_{rank}/iter_{step:06d}".lstrip("/")
-        return read_te_lines(path, data, tensors)
+    ),
+    of_place=partial(_described_logs, _te_rows),
+)
 
 
-class TransformerEngineLogs(Layout):
-    """What nvdlfw-inspect says of its own work: which layers it saw, which features it switched on."""
-
-    name = "transformer_engine_logs"
-    file_patterns = (
+#: What nvdlfw-inspect says of its own work: which layers it saw, which features it switched on.
+TRANSFORMER_ENGINE_LOGS = Layout(
+    name="transformer_engine_logs",
+    file_patterns=(
         parse(
             r"nvdlfw_inspect_logs/nvdlfw_inspect_{started:(?:\d{8}_\d{6}_)?}globalrank-{rank}.log",
             of_files=True,
         ),
-    )
-    systems = (
+    ),
+    systems=(
         System(
             "TransformerEngine, messages (nvdlfw-inspect)",
             "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-1.log",
             "kept as files",
         ),
-    )
+    ),
+)
 
 
-class TitanNumerics(_StatisticsLog):
-    """The logs of torchtitan's numerics debugging, which do not name their step: step 0."""
-
-    name = "torchtitan_numerics"
-    file_patterns = tuple(
+#: The logs of torchtitan's numerics debugging, which do not name their step: step 0.
+TITAN_NUMERICS = Layout(
+    name="torchtitan_numerics",
+    file_patterns=tuple(
         parse(f"{above}rank_{{rank}}_activations.log", of_files=True) for above in ("numerics/", "")
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    content = TITAN_HEADER
-    systems = (
+    ),
+    implied={"step": "0"},
+    content=TITAN_HEADER,
+    systems=(
         System("torchtitan, numerics debugging", "numerics/rank_1_activations.log", "statistics and hashes"),
-    )
+    ),
+    of_place=partial(_described_logs, lambda _, path, data: read_titan_log(path, data)),
+)
 
-    def _rows(self, place: Place, path: str, data: bytes) -> Iterable[ReportedStatistics]:  # noqa: ARG002
-        return read_titan_log(path, data.decode(errors="replace"))
 
-
-class DebugMode(_StatisticsLog):
-    """The logs of torch's DebugMode, under any name. Those that do not name their step belong to step 0."""
-
-    name = "debug_mode"
+#: The logs of torch's DebugMode, under any name. Those that do not name their step belong to step 0.
+DEBUG_MODE = Layout(
+    name="debug_mode",
     # Users choose these names: ranks may have zeros in front.
-    file_patterns = tuple(
+    file_patterns=tuple(
         parse(f"{above}{name}.json", of_files=True)
         for above in ("", "debug_mode/")
         for name in (
@@ -725,13 +725,15 @@ class DebugMode(_StatisticsLog):
             r"{a:(?:.*[._-])?}step{b:[._-]?}{step}{c:(?:[._-].*)?}",
             r"{log}",
         )
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    content = HEADER
-    systems = (
+    ),
+    implied={"step": "0"},
+    content=HEADER,
+    systems=(
         System("torch, DebugMode", "eager.json", "hashes, calls"),
         System("torch, DebugMode, with numbers in the name", "eager_rank1_step8.json", "the same"),
-    )
-
-    def _rows(self, place: Place, path: str, data: bytes) -> Iterable[ReportedStatistics]:  # noqa: ARG002
-        return read_log(path, data, path.rpartition("/")[2].removesuffix(".json"))
+    ),
+    of_place=partial(
+        _described_logs,
+        lambda _, path, data: read_log(path, data),
+    ),
+)

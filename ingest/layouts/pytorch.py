@@ -271,21 +271,29 @@ def _as_written(files: Sequence[SourceFile]) -> list[str]:
     return [file.path for file in sorted(files, key=lambda file: (file.mtime_ns, file.path))]
 
 
-class SglangDumper(Layout):
-    """The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory."""
+def _describe_sglang_dumper(_: Place, files: Sequence[SourceFile], _read: ReadSmall) -> Description:
+    return Description(
+        {
+            path: TensorFile(name, Container.PT, name_member=_below_value)
+            for path, name in parse_sglang_names(_as_written(files)).items()
+        }
+    )
 
-    name = "sglang"
-    patterns = tuple(map(parse, (*(run + _SGLANG_DIRECTORY for run in _SGLANG_RUNS), *_SGLANG_FIRST)))
-    file_patterns = tuple(
+
+#: The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory.
+SGLANG_DUMPER = Layout(
+    name="sglang",
+    patterns=tuple(map(parse, (*(run + _SGLANG_DIRECTORY for run in _SGLANG_RUNS), *_SGLANG_FIRST))),
+    file_patterns=tuple(
         parse(pattern, of_files=True)
         for pattern in (
             *(run + _SGLANG_FILE for run in _SGLANG_RUNS),
             *(f"{first}.pt" for first in _SGLANG_FIRST),
         )
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    run_field = "time"
-    systems = (
+    ),
+    implied={"step": "0"},
+    run_field="time",
+    systems=(
         System(
             "SGLang's dumper, also with Megatron",
             "dump_20260101_000000_000000/step=8___rank=1___dump_index=7___name=logits.pt",
@@ -301,37 +309,32 @@ class SglangDumper(Layout):
             "sglang_dump_1767225600.25_1/forward_pass_id=8___name=logits.pt",
             "pt",
         ),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        return Description(
-            {
-                path: TensorFile(name, Container.PT, name_member=_below_value)
-                for path, name in parse_sglang_names(_as_written(files)).items()
-            }
-        )
+    ),
+    of_place=_describe_sglang_dumper,
+)
 
 
-class ForwardHooks(Layout):
-    """The passes that the forward hooks of SGLang and vLLM save: one dictionary each."""
+def _forward_hooks_file(place: Place, _: str) -> TensorFile:
+    name_member = _first_pass_member if int(place.fields["step"]) == 0 else _pass_member
+    return TensorFile(TensorName(), Container.PT, name_member=name_member)
 
-    name = "forward_hooks"
-    file_patterns = (
+
+#: The passes that the forward hooks of SGLang and vLLM save: one dictionary each.
+FORWARD_HOOKS = Layout(
+    name="forward_hooks",
+    file_patterns=(
         parse(r"TP{tp:\d+}_PP{pp:\d+}_Rank{rank}_pid{process:\d+}/Pass{step:\d{5,18}}.pt", of_files=True),
-    )
-    run_field = "process"
-    systems = (
+    ),
+    run_field="process",
+    systems=(
         System(
             "SGLang and vLLM, forward hooks",
             "TP1_PP0_Rank1_pid4711/Pass00008.pt",
             "pt, a dictionary",
         ),
-    )
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile:  # noqa: ARG002
-        name_member = _first_pass_member if int(place.fields["step"]) == 0 else _pass_member
-        return TensorFile(TensorName(), Container.PT, name_member=name_member)
+    ),
+    of_path=_forward_hooks_file,
+)
 
 
 def _pass_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
@@ -352,112 +355,119 @@ def _first_pass_member(name: TensorName, path: tuple[str, ...], number: int) -> 
     return name._replace(op_type=module_type(module), op_name=module, io="output", slot=slot, sequence=number)
 
 
-class TransformerEngine(Layout):
-    """The tensors that the debug feature DumpTensors of TransformerEngine saves."""
+def _transformer_engine_file(_: Place, path: str) -> TensorFile | None:
+    name = parse_te_name(path.rpartition("/")[2])
+    return TensorFile(name, Container.PT, name_member=_below_precision) if path.endswith(".pt") else None
 
-    name = "transformer_engine"
-    patterns = (parse("tensor_dumps!/rank_{rank}/iter_{step}"),)
-    systems = (
+
+#: The tensors that the debug feature DumpTensors of TransformerEngine saves.
+TRANSFORMER_ENGINE = Layout(
+    name="transformer_engine",
+    patterns=(parse("tensor_dumps!/rank_{rank}/iter_{step}"),),
+    systems=(
         System("TransformerEngine, DumpTensors", "tensor_dumps/rank_1/iter_000008", "pt, a dictionary"),
+    ),
+    of_path=_transformer_engine_file,
+)
+
+
+def _describe_tensorrt_llm(_: Place, files: Sequence[SourceFile], _read: ReadSmall) -> Description:
+    paths = [file.path for file in files if file.path.endswith(".pt")]
+    names = {path: parse_trt_llm_name(path.rpartition("/")[2]) for path in paths}
+    known = sorted((trt_llm_order(name), path) for path, name in names.items() if name is not None)
+    place_of = {path: number for number, (_, path) in enumerate(known)}
+    return Description(
+        {
+            path: TensorFile(name and name._replace(sequence=place_of[path]), Container.PT)
+            for path, name in names.items()
+        }
     )
 
-    def _tensor_file(self, place: Place, path: str) -> TensorFile | None:  # noqa: ARG002
-        name = parse_te_name(path.rpartition("/")[2])
-        return TensorFile(name, Container.PT, name_member=_below_precision) if path.endswith(".pt") else None
 
-
-class TensorRtLlm(Layout):
-    """The files of TensorRT-LLM's debug hook, which does not name their step: step 0."""
-
-    name = "tensorrt_llm"
-    file_patterns = tuple(
+#: The files of TensorRT-LLM's debug hook, which does not name their step: step 0.
+TENSORRT_LLM = Layout(
+    name="tensorrt_llm",
+    file_patterns=tuple(
         parse(
             rf"{above}rank{{rank}}/{{call:\d+\.[^-]+(?:-\d+\.[^-]+)*-(?:input|output)\..+}}.pt", of_files=True
         )
         for above in ("", "data_dump/")
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("TensorRT-LLM, debug hook", "data_dump/rank1/1.Model-2.Linear-output.0.pt", "pt"),)
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        paths = [file.path for file in files if file.path.endswith(".pt")]
-        names = {path: parse_trt_llm_name(path.rpartition("/")[2]) for path in paths}
-        known = sorted((trt_llm_order(name), path) for path, name in names.items() if name is not None)
-        place_of = {path: number for number, (_, path) in enumerate(known)}
-        return Description(
-            {
-                path: TensorFile(name and name._replace(sequence=place_of[path]), Container.PT)
-                for path, name in names.items()
-            }
-        )
+    ),
+    implied={"step": "0"},
+    systems=(System("TensorRT-LLM, debug hook", "data_dump/rank1/1.Model-2.Linear-output.0.pt", "pt"),),
+    of_place=_describe_tensorrt_llm,
+)
 
 
-class AotInductor(Layout):
-    """The buffers that AOTInductor saves before and after each kernel: of one process, and of no step."""
+def _describe_aot_inductor(_: Place, files: Sequence[SourceFile], _read: ReadSmall) -> Description:
+    named = {}
+    for number, path in enumerate(_as_written(files)):
+        name = parse_aoti_name(path.rpartition("/")[2])
+        if path.endswith(".pt"):
+            named[path] = TensorFile(name and name._replace(sequence=number), Container.PT)
+    return Description(named)
 
-    name = "aot_inductor"
-    file_patterns = tuple(
+
+#: The buffers that AOTInductor saves before and after each kernel: of one process, and of no step.
+AOT_INDUCTOR = Layout(
+    name="aot_inductor",
+    file_patterns=tuple(
         parse(rf"{above}{writer}{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
         for above in ("", "tmp/")
         for writer in ("aoti_torch/", "aoti_torch", "jit_inductor/")
+    ),
+    implied={"step": "0"},
+    systems=(System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),),
+    of_place=_describe_aot_inductor,
+)
+
+
+def _describe_vllm(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
+    order = {call.strip(): number for number, call in enumerate(calls)}
+    below = f"{place.path}/"
+    paths = [file.path for file in files if file.path.endswith(".pt")]
+    modules = {path: path.removeprefix(below).rpartition("/")[0] for path in paths}
+    names = parse_vllm_names({path: module for path, module in modules.items() if module})
+    return Description(
+        {
+            path: TensorFile(
+                (name := names.get(path)) and name._replace(sequence=order.get(modules[path], -1)),
+                Container.PT,
+            )
+            for path in paths
+        }
     )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),)
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Describe the files of one place; see `Layout.describe`. Reads none of them."""
-        named = {}
-        for number, path in enumerate(_as_written(files)):
-            name = parse_aoti_name(path.rpartition("/")[2])
-            if path.endswith(".pt"):
-                named[path] = TensorFile(name and name._replace(sequence=number), Container.PT)
-        return Description(named)
 
 
-class Vllm(Layout):
-    """The step tree of vLLM's intermediate logging."""
-
-    name = "vllm"
-    patterns = (parse("step_{step}"),)
-    evidence = re.compile(r"module_calls\.txt")
-    needs_evidence = True
-    systems = (System("vLLM, intermediate logging", "step_8", "pt, `module_calls.txt`"),)
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one place; see `Layout.describe`. Reads `module_calls.txt`."""
-        calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
-        order = {call.strip(): number for number, call in enumerate(calls)}
-        below = f"{place.path}/"
-        paths = [file.path for file in files if file.path.endswith(".pt")]
-        modules = {path: path.removeprefix(below).rpartition("/")[0] for path in paths}
-        names = parse_vllm_names({path: module for path, module in modules.items() if module})
-        return Description(
-            {
-                path: TensorFile(
-                    (name := names.get(path)) and name._replace(sequence=order.get(modules[path], -1)),
-                    Container.PT,
-                )
-                for path in paths
-            }
-        )
+#: The step tree of vLLM's intermediate logging.
+VLLM = Layout(
+    name="vllm",
+    patterns=(parse("step_{step}"),),
+    evidence=re.compile(r"module_calls\.txt"),
+    needs_evidence=True,
+    systems=(System("vLLM, intermediate logging", "step_8", "pt, `module_calls.txt`"),),
+    of_place=_describe_vllm,
+)
 
 
-class OnnxRuntime(Layout):
-    """The tensors that a debug build of ONNX Runtime dumps: of the last run, which has no number."""
+def _onnx_runtime_file(_: Place, path: str) -> TensorFile:
+    stem = path.rpartition("/")[2].removesuffix(".tensorproto")
+    tensor = re.sub(r"(?:_default)?_rank_\d+\Z", "", stem)
+    # A tensor is an output of one node, and the input of others: the file does not tell which.
+    name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
+    return TensorFile(name, Container.TENSOR_PROTO)
 
-    name = "onnx_runtime"
-    file_patterns = tuple(
+
+#: The tensors that a debug build of ONNX Runtime dumps: of the last run, which has no number.
+ONNX_RUNTIME = Layout(
+    name="onnx_runtime",
+    file_patterns=tuple(
         parse(f"{above}{name}.tensorproto", of_files=True)
         for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
         for name in ("{tensor}_default_rank_{rank}", "{tensor}_rank_{rank}", "{tensor}")
-    )
-    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),)
-
-    def _tensor_file(self, place: Place, path: str) -> TensorFile:  # noqa: ARG002
-        stem = path.rpartition("/")[2].removesuffix(".tensorproto")
-        tensor = re.sub(r"(?:_default)?_rank_\d+\Z", "", stem)
-        # A tensor is an output of one node, and the input of others: the file does not tell which.
-        name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
-        return TensorFile(name, Container.TENSOR_PROTO)
+    ),
+    implied={"step": "0"},
+    systems=(System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),),
+    of_path=_onnx_runtime_file,
+)

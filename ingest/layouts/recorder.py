@@ -132,42 +132,44 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """Why it did not save them; "" if it did, or if nothing triggered."""
 
 
-class RecorderTree(Layout):
-    """The tree of our own recorder."""
+def _describe_recorder(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+    """Describe the files of one place; see `Layout.describe`. Reads the lines.
 
-    name = "recorder"
-    patterns = (
+    What the last file says is not a problem of the step: a step that an exception ended, and one that
+    lacks elements but has their statistics, answers questions as any other.
+    """
+    paths = {file.path for file in files}
+    statistics_path, mark_path = f"{place.path}/{STATISTICS_FILE}", f"{place.path}/{STEP_FILE}"
+    lines, problems = _lines(statistics_path, read) if statistics_path in paths else ((), [])
+    by_file: dict[str, dict[str, RecordedTensor]] = {}
+    reported = []
+    for line in lines:
+        path = f"{place.path}/{line.file}"
+        if line.file and path in paths:
+            by_file.setdefault(path, {})[line.key] = line
+        else:
+            reported.append(_reported(statistics_path, line))
+    named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
+    unfinished = "" if mark_path in paths else min(paths, default="")
+    records = _incident(place, mark_path, read)
+    return Description(named, reported, problems, unfinished, records=records)
+
+
+#: The tree of our own recorder.
+RECORDER = Layout(
+    name="recorder",
+    patterns=(
         parse(rf"{DIRECTORY}!/rank_{{rank}}{{place:(?:\.[a-z_]+_rank_[0-9]+_of_[0-9]+)*}}/step_{{step}}"),
-    )
-    systems = (
+    ),
+    systems=(
         System(
             "`ingest.record` and `ingest.record_jax`, the recorders of this project for PyTorch and JAX",
             f"{DIRECTORY}/rank_1/step_8",
             f"safetensors, raw elements, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
         ),
-    )
-
-    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Describe the files of one place; see `Layout.describe`. Reads the lines.
-
-        What the last file says is not a problem of the step: a step that an exception ended, and one that
-        lacks elements but has their statistics, answers questions as any other.
-        """
-        paths = {file.path for file in files}
-        statistics_path, mark_path = f"{place.path}/{STATISTICS_FILE}", f"{place.path}/{STEP_FILE}"
-        lines, problems = _lines(statistics_path, read) if statistics_path in paths else ((), [])
-        by_file: dict[str, dict[str, RecordedTensor]] = {}
-        reported = []
-        for line in lines:
-            path = f"{place.path}/{line.file}"
-            if line.file and path in paths:
-                by_file.setdefault(path, {})[line.key] = line
-            else:
-                reported.append(_reported(statistics_path, line))
-        named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
-        unfinished = "" if mark_path in paths else min(paths, default="")
-        records = _incident(place, mark_path, read)
-        return Description(named, reported, problems, unfinished, records=records)
+    ),
+    of_place=_describe_recorder,
+)
 
 
 def _incident(place: Place, mark_path: str, read: ReadSmall) -> dict[str, str]:

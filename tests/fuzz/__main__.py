@@ -139,11 +139,11 @@ def read_logs(content: bytes) -> None:
             end = behind
     block = f"[a/op_0_mm]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}\n  Location: {text}"
     for log in (text, block):
-        list(numerics.read_titan_log("log", log))
+        list(numerics.read_titan_log("log", log.encode(errors="surrogatepass")))
     call = {"type": "op", "op_name": text, "args_str": text, "output_str": text, "stack_trace": text}
     for variant in (content, json.dumps({"logs": [call]}).encode()):
         with suppress(numerics.NotDebugMode):
-            for row in numerics.read_log("log", variant, "net"):
+            for row in numerics.read_log("log", variant):
                 row.attributes.encode()
 
 

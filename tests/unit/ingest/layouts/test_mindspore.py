@@ -15,8 +15,8 @@ import ingest
 from ingest.api import open_store
 from ingest.layouts.base import Description, Layout, Place, ReadSmall
 from ingest.layouts.cann import (
-    Cann,
-    TorchAir,
+    CANN,
+    TORCHAIR,
     describe_files,
     parse_bin_name,
     parse_call_name,
@@ -26,7 +26,7 @@ from ingest.layouts.cann import (
     parse_tensor_name,
 )
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore import MindSpore, parse_raw_name
+from ingest.layouts.mindspore import MINDSPORE, parse_raw_name
 from tests.dump_data_writer import Tensor, dump_data, version_1
 from tests.stores import DumpLibrary, MadeDump, ingest_directly
 from workers.arrays.dtypes import from_name
@@ -53,7 +53,7 @@ from workers.model import SourceFile, StepKey
     ],
 )
 def test_rank_of_a_directory(name: str, rank: int | None) -> None:
-    (pattern, *_) = MindSpore.patterns
+    (pattern, *_) = MINDSPORE.patterns
     fields = pattern.match(0, name)
     assert (None if fields is None else int(fields["rank"])) == rank
 
@@ -484,7 +484,7 @@ MODEL = {"time": "20240801041010", "device": "0", "net": "ge_default_11", "graph
     ],
 )
 def test_places_are_found_behind_every_producers_prefix(path: str, fields: Mapping[str, str] | None) -> None:
-    assert fields_of(Cann(), path) == fields
+    assert fields_of(CANN, path) == fields
 
 
 @given(st.text(max_size=60))
@@ -688,7 +688,7 @@ TIME = "20240801120000123456"
 
 def matched(path: str) -> list[dict[str, str]]:
     """Return the fields of each pattern that fits a path to its end."""
-    matches = [pattern.match_path(path) for pattern in TorchAir.patterns]
+    matches = [pattern.match_path(path) for pattern in TORCHAIR.patterns]
     return [fields for fields in matches if fields is not None]
 
 
@@ -720,7 +720,7 @@ def test_sample_is_understood(dumps: DumpLibrary) -> None:
         SourceFile(str(file.relative_to(root)), file.stat().st_size, 0)
         for file in sorted((root / path).iterdir())
     ]
-    named = TorchAir().describe(Place(TorchAir(), path, fields), files, lambda _: None).named
+    named = TORCHAIR.describe(Place(TORCHAIR, path, fields), files, lambda _: None).named
     assert named.keys() == {file.path for file in files}
     found = sorted(
         (name.op_type, name.op_name, name.io, name.slot, name.graph)
@@ -748,7 +748,7 @@ def test_files_of_a_captured_graph_stand_directly_in_the_directory_of_the_rank()
     files = [
         SourceFile(f"{rank}/{name}", 1, 0) for name in ("mm_device_0_1.pt", "x/y_device_0_1.pt", "a.json")
     ]
-    named = TorchAir().describe(Place(TorchAir(), rank, {"rank": "0"}), files, lambda _: None).named
+    named = TORCHAIR.describe(Place(TORCHAIR, rank, {"rank": "0"}), files, lambda _: None).named
     assert [(path, tensor_file.container) for path, tensor_file in named.items()] == [
         (f"{rank}/mm_device_0_1.pt", Container.PT)
     ]

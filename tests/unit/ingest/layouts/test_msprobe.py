@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place, TensorFile
 from ingest.layouts.msprobe import (
+    MSPROBE,
+    MSPROBE_NATIVE,
     JsonTensor,
-    MsProbe,
-    MsProbeNative,
     NotMsProbe,
     parse_native_name,
     parse_tensor_name,
@@ -49,7 +49,7 @@ def describe(files: Mapping[str, bytes], fields: Mapping[str, str] | None = None
     """Describe a place `p` that has these files, by their names in it."""
     content = {f"p/{name}": data for name, data in files.items()}
     listed = [SourceFile(path, len(data), 0) for path, data in sorted(content.items())]
-    return MsProbe().describe(Place(MsProbe(), "p", fields or {}), listed, content.get)
+    return MSPROBE.describe(Place(MSPROBE, "p", fields or {}), listed, content.get)
 
 
 def dump_json(data: Mapping[str, Any]) -> bytes:
@@ -71,8 +71,8 @@ def places_of(root: Path) -> list[tuple[Path, Description]]:
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         ]
-        place = Place(MsProbe(), str(directory.relative_to(root)), {})
-        found.append((directory, MsProbe().describe(place, files, lambda path: (root / path).read_bytes())))
+        place = Place(MSPROBE, str(directory.relative_to(root)), {})
+        found.append((directory, MSPROBE.describe(place, files, lambda path: (root / path).read_bytes())))
     assert found
     return found
 
@@ -174,7 +174,7 @@ def test_json_in_the_middle_of_being_rewritten_keeps_the_step_open(length: int) 
 def test_path_in_an_entry_leads_nowhere_else() -> None:
     data = dump_json({"F.f.0.forward": {"output": [{**TENSOR, "data_name": "../../q/x.pt"}]}})
     files = [SourceFile("p/dump.json", 1, 0), SourceFile("q/x.pt", 1, 0)]
-    found = MsProbe().describe(Place(MsProbe(), "p", {}), files, lambda _: data)
+    found = MSPROBE.describe(Place(MSPROBE, "p", {}), files, lambda _: data)
     assert found.reported[0].tensor == ""
     assert "q/x.pt" not in {path for path in found.named if not path.startswith("q/")}
 
@@ -196,7 +196,7 @@ def test_directories_are_recognised(path: str, fields: dict[str, str]) -> None:
 
 def matched(path: str) -> list[dict[str, str]]:
     """Return the fields of each pattern that fits a path to its end."""
-    matches = [pattern.match_path(path) for pattern in MsProbe.patterns]
+    matches = [pattern.match_path(path) for pattern in MSPROBE.patterns]
     return [fields for fields in matches if fields is not None]
 
 
@@ -412,8 +412,8 @@ def describe_native(files: Mapping[str, bytes]) -> Description:
     """Describe a step that has these files, by their names in it."""
     content = {f"{STEP}/{name}": data for name, data in files.items()}
     listed = [SourceFile(path, len(data), 0) for path, data in sorted(content.items())]
-    place = Place(MsProbeNative(), STEP, {"rank": "0", "time": "20240801120000", "step": "3"})
-    return MsProbeNative().describe(place, listed, content.get)
+    place = Place(MSPROBE_NATIVE, STEP, {"rank": "0", "time": "20240801120000", "step": "3"})
+    return MSPROBE_NATIVE.describe(place, listed, content.get)
 
 
 def only(files: Mapping[str, bytes]) -> TensorFile:

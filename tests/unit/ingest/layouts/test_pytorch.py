@@ -626,7 +626,7 @@ def call(op: str = "aten::mm", **entry: Any) -> dict[str, Any]:
 
 
 def rows_of(*logs: dict[str, Any]) -> dict[str, ReportedStatistics]:
-    rows = read_log("x.json", json.dumps({"logs": list(logs)}).encode(), "eager")
+    rows = read_log("eager.json", json.dumps({"logs": list(logs)}).encode())
     return {f"{row.name.op_name}.{row.name.io}.{row.name.slot}": row for row in rows}
 
 
@@ -688,7 +688,7 @@ INF = math.inf
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"logs": 3}', b"[" * 100_000])
 def test_other_content_is_refused(content: bytes) -> None:
     with pytest.raises(NotDebugMode):
-        list(read_log("x.json", content, ""))
+        list(read_log("x.json", content))
 
 
 COUNTS = {"positive_count": 3, "negative_count": 2, "zero_count": 1, "pos_inf_count": 1, "neg_inf_count": 0}

@@ -16,7 +16,7 @@ import pytest
 from docs import tables
 from ingest.layouts.base import MESH_FIELDS, Beginning, Layout, Listing, Place, System
 from ingest.layouts.detect import LAYOUTS, find_dump
-from ingest.layouts.mindspore import MindSpore
+from ingest.layouts.mindspore import MINDSPORE
 from ingest.layouts.walk import aged, files_by_place, list_places, read_small
 from tests.stores import MadeDump, listings, npy_bytes, tensor_name
 from workers.model import StepKey
@@ -206,7 +206,7 @@ def root(tmp_path: Path) -> Path:
 def listing_of(
     root: Path, places: Sequence[str] = PLACES, known: Listing | None = None, key: StepKey = KEY
 ) -> Listing:
-    found = [Place(MindSpore(), path, {}) for path in places]
+    found = [Place(MINDSPORE, path, {}) for path in places]
     return list_places(root, key, found, without=PLACES, rank_from="path", later_begun=False, known=known)
 
 
