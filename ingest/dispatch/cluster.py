@@ -11,7 +11,6 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -131,7 +130,12 @@ class Cluster:
         address, timeout_s = self._address(), self._settings.scheduler_timeout_s
         check_encryption(address.get("address"))
         try:
-            self._require_answer(address)
+            where = address.get("address")
+            if "scheduler_file" in address:
+                with suppress(OSError, ValueError):
+                    where = json.loads(Path(address["scheduler_file"]).read_bytes()).get("address")
+            if isinstance(where, str):
+                require_answer(where, self._settings.scheduler_timeout_s)
             # Not the default client: a notebook that calls `ingest_dump` may have its own.
             self._client = Client(**address, timeout=timeout_s, set_as_default=False)
             self._client.wait_for_workers(1, timeout=timeout_s)
@@ -152,21 +156,6 @@ class Cluster:
         if "://" not in scheduler and Path(scheduler).is_file():
             return {"scheduler_file": scheduler}
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
-
-    def _require_answer(self, address: Mapping[str, str]) -> None:
-        """Do nothing if the scheduler answers.
-
-        Raises:
-            ClusterError: it accepts connections and does not answer: Dask would wait without end.
-            OSError: nobody accepts connections.
-            ValueError: its address is none.
-        """
-        where = address.get("address")
-        if "scheduler_file" in address:
-            with suppress(OSError, ValueError):
-                where = json.loads(Path(address["scheduler_file"]).read_bytes()).get("address")
-        if isinstance(where, str):
-            require_answer(where, self._settings.scheduler_timeout_s)
 
     def _wait_for_resources(self, client: Client) -> None:
         """Wait for a worker that may run the tasks of this host: without one, Dask would let them wait."""

@@ -559,7 +559,7 @@ def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Che
     host = settings.host or socket.gethostname()
     foreign_dumps = ForeignDumpCheck(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
     ranks = {listing.key.rank for listing in scanned.scan.listings}
-    for error in foreign_dumps.check(ranks):
+    for error in foreign_dumps.check(ranks).values():
         return _failure("dump in store", error)
     detail = (
         f"{counted(len(ranks), 'rank')} of {scanned.dump.root}: new to the store, or in it from this dump"

@@ -364,7 +364,10 @@ class SeriesRules:
             for hits in KINDS[rule.kind].evaluate(rule, window):
                 places = self._places(rule, window, hits)
                 total += len(places)
-                shared = places[_shared_out(places[:, 0], rule.limit - len(findings))].tolist()
+                ranks = places[:, 0]
+                limit = rule.limit - len(findings)
+                turn = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
+                shared = places[np.sort(np.lexsort((ranks, turn))[:limit])].tolist()
                 findings += [self._finding(rule, window, hits, *place) for place in shared]
         return findings, total
 
@@ -403,17 +406,3 @@ class SeriesRules:
         mask = self._masks.setdefault(rule.selector, [])
         mask += map(chooser(rule.selector), self._history.axis.keys[len(mask) :])
         return np.array(mask, bool)
-
-
-def _shared_out(ranks: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """Choose findings: the first of each rank, then the second of each, and so on up to the limit.
-
-    Args:
-        ranks: the rank of each finding, ascending.
-        limit: how many to choose, at most.
-
-    Returns:
-        The places of the chosen ones, ascending.
-    """
-    turn = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
-    return np.sort(np.lexsort((ranks, turn))[:limit])

@@ -200,17 +200,13 @@ _ONE_VALUE = "all elements of this input of the model are equal"
 _SCALED = "this input of the model is that of all steps before times one factor, as in other units"
 
 
-class _Marked:
-    def __init__(self, window: StepWindow) -> None:
-        self.window = window
-        self.mask = np.zeros((len(window.now.ranks), window.width), bool)
+def _nowhere(window: StepWindow) -> npt.NDArray[np.bool_]:
+    return np.zeros((len(window.now.ranks), window.width), bool)
 
-    def mark(self, place: int, ranks: npt.NDArray[np.bool_]) -> None:
-        self.mask[:, place] |= ranks
 
-    def hits(self, cause: str, level: str, since: int, reason: str) -> TensorHits:
-        unknown = np.full(self.mask.shape, np.nan)
-        return TensorHits(self.mask, unknown, np.nan, lambda _rank, _tensor: reason, cause, level, since)
+def _hits(mask: npt.NDArray[np.bool_], cause: str, level: str, since: int, reason: str) -> TensorHits:
+    unknown = np.full(mask.shape, np.nan)
+    return TensorHits(mask, unknown, np.nan, lambda _rank, _tensor: reason, cause, level, since)
 
 
 def _is_trained(key: TensorKey) -> bool:
@@ -234,18 +230,18 @@ def _not_updated(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     if not window.before or not pairs:
         return
     is_clear = _moves(window, pairs) | (_carries(window, 0).sum(axis=0) >= 2)
-    found = _Marked(window)
+    found = _nowhere(window)
     for steps, ranks in ((int(rule["steps"]), is_clear), (_passes(rule), ~is_clear)):
         for pair in pairs if len(window.steps) >= steps else ():
-            found.mark(pair.parameter, ranks & _unmoved(window, pair, steps, least))
+            found[:, pair.parameter] |= ranks & _unmoved(window, pair, steps, least)
         low, high = window.value("min"), window.value("max")
         is_uniform = (low == high) & (low != 0)  # as the weight of a norm, whose change rounding may swallow
-        found.mask &= (found.mask & ~is_uniform).any(axis=1)[:, None]
-        if found.mask.any():
+        found &= (found & ~is_uniform).any(axis=1)[:, None]
+        if found.any():
             since = window.steps[1 - steps].number
             reason = f"the same as in step {since}, although its gradient is not zero: no update reaches it"
-            yield found.hits("update does not happen", _level(window), since, reason)
-            found = _Marked(window)
+            yield _hits(found, "update does not happen", _level(window), since, reason)
+            found = _nowhere(window)
 
 
 def _passes(rule: Rule) -> int:
@@ -278,11 +274,11 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
     And those whose gradient is zero in all steps, although what their module reads is not.
     """
     yield from _zero_gradients(window)
-    absent, marked = int(rule["steps"]), _Marked(window)
+    absent, marked = int(rule["steps"]), _nowhere(window)
     steps = [step for step in window.steps if step is window.now or _has_gradients(window, step).all()]
     if len(steps) < absent + _LEAST or not _has_gradients(window, window.now).all():
         return
-    cut, unused, lost = _Marked(window), _Marked(window), {}
+    cut, unused, lost = _nowhere(window), _nowhere(window), {}
     for name, pair in window.training.parameters.items():
         if pair.gradients and pair.outputs:
             ranks = _lost_gradient(window, pair, steps, absent)
@@ -290,23 +286,23 @@ def _no_gradient(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
             if pair.output_gradients and not above.any():
                 lost[name] = ranks
             else:
-                marked.mark(pair.parameter, ranks)
+                marked[:, pair.parameter] |= ranks
     for module in {_outermost(window, name, lost) for name in lost}:
         ranks = np.logical_and.reduce([lost[name] for name in lost if name.startswith(f"{module}.")])
         for (_, path), (_, outputs) in window.training.modules.items():
             if path == module and outputs:
                 is_learnt = _is_read_by_learner(window, path, outputs[0])
-                cut.mark(outputs[0], ranks & is_learnt)
-                unused.mark(outputs[0], ranks & ~is_learnt)
+                cut[:, outputs[0]] |= ranks & is_learnt
+                unused[:, outputs[0]] |= ranks & ~is_learnt
     since = steps[-absent].number
     reason = f"no gradient since step {since}, although its module runs: it had one in each step before"
-    yield marked.hits("no gradient", "shown", since, reason)
+    yield _hits(marked, "no gradient", "shown", since, reason)
     reason = (
         f"it gets no gradient since step {since}, and a module that reads the same bytes does: it is cut off"
     )
-    yield cut.hits("no gradient", "shown", since, reason)
+    yield _hits(cut, "no gradient", "shown", since, reason)
     reason = f"it gets no gradient since step {since}: what reads it does not use it any more, or cuts it off"
-    yield unused.hits("", "open", since, reason)
+    yield _hits(unused, "", "open", since, reason)
 
 
 def _is_read_by_learner(window: StepWindow, path: str, output: int) -> npt.NDArray[np.bool_]:
@@ -329,7 +325,7 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
     if len(window.steps) <= _LEAST:
         return
     read = {path: places[0] for (_, path), (places, _) in window.training.modules.items() if places}
-    found, pairs = _Marked(window), window.training.parameters
+    found, pairs = _nowhere(window), window.training.parameters
     norms = np.array([window.value("l2_norm", step) for step in window.steps])
     gradients = [pair.gradients[-1] for pair in pairs.values() if pair.gradients]
     is_trained = (norms[:, :, gradients] > 0).any(axis=2).all(axis=0)
@@ -338,12 +334,12 @@ def _zero_gradients(window: StepWindow) -> Iterator[TensorHits]:
         path = name.rpartition(".")[0]
         if pair.gradients and path in read:
             given = (norms[:, :, read[path]] > 0).all(axis=0)
-            found.mark(
-                pair.parameter, (norms[:, :, pair.gradients] == 0).all(axis=(0, 2)) & given & is_trained
+            found[:, pair.parameter] |= (
+                (norms[:, :, pair.gradients] == 0).all(axis=(0, 2)) & given & is_trained
             )
     since = window.steps[0].number
     reason = f"its gradient is zero in all {len(norms)} steps since {since}, and what its module reads is not"
-    yield found.hits("no gradient", _level(window), since, reason)
+    yield _hits(found, "no gradient", _level(window), since, reason)
 
 
 def _outermost(window: StepWindow, parameter: str, lost: Mapping[str, Any]) -> str:
@@ -365,19 +361,19 @@ def _accumulated(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
     if not window.before:
         return
     carries = _carries(window, 1)
-    marked, before = _Marked(window), window.before[-1]
+    marked, before = _nowhere(window), window.before[-1]
     for (name, pair), ranks in zip(window.training.parameters.items(), carries, strict=True):
         if ranks.any():
             moved = ~_same(window, pair.parameter, before, window.now) & (carries.sum(axis=0) >= 2)
             for parameter in (name, f"{name.removesuffix('bias')}weight"):
                 known = window.training.parameters.get(parameter)
                 if known is not None and known.gradients:
-                    marked.mark(known.gradients[-1], ranks & moved)
+                    marked[:, known.gradients[-1]] |= ranks & moved
     reason = (
         f"the gradient holds that of step {before.number}, although the optimizer has used it: the sums of "
         "the gradients of biases and outputs show it; they are not set to zero between steps"
     )
-    yield marked.hits("gradients add up over steps", "shown", window.now.number, reason)
+    yield _hits(marked, "gradients add up over steps", "shown", window.now.number, reason)
 
 
 def _carries(window: StepWindow, share: int) -> npt.NDArray[np.bool_]:
@@ -427,7 +423,7 @@ def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
     trained = [step for step in window.steps if _has_gradients(window, step).all()]
     if len(trained) <= _MODE_BEFORE or trained[-1] is not window.now:
         return
-    dropped = _Marked(window)
+    dropped = _nowhere(window)
     nan_count = window.value("nan_count")
     for (kind, _path), (inputs, outputs) in window.training.modules.items():
         if "drop" in kind.lower() and inputs and outputs:
@@ -436,23 +432,24 @@ def _mode(_: Rule, window: StepWindow) -> Iterator[TensorHits]:
                 np.logical_and.reduce([_is_same(window, step, *call) for call in calls]) for step in trained
             ]
             # NaN stays NaN whether it is dropped or not.
-            dropped.mark(outputs[0], _changed(same) & ~(nan_count[:, list(inputs)] > 0).any(axis=1))
+            dropped[:, outputs[0]] |= _changed(same) & ~(nan_count[:, list(inputs)] > 0).any(axis=1)
     now = window.now.number
-    yield dropped.hits(
+    yield _hits(
+        dropped,
         "mode changed",
         _level(window),
         now,
         f"dropout acts otherwise since step {now} (training or evaluation): its output is its input, "
         "or no longer is, as it was in all steps before",
     )
-    tracked = _Marked(window)
+    tracked = _nowhere(window)
     for name, pair in window.training.parameters.items():
         if name.endswith("num_batches_tracked") and pair.outputs:
             moved = [_same(window, pair.parameter, step, later) for step, later in pairwise(trained)]
-            tracked.mark(pair.outputs[0], _changed(moved))
+            tracked[:, pair.outputs[0]] |= _changed(moved)
     since = trained[-2].number
     reason = f"batch normalisation counts no batch in step {since}, or does again: the mode changed"
-    yield tracked.hits("mode changed", "shown", since, reason)
+    yield _hits(tracked, "mode changed", "shown", since, reason)
 
 
 def _is_same(window: StepWindow, step: StepValues, one: int, other: int) -> npt.NDArray[np.bool_]:
@@ -484,22 +481,22 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
         return
     number, level, first = window.now.number, _level(window), calls[-1][0]
     is_large = window.value("count")[:, calls[-1]].max(axis=1) >= _ELEMENTS
-    constant, repeated, shared, scaled = (_Marked(window) for _ in range(4))
+    constant, repeated, shared, scaled = (_nowhere(window) for _ in range(4))
     for place in chain.from_iterable(calls):
-        constant.mark(place, _is_constant(window, place))
+        constant[:, place] |= _is_constant(window, place)
     if len(window.before) < _LEAST:
-        yield constant.hits("batch of one value", "shown", number, _ONE_VALUE)
+        yield _hits(constant, "batch of one value", "shown", number, _ONE_VALUE)
         return
     for place in calls[0]:
-        scaled.mark(place, _is_scaled(window, place) & is_large)
+        scaled[:, place] |= _is_scaled(window, place) & is_large
     fed = [
         [window.digest(step)[:, places].reshape(len(is_large), -1) for places in calls]
         for step in window.steps
     ]
     again = [_are_in(later, batches) for batches, later in pairwise(fed)]
-    repeated.mark(first, again[-1] & ~np.logical_or.reduce(again[:-1]) & is_large)
+    repeated[:, first] |= again[-1] & ~np.logical_or.reduce(again[:-1]) & is_large
     alike = [_are_of_another_rank(batches) for batches in fed]
-    shared.mark(first, alike[-1] & ~np.logical_or.reduce(alike[:-1]) & is_large)
+    shared[:, first] |= alike[-1] & ~np.logical_or.reduce(alike[:-1]) & is_large
     of_before = f"the input of step {window.before[-1].number} again; no earlier step repeats one"
     for what, marked, certain, reason in (
         ("batch of one value", constant, "shown", _ONE_VALUE),
@@ -508,7 +505,7 @@ def _batch(rule: Rule, window: StepWindow) -> Iterator[TensorHits]:
         ("same batch on two ranks", shared, level, "another rank has the same input, as in no step before"),
     ):
         if what in rule["of"]:
-            yield marked.hits(what, certain, number, reason)
+            yield _hits(marked, what, certain, number, reason)
 
 
 def _calls_of_model(window: StepWindow) -> list[list[int]]:

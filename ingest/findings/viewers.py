@@ -189,7 +189,14 @@ class _Trace:
             raise UsageError("a trace for Perfetto needs the package perfetto", hint=hint) from exc
         self._builder: Any = proto_builder.StreamingTraceProtoBuilder(file)
         self._tracks: dict[tuple[int, str], int] = {}
-        self._flows = _flows_of(spread)
+        flows: dict[tuple[int | None, int, str, str, str, int], set[int]] = {}
+        for number, edge in enumerate(spread.edges, len(spread.nodes) + 1):
+            ends = [spread.nodes[edge.source], spread.nodes[edge.target]]
+            passages = [node.id for node in ends if node.kind == PASSAGE]
+            for node in ends:
+                place = (node.rank, node.step, node.graph, node.op_type, node.op_name, node.occurrence)
+                flows.setdefault(place, set()).update(passages or [number])
+        self._flows = flows
         self.operators = 0
 
     def add(self, step: Step, at: int) -> int:
@@ -239,15 +246,3 @@ class _Trace:
     def _write(self, **fields: Any) -> None:
         packet = self._builder.create_packet()
         self._builder.write_packet(type(packet)(**fields))
-
-
-def _flows_of(spread: SpreadGraph) -> dict[tuple[int | None, int, str, str, str, int], set[int]]:
-    """Return the numbers of the flows that each call is on: one for each edge, and for each collective."""
-    flows: dict[tuple[int | None, int, str, str, str, int], set[int]] = {}
-    for number, edge in enumerate(spread.edges, len(spread.nodes) + 1):
-        ends = [spread.nodes[edge.source], spread.nodes[edge.target]]
-        passages = [node.id for node in ends if node.kind == PASSAGE]
-        for node in ends:
-            place = (node.rank, node.step, node.graph, node.op_type, node.op_name, node.occurrence)
-            flows.setdefault(place, set()).update(passages or [number])
-    return flows

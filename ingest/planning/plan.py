@@ -65,7 +65,17 @@ def plan_rows(inspected: Inspected) -> list[PlannedRow]:
             row.entry.offset,
         )
     )
-    return _with_failed_operators(_with_occurrences(rows))
+    # Loops dump a slot several times: its dumps are numbered in order of time.
+    count: dict[tuple[object, ...], int] = {}
+    numbered = []
+    for row in rows:
+        entry, occurrence = row.entry, 0
+        if entry.kind in _NUMBERED:
+            slot = entry.name[:_SLOT_END]
+            occurrence = count[slot] = count.get(slot, -1) + 1
+        renamed = entry._replace(name=entry.name._replace(occurrence=occurrence)) if occurrence else entry
+        numbered.append(replace(row, entry=renamed) if occurrence else row)
+    return _with_failed_operators(numbered)
 
 
 def _rows_of(inspected: Inspected, file: SourceFile) -> Iterable[PlannedRow]:
@@ -181,20 +191,6 @@ def _with_told(text: str, told: str) -> str:
 def _identity(name: TensorName) -> tuple[object, ...]:
     operator = name.net, name.graph, name.op_type, name.op_name
     return *operator, name.task, name.stream, name.timestamp, name.io, name.slot
-
-
-def _with_occurrences(rows: Iterable[PlannedRow]) -> list[PlannedRow]:
-    """Return the rows with the dumps of each slot numbered in order of time: loops dump it several times."""
-    count: dict[tuple[object, ...], int] = {}
-    numbered = []
-    for row in rows:
-        entry, occurrence = row.entry, 0
-        if entry.kind in _NUMBERED:
-            slot = entry.name[:_SLOT_END]
-            occurrence = count[slot] = count.get(slot, -1) + 1
-        renamed = entry._replace(name=entry.name._replace(occurrence=occurrence)) if occurrence else entry
-        numbered.append(replace(row, entry=renamed) if occurrence else row)
-    return numbered
 
 
 _NUMBERED = frozenset([RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED, RowKind.OVERFLOW])

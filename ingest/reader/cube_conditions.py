@@ -178,7 +178,13 @@ class _Search:
         may = np.broadcast_to(decided.possible | decided.certain, shape) & is_chosen[:, None]
         if not may.any():
             return [], 0
-        may &= self._is_present(place, values, may)
+        # An absent tensor fulfils conditions on names, and negations; one with a known statistic is present.
+        is_present = np.zeros(may.shape, bool)
+        for own in values.values():
+            is_present |= (own >= 0) if own.dtype.kind == "i" else ~np.isnan(own)
+        if (may & ~is_present).any():
+            is_present |= self.cubes.cube("row", place) >= 0
+        may &= is_present
         rank, tensor = np.nonzero(may & decided.certain)
         hits = {"step": np.full(len(rank), step), "rank": cubes.ranks[rank], "place": tensor}
         hits |= {name: own[rank, tensor] for name, own in values.items()}
@@ -195,18 +201,6 @@ class _Search:
         if self.sketches:
             columns |= sketches_of_step(cubes, place, self.sketches, is_chosen)
         return columns
-
-    def _is_present(self, place: int, values: _Hits, may: _Mask) -> _Mask:
-        """Return which tensors of one step are present, of those that may be hits.
-
-        An absent tensor fulfils conditions on names, and negations; one with a known statistic is present.
-        """
-        is_present = np.zeros(may.shape, bool)
-        for own in values.values():
-            is_present |= (own >= 0) if own.dtype.kind == "i" else ~np.isnan(own)
-        if (may & ~is_present).any():
-            is_present |= self.cubes.cube("row", place) >= 0
-        return is_present
 
 
 def _statistics_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -265,7 +259,10 @@ def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[Fil
         DamagedStore: a cube is damaged.
     """
     filters = [BlockFilter(fields, cubes.axis, _COLUMNS_OF_BLOCKS) for fields in conditions]
-    if not all(map(_asks_of_values, filters)):
+    if not all(
+        any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
+        for condition in filters
+    ):
         return set()  # a condition on names alone excludes no step
     names = frozenset().union(*(condition.filter.names for condition in filters))
     fields, sketches = _statistics_of(names), places_of_sketches(names)
@@ -281,10 +278,6 @@ def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[Fil
                 cubes, place, of_ranks, conditions=filters, fields=fields, sketches=sketches
             )
     return excluded
-
-
-def _asks_of_values(condition: BlockFilter) -> bool:
-    return any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
 
 
 def _excluded_at(

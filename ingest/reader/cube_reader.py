@@ -271,7 +271,7 @@ class CubeReader:
         """
         objects, key = self.objects, f"{GROUP}/{layout.key(position)}"
         is_whole = len(numbers) > layout.chunk[layout.inner_axis] // layout.inner // 2
-        known = end = None if is_whole else self.known_index(key)
+        known = end = None if is_whole or objects.is_local else _INDEXES.get(self._named(key))
         if end is None:
             asked = max(layout.index_nbytes, _END_NBYTES)
             end = objects.get(key) if is_whole else objects.get_range(key, -asked)
@@ -288,10 +288,6 @@ class CubeReader:
             for start, stop in ranges:
                 if first <= start and stop <= last:
                     yield layout.decode_inner(bytes(data[start - first : stop - first]), key, stop - start)
-
-    def known_index(self, key: str) -> bytes | None:
-        """Return where the inner chunks of an object are if that was read before, as its last bytes tell."""
-        return None if self.objects.is_local else _INDEXES.get(self._named(key))
 
     def _keep_index(self, layout: ArrayLayout, block: int, key: str, end: bytes) -> None:
         """Keep the index at the end of an object for `known_index`; the oldest one that is kept goes.

@@ -42,16 +42,13 @@ def output_file(path: Path) -> Iterator[Writable]:
             with path.open("wb") as file:
                 yield _Unseekable(file)
         else:
-            _refuse_in_store(path)
+            if any((parent / "zarr.json").is_file() for parent in path.resolve().parents):
+                # Deferred: it takes 0.1 s, and stores are rare.
+                from ingest.reader.require import refuse_in_store
+
+                refuse_in_store(path)
             with _replacing(path.resolve()) as new:
                 yield new
-
-
-def _refuse_in_store(path: Path) -> None:
-    if any((parent / "zarr.json").is_file() for parent in path.resolve().parents):
-        from ingest.reader.require import refuse_in_store  # deferred: it takes 0.1 s, and stores are rare
-
-        refuse_in_store(path)
 
 
 class _Unseekable:

@@ -440,20 +440,16 @@ def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
             if "step" in objects.children(GROUP):
                 yield StoreDamage(GROUP, f"{GROUP}/zarr.json is missing: the view cannot be opened")
             return
-        yield from _verify_cubes(objects, cubes)
+        layouts = cubes.layouts
+        _check_labels(objects, layouts, cubes.state.tensors)
+        for layout in layouts.of_ranks:
+            for number in range(ceil_div(cubes.state.steps, layout.chunk[0])):
+                cubes.steps_block(layout, number)
+        yield from _verify_counts(objects, cubes)
+        yield from _verify_cube_sketches(cubes)
+        yield from _verify_cubes_by_tensor(cubes)
     except DamagedStore as exc:
         yield StoreDamage(GROUP, _in_view(exc.message))
-
-
-def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
-    layouts = cubes.layouts
-    _check_labels(objects, layouts, cubes.state.tensors)
-    for layout in layouts.of_ranks:
-        for number in range(ceil_div(cubes.state.steps, layout.chunk[0])):
-            cubes.steps_block(layout, number)
-    yield from _verify_counts(objects, cubes)
-    yield from _verify_cube_sketches(cubes)
-    yield from _verify_cubes_by_tensor(cubes)
 
 
 def _verify_counts(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from ingest.layouts.base import Dump, Listing
 from ingest.planning.plan import fingerprint
@@ -32,32 +31,6 @@ _COMPARED = 8
 class ForeignDump(UsageError):
     """A rank of the dump is in the store already, from another dump."""
 
-    def __init__(self, message: str, *, hint: str | None = None, rank: int = -1) -> None:
-        super().__init__(message, hint=hint)
-        self.rank = rank
-
-    @classmethod
-    def of(cls, rank: int, source: Origin, root: str, store: str) -> Self:
-        """Return the error for a rank.
-
-        Args:
-            rank: of the dump.
-            source: where the store has it from.
-            root: the dump.
-            store: the URL of the store.
-        """
-        came = f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is"
-        if source.root == root:
-            where = f"on another host; its {source.rank_from} is not a rank"
-            return cls(f"{came} {where}", hint=RANK_HINT, rank=rank)
-        return cls(
-            f"{came} {root}",
-            hint="Is --store right? Give each dump a store of its own. If this dump was moved, or the same "
-            f"job goes on here, say so: --continues {source.root}. (--replace mixes the two: it replaces the "
-            "steps that both have.)",
-            rank=rank,
-        )
-
 
 @dataclass(slots=True)
 class ForeignDumpCheck:
@@ -72,8 +45,8 @@ class ForeignDumpCheck:
     _checked: set[int] = field(default_factory=set)
     _errors: dict[int, ForeignDump] = field(default_factory=dict)
 
-    def check(self, ranks: Collection[int]) -> list[ForeignDump]:
-        """Return an error for each rank, of these and of earlier ones, that the store has from another dump.
+    def check(self, ranks: Collection[int]) -> dict[int, ForeignDump]:
+        """Return an error by rank, of these and of earlier ones, that the store has from another dump.
 
         Asks the store once for each rank: for the names of its steps, and for three commits.
 
@@ -82,7 +55,7 @@ class ForeignDumpCheck:
         """
         new = sorted(set(ranks) - self._checked)
         if not new:
-            return list(self._errors.values())
+            return self._errors
         stored: dict[int, list[StepKey]] = {rank: [] for rank in new}
         for key in commit.list_keys(self.objects, new):
             stored[key.rank].append(key)
@@ -91,7 +64,7 @@ class ForeignDumpCheck:
         foreign = [made for made in commits.values() if not self._is_ours(made)]
         self._errors |= self._judge(foreign, stored) if foreign else {}
         self._checked.update(new)
-        return list(self._errors.values())
+        return self._errors
 
     def _judge(
         self, foreign: Iterable[Commit], stored: Mapping[int, Sequence[StepKey]]
@@ -110,8 +83,20 @@ class ForeignDumpCheck:
             if self._is_same_dump(source.root, common, listings):
                 self.roots.add(source.root)
             else:
-                errors[rank] = ForeignDump.of(rank, source, self._root, self.objects.address.url)
+                errors[rank] = self._error(rank, source)
         return errors
+
+    def _error(self, rank: int, source: Origin) -> ForeignDump:
+        came = f"rank {rank} of {self.objects.address.url} comes from {source.root} on host {source.host}"
+        if source.root == self._root:
+            other = f"{came}, and this dump is on another host; its {source.rank_from} is not a rank"
+            return ForeignDump(other, hint=RANK_HINT)
+        return ForeignDump(
+            f"{came}, and this dump is {self._root}",
+            hint="Is --store right? Give each dump a store of its own. If this dump was moved, or the same "
+            f"job goes on here, say so: --continues {source.root}. (--replace mixes the two: it replaces the "
+            "steps that both have.)",
+        )
 
     def _is_same_dump(
         self, root: str, common: Sequence[StepKey], listings: Mapping[StepKey, Listing]

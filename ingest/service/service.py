@@ -342,7 +342,7 @@ class Service:
         """
         if self.foreign_dumps is None:
             return
-        foreign = {error.rank: error for error in self.foreign_dumps.check(ranks)}
+        foreign = dict(self.foreign_dumps.check(ranks))
         if foreign and not self.offering.has_begun and not explains:
             raise next(iter(foreign.values()))
         other_roots = frozenset(self.foreign_dumps.roots)

@@ -244,7 +244,16 @@ class Execution:
     def _remove_pooled(self, action: GcAction) -> Extent:
         step = pool.step_of(action.path)
         if step not in self._users:
-            self._users[step] = self._read_users(step)
+            keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
+            commits, damaged = commit.read_many(self.objects, keys)
+            users = {
+                path: f"{key} refers to it"
+                for key, current in commits.items()
+                for path in current.record.pool
+            }
+            for key in damaged:
+                users[""] = f"the commit of {key} is damaged and may refer to it"
+            self._users[step] = users
         if reason := self._users[step].get(action.path) or self._users[step].get(""):
             raise _LeftAlone(reason)
         # After the commits were read: whoever finds an old array writes it again, before committing.
@@ -255,16 +264,6 @@ class Execution:
             self.objects.delete(f"{action.path}/{name}")
         self.objects.prune(action.path.rpartition("/")[0])
         return Extent.of(listed.values())
-
-    def _read_users(self, step: int | None) -> dict[str, str]:
-        keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
-        commits, damaged = commit.read_many(self.objects, keys)
-        users = {
-            path: f"{key} refers to it" for key, current in commits.items() for path in current.record.pool
-        }
-        for key in damaged:
-            users[""] = f"the commit of {key} is damaged and may refer to it"
-        return users
 
     def _remove_temporary(self, action: GcAction) -> Extent:
         listed = self.objects.listed(action.path)

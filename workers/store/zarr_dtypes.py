@@ -119,37 +119,19 @@ class BFloat16(HasEndianness, _Float, name="bfloat16"):
         return self._native.newbyteorder(">") if self.endianness == "big" else self._native
 
 
-class Float8E3M4(_Float, name="float8_e3m4"):
-    """`float8_e3m4`: 3 bits of exponent, with infinities."""
+def _named(name: str) -> type[_Float]:
+    return type(name, (_Float,), {"__doc__": f"`{name}` of ml_dtypes."}, name=name)
 
 
-class Float8E4M3(_Float, name="float8_e4m3"):
-    """`float8_e4m3`: 4 bits of exponent, with infinities. TensorStore does not know it."""
-
-
-class Float8E4M3B11FNUZ(_Float, name="float8_e4m3b11fnuz"):
-    """`float8_e4m3b11fnuz`: 4 bits of exponent with a bias of 11, no infinities, no negative zero."""
-
-
-class Float8E4M3FN(_Float, name="float8_e4m3fn"):
-    """`float8_e4m3fn`: 4 bits of exponent, no infinities; "E4M3" of the Open Compute Project."""
-
-
-class Float8E4M3FNUZ(_Float, name="float8_e4m3fnuz"):
-    """`float8_e4m3fnuz`: 4 bits of exponent, no infinities, no negative zero."""
-
-
-class Float8E5M2(_Float, name="float8_e5m2"):
-    """`float8_e5m2`: 5 bits of exponent, with infinities; "E5M2" of the Open Compute Project."""
-
-
-class Float8E5M2FNUZ(_Float, name="float8_e5m2fnuz"):
-    """`float8_e5m2fnuz`: 5 bits of exponent, no infinities, no negative zero."""
-
-
-class Float8E8M0FNU(_Float, name="float8_e8m0fnu"):
-    """`float8_e8m0fnu`: powers of two, no sign, zero or infinities."""
-
+# Of a sign, bits of exponent and of mantissa. `fn`: no infinities; `uz`: no negative zero; `b11`: the bias.
+Float8E3M4 = _named("float8_e3m4")
+Float8E4M3 = _named("float8_e4m3")  # TensorStore does not know it
+Float8E4M3B11FNUZ = _named("float8_e4m3b11fnuz")
+Float8E4M3FN = _named("float8_e4m3fn")  # "E4M3" of the Open Compute Project
+Float8E4M3FNUZ = _named("float8_e4m3fnuz")
+Float8E5M2 = _named("float8_e5m2")  # "E5M2" of the Open Compute Project
+Float8E5M2FNUZ = _named("float8_e5m2fnuz")
+Float8E8M0FNU = _named("float8_e8m0fnu")  # powers of two, no sign, zero or infinities
 
 TYPES: tuple[type[_Float], ...] = (
     BFloat16,

@@ -46,7 +46,6 @@ from workers.store.backends.failures import supervised
 from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
-from workers.store.packed.pool import PooledArray
 from workers.store.record import CommitRecord, PoisonedSource, WithoutTensors, new_record
 from workers.store.sketches import (
     BLOCK_TABLE,
@@ -352,21 +351,32 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     rules = plan.rules if plan.key.step is not None else None
     result = None if rules is None else evaluate(rules, built, plan.key, sketches)
     documents, chunks = _encode(plan, receipts, built, sketches, result)
-    without = _without_tensors(plan.without_tensors)
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    without = WithoutTensors(since, "policy", plan.without_tensors) if plan.without_tensors else None
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
-    pooled = _pooled(receipts)
-    of_rows = _problems_of_rows(built)
-    summary = _summarise(
-        plan,
-        receipts,
-        built,
+    # Sorted, because ranks pack the same arrays in different orders.
+    pooled = dict(sorted({rows.path: rows.array for receipt in receipts for rows in receipt.pooled}.items()))
+    of_rows = [
+        f"{source}: {problem}"
+        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
+        if problem
+    ]
+    problems, known = list(map(paths.to_text, plan.problems)), set(of_rows)
+    counts = count_rows(built)
+    summary = CommitSummary(
+        key=plan.key,
+        fingerprint=plan.fingerprint,
+        status="partial" if counts["quarantined"] or plan.problems else "complete",
+        duplicates=sum(receipt.duplicates for receipt in receipts),
+        raw_bytes=plan.nbytes,
         stored_bytes=sum(shards.values())
         + sum(map(len, chunks.values()))
         + sum(array.nbytes for array in pooled.values()),
         objects=len(shards) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
-        skipped=_skipped(plan, of_rows),
-        result=result,
+        skipped=sum(problem not in known for problem in problems),
+        **counts,
+        **({} if result is None else _totals_of_rules(result)),
     )
     record = new_record(
         summary,
@@ -375,7 +385,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=_first_problems([*map(paths.to_text, plan.problems), *of_rows]),
+        problems=_first_problems([*problems, *of_rows]),
         poison=_poison(plan.poison, entries),
         pool=pooled,
         checksums=checksums_of(chunks),
@@ -385,25 +395,22 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
 
 def _sketches(plan: StepPlan, receipts: Sequence[Receipt], built: Tables) -> StepSketches:
     computed = (receipt.histograms for receipt in receipts)
-    entries = HISTOGRAM_TABLE.joined((*computed, _reported_histograms(plan.reported, built)))
-    summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
-    if built.has_views:
-        entries = entries[is_of_rows(entries, distinct_tensors(rows_of(entries), built))]
-        summed = summed.without_copies(built)
-    return StepSketches(entries, summed, scope=plan.marginals if plan.sketches else MarginalScope.NONE)
-
-
-def _reported_histograms(reported: Mapping[int, ReportedStatistics], built: Tables) -> npt.NDArray[np.int64]:
-    """Return histograms of tensors of which the dump has no elements, if they agree with the statistics."""
+    # Of tensors of which the dump has no elements: those that agree with the statistics.
     kinds, rows, parts = built.label("kind"), [], []
-    for row, report in reported.items():
+    for row, report in plan.reported.items():
         bins = np.frombuffer(report.histogram, np.int64).reshape(-1, NO_BINS.shape[1])
         if len(bins) and kinds[row] == RowKind.STATISTICS:
             with suppress(ValueError):
                 Histogram.of_rows(bins, Statistics.from_row(built.statistics[row].tolist()))
                 rows.append(row)
                 parts.append(bins)
-    return HISTOGRAM_TABLE.gathered(rows, list(map(len, parts)), parts)
+    reported = HISTOGRAM_TABLE.gathered(rows, list(map(len, parts)), parts)
+    entries = HISTOGRAM_TABLE.joined((*computed, reported))
+    summed = StepMarginals.joined(receipt.marginals for receipt in receipts if receipt.marginals is not None)
+    if built.has_views:
+        entries = entries[is_of_rows(entries, distinct_tensors(rows_of(entries), built))]
+        summed = summed.without_copies(built)
+    return StepSketches(entries, summed, scope=plan.marginals if plan.sketches else MarginalScope.NONE)
 
 
 def _encode(
@@ -441,27 +448,15 @@ def _nodes(
     *,
     has_tensors: bool,
 ) -> dict[str, metadata.Document]:
-    ends = {
-        path: end for path, end in _ends(receipts).items() if has_tensors or not metadata.is_of_tensors(path)
-    }
+    ends: dict[str, int] = {}
+    for path, end in (end for receipt in receipts for end in receipt.ends.items()):
+        if has_tensors or not metadata.is_of_tensors(path):
+            ends[path] = max(ends.get(path, 0), end)
     nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
     if any(map(metadata.is_of_tensors, ends)):
         nodes["tensors"] = metadata.group()
     packed = {spec.path: spec for spec in plan.arrays if ends.get(spec.path)}
     return nodes | {path: metadata.packed_array(spec, ends[path]) for path, spec in packed.items()}
-
-
-def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
-    ends: dict[str, int] = {}
-    for receipt in receipts:
-        for path, end in receipt.ends.items():
-            ends[path] = max(ends.get(path, 0), end)
-    return ends
-
-
-def _without_tensors(why: str) -> WithoutTensors | None:
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return WithoutTensors(since, "policy", why) if why else None
 
 
 def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
@@ -484,28 +479,6 @@ def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> tuple[Poison
     return tuple(
         PoisonedSource(paths.to_text(file.path), file.size, file.mtime_ns, readable[file.path])
         for file in poison
-    )
-
-
-def _pooled(receipts: Sequence[Receipt]) -> dict[str, PooledArray]:
-    """Return arrays in the pool by path, sorted, because ranks pack the same ones in different orders."""
-    arrays = {rows.path: rows.array for receipt in receipts for rows in receipt.pooled}
-    return dict(sorted(arrays.items()))
-
-
-def _summarise(
-    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, *, result: Evaluated | None, **totals: Any
-) -> CommitSummary:
-    counts = count_rows(built)
-    return CommitSummary(
-        key=plan.key,
-        fingerprint=plan.fingerprint,
-        status="partial" if counts["quarantined"] or plan.problems else "complete",
-        duplicates=sum(receipt.duplicates for receipt in receipts),
-        raw_bytes=plan.nbytes,
-        **totals,
-        **counts,
-        **_totals_of_rules(result),
     )
 
 
@@ -538,9 +511,7 @@ def count_rows(built: Tables) -> dict[str, Any]:
     }
 
 
-def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
-    if result is None:
-        return {}
+def _totals_of_rules(result: Evaluated) -> dict[str, Any]:
     return {
         "rules": result.rules,
         "findings": dict(result.totals),
@@ -548,19 +519,6 @@ def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
         "failed_rules": dict(result.failed),
         "first_findings": result.findings[:_FIRST_FINDINGS],
     }
-
-
-def _skipped(plan: StepPlan, of_rows: Sequence[str]) -> int:
-    known = set(of_rows)
-    return sum(paths.to_text(problem) not in known for problem in plan.problems)
-
-
-def _problems_of_rows(built: Tables) -> list[str]:
-    return [
-        f"{source}: {problem}"
-        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
-        if problem
-    ]
 
 
 def _first_problems(problems: Sequence[str]) -> tuple[str, ...]:

@@ -137,8 +137,14 @@ class Context:
         return self._once(lambda: parse_order(self._read_of_graph(_ORDER, graph)), "order", graph)
 
     def history(self, graph: str) -> list[int]:
-        """Return the iterations in which a root graph ran, as the dump lists them; see `parse_history`."""
-        return parse_history(self._read_of_graph(_HISTORY, graph))
+        """Return the iterations in which a root graph ran: `ms_global_execution_order_graph_{id}.csv`.
+
+        The file has one iteration in each line, and does not have a header. Some back ends list only dumped
+        iterations. With several ranks, each of them adds a line, so iterations repeat. An iteration in the
+        file may be incomplete.
+        """
+        data = self._read_of_graph(_HISTORY, graph)
+        return [int(line) for line in re.findall(rb"^[ \t]*(\d{1,18})\s*$", data, re.MULTILINE)]
 
     def _read_of_graph(self, name: str, graph: str) -> bytes:
         files = self._files.of_run(re.compile(name.format(r"\d+")))
@@ -360,13 +366,3 @@ def parse_order(data: bytes) -> list[str]:
     """
     lines = map(str.strip, data.decode("utf-8", "replace").split("\n"))
     return [line for line in lines if line and not line.startswith("NodeExecutionOrder")]
-
-
-def parse_history(data: bytes) -> list[int]:
-    """Return the iterations in `ms_global_execution_order_graph_{id}.csv`: those in which the graph ran.
-
-    The file has one iteration in each line, and does not have a header. Some back ends list only dumped
-    iterations. With several ranks, each of them adds a line, so iterations repeat. An iteration in the file
-    may be incomplete.
-    """
-    return [int(line) for line in re.findall(rb"^[ \t]*(\d{1,18})\s*$", data, re.MULTILINE)]
