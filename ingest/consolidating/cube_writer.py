@@ -303,12 +303,8 @@ class CubeWriter:
             written |= _chunks(self.layouts.ranks, np.array([*self.ranks], np.int64), self.ranks.values())
         self.objects.put_many(written)
         # Only the blocks that the next step will be in.
-        steps = {layout.path: layout.chunk[0] for layout in self.layouts.shared}
-        self._blocks = {
-            (path, block): values
-            for (path, block), values in self._blocks.items()
-            if block == max(places) // steps[path]
-        }
+        last = {(layout.path, max(places) // layout.chunk[0]) for layout in self.layouts.shared}
+        self._blocks = {place: self._blocks[place] for place in last & self._blocks.keys()}
         left = tuple(place for place in self.state.rewriting if place not in places)
         self.state = structs.replace(
             self.state,

@@ -12,9 +12,8 @@ import logging
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Self
 from urllib.parse import urlsplit
 
 import dask
@@ -76,16 +75,13 @@ _DASK_DEFAULTS = {
 }
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """Connects to the scheduler that the settings name. A context manager."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Client | None = None
         self._warned = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

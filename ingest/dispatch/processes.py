@@ -13,10 +13,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from workers.errors import ClusterError
 from workers.host.resources import CpuLimits, machine_nbytes, throttle
@@ -212,7 +212,7 @@ def count_of_workers(chosen: int | None) -> int:
     return chosen or min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
 
 
-class ProcessWorkers:
+class ProcessWorkers(AbstractContextManager["ProcessWorkers"]):
     """Worker processes that are started at once, while this process may have a single thread; or when needed.
 
     A context manager; they end with it.
@@ -239,9 +239,6 @@ class ProcessWorkers:
         self._client: ProcessClient | None = None
         if not when_needed:
             self._start_all()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ingest.dispatch.clients import (
     HANGS_HINT,
@@ -31,9 +31,8 @@ from ingest.dispatch.clients import (
 from workers.errors import ClusterError, DumpIngestError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB, SourceFile
-
-if TYPE_CHECKING:
-    from workers.tasks.read_back import ReadBackJob
+from workers.tasks import run as tasks
+from workers.tasks.read_back import ReadBackJob
 
 #: Only older tasks are asked about, and how often, in seconds.
 _YOUNG_S, _PAUSE_S = 30.0, 10.0
@@ -70,7 +69,7 @@ class Task(Generic[Job]):
 
 @dataclass(slots=True)
 class _Seen:
-    place: tuple[str, Any] = ("", None)
+    place: tuple[str, Any] | None = None
     """Its worker, and why the task needs it: to run itself, or to run the tasks for which it waits."""
     since: float = 0.0
     missed: int = 0
@@ -166,7 +165,7 @@ class TaskMonitor:
         seen.missed = 0
         place = self._place_of(key, answer)
         if place is None or place != seen.place:
-            seen.place, seen.since = place or ("", None), now
+            seen.place, seen.since = place, now
             return None
         worker, for_s = place[0], now - seen.since
         if for_s < self.timeout_s + task.nbytes * _S_PER_BYTE:
@@ -283,19 +282,17 @@ class TaskWindow(Generic[Job]):
         return task
 
 
-@dataclass(slots=True)
-class JobQueue:
-    """Files that are read back, besides the conversions: what waits, and a bounded number of tasks."""
+#: Tasks at once that read files back. Dask runs tasks of a higher priority first; conversions have 0.
+READ_BACKS_AT_ONCE, _PRIORITY = 8, -10
 
-    kind: str
-    """What the keys of its tasks begin with."""
-    run: Callable[[bytes], Any]
-    pack: Callable[[ReadBackJob], bytes]
+
+@dataclass(slots=True)
+class ReadBackQueue:
+    """Files that are read back, after the conversions: what waits, and a bounded number of tasks."""
+
     connect: Callable[[], TaskClient]
     """Returns a connected client, a new one if the last was lost, or raises ClusterError."""
     window: TaskWindow[ReadBackJob]
-    priority: int
-    """Dask runs tasks of a higher one first; conversions have 0."""
     resources: Mapping[str, float] = field(default_factory=dict)
     waiting: deque[ReadBackJob] = field(default_factory=deque)
     _client: TaskClient | None = None
@@ -309,7 +306,7 @@ class JobQueue:
         """Submit what fits, and return the jobs that have ended. Does not wait.
 
         Raises:
-            ClusterError: the scheduler is missing. Everything stays as it is; call again later.
+            ClusterError: nobody answers. Nothing is lost.
         """
         if not self.jobs:
             return []
@@ -320,10 +317,13 @@ class JobQueue:
         results = self.window.ended(client)
         while self.waiting and self.window.has_room(self.waiting[0].nbytes):
             job = self.waiting.popleft()
-            key = f"{self.kind}-0{job.fingerprint[:15]}-{job.key.rank}-{job.key.step}-{time.time_ns()}"
-            shares = shares_of(self.resources)
             future = submit(
-                client, self.run, self.pack(job), key=key, priority=self.priority, resources=shares
+                client,
+                tasks.run_read_back,
+                tasks.pack(job),
+                key=f"read-back-0{job.fingerprint[:15]}-{job.key.rank}-{job.key.step}-{time.time_ns()}",
+                priority=_PRIORITY,
+                resources=shares_of(self.resources),
             )
             self.window.add(future, job, job.nbytes)
         return results

@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingest.dispatch.clients import TaskClient
-from ingest.dispatch.window import JobQueue, TaskMonitor, TaskWindow, batches
+from ingest.dispatch.window import ReadBackQueue, batches
 from ingest.dump_retention.policy import (
     NO_NEWS,
     ReadBackFailed,
@@ -39,7 +38,6 @@ from workers.errors import DumpIngestError, SourceDiffers, StoreError, UsageErro
 from workers.events import Event
 from workers.model import MIB, SourceFile, bounded_ns
 from workers.store.model import StoreAddress
-from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 
 _STEP_FIELDS = frozenset(["step", "iteration", "previous_step"])
@@ -256,23 +254,6 @@ def cannot_delete(root: Path, directory: str) -> UsageError:
 JOB_NBYTES = 256 * MIB
 #: Files of one task: their names travel with it.
 JOB_FILES = 10_000
-#: Tasks in flight at once.
-_AT_ONCE = 8
-
-
-def read_back_queue(
-    connect: Callable[[], TaskClient],
-    inflight_nbytes: int,
-    resources: Mapping[str, float],
-    monitor: TaskMonitor,
-) -> JobQueue:
-    """Return the queue for `SourceRetention`: its tasks come after conversions.
-
-    In flight are at most eight, and `inflight_nbytes` of source bytes; a single larger task goes alone.
-    """
-    window: TaskWindow[ReadBackJob] = TaskWindow(_AT_ONCE, inflight_nbytes, monitor=monitor)
-    pack: Callable[[ReadBackJob], bytes] = lambda job: tasks.pack_read_back(job)  # noqa: E731, PLW0108
-    return JobQueue("read-back", tasks.run_read_back, pack, connect, window, -10, resources)
 
 
 @dataclass(eq=False, slots=True)
@@ -325,7 +306,7 @@ class SourceRetention:
 
     judge: SourceJudge
     store: StoreAddress
-    read_backs: JobQueue
+    read_backs: ReadBackQueue
     retry_forever: bool = False
     dry_run: bool = False
     clock: Callable[[], float] = time.monotonic

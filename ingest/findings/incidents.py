@@ -534,7 +534,7 @@ class FoundIncidents:
         incident_kind = IncidentKind.DIVERGENCE if kind == "divergence" else IncidentKind.RULE
         ranks = tuple(sorted({rank for sighting in sightings for rank in sighting.ranks}))
         if finding is None:  # what is not known of it is empty
-            rank = ranks[0] if ranks else None
+            rank = next(iter(ranks), None)
             finding = Finding(rule, first.severity, rank, first.step, -1, "", "", math.nan, math.nan, "")
         incident = Incident(
             id=incident_id(store, incident_kind, first.step, rule),

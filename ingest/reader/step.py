@@ -308,15 +308,14 @@ class Step(StoredStep):
         names = frozenset(names)
         of_sketches = frozenset(filter(is_sketch_column, names))
         columns = {name: self._column(name) for name in names - of_sketches}
-        return columns | self._columns_of_sketches(of_sketches) if of_sketches else columns
+        if of_sketches:
+            # deferred: 0.015 s, which few conditions need
+            from ingest.reader.step_tables import read_sketches
+            from workers.store.sketch_columns import SketchColumns
 
-    def _columns_of_sketches(self, names: Iterable[str]) -> dict[str, Any]:
-        # deferred: 0.015 s, which few conditions need
-        from ingest.reader.step_tables import read_sketches
-        from workers.store.sketch_columns import SketchColumns
-
-        sketches = SketchColumns(self.tables, str(self.key), lambda: read_sketches(self))
-        return {name: sketches.column(name) for name in names}
+            sketches = SketchColumns(self.tables, str(self.key), lambda: read_sketches(self))
+            columns |= {name: sketches.column(name) for name in of_sketches}
+        return columns
 
     def _column(self, name: str) -> Any:
         for known, column_of in (

@@ -481,20 +481,19 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
         StoreError: the store refused.
     """
     root = damage_of_root(objects)
-    damages = [*([root] if root else []), *verify_surroundings(objects), *verify_copies(objects)]
+    damages = [*filter(None, [root]), *verify_surroundings(objects), *verify_copies(objects)]
     if not damages:
         return None
     repair = StepRepair(None, tuple(map(str, damages)))
-    for damage in damages:
-        if damage.path == GROUP:
-            continue
+    beside = [damage for damage in damages if damage.path != GROUP]
+    for damage in beside:
         rank = damage.path.partition("/")[0].removeprefix("rank_")
         is_root = damage.path == commit.ROOT
         if apply:
             document = commit.root_document() if is_root else commit.rank_document(int(rank))
             objects.put(damage.path, document)
         repair.mended.append(Mended(damage.path, "its place in the store"))
-    if any(damage.path == GROUP for damage in damages):
+    if len(beside) < len(damages):
         # From the commits; if only copies of commits are damaged, only those.
         try:
             if apply:

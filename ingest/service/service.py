@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ingest.disk import DiskSeen, space_at
 from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
-from ingest.dispatch.window import TaskMonitor
+from ingest.dispatch.window import READ_BACKS_AT_ONCE, ReadBackQueue, TaskMonitor, TaskWindow
 from ingest.dump_retention.policy import NO_NEWS, SourceDeleted, SourceJudge
 from ingest.layouts import black_box
 from ingest.layouts.base import Dump
@@ -573,15 +573,16 @@ def _retention(
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
-    from ingest.dump_retention.retention import (  # deferred: 0.03 s, mostly idle
-        SourceRetention,
-        read_back_queue,
-    )
+    from ingest.dump_retention.retention import SourceRetention  # deferred: 0.03 s, mostly idle
 
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,
-        read_back_queue(submitter.client, options.limits.inflight_nbytes, options.resources, monitor),
+        ReadBackQueue(
+            submitter.client,
+            TaskWindow(READ_BACKS_AT_ONCE, options.limits.inflight_nbytes, monitor=monitor),
+            options.resources,
+        ),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
         clock=options.clock,

@@ -244,16 +244,7 @@ class Execution:
     def _remove_pooled(self, action: GcAction) -> Extent:
         step = pool.step_of(action.path)
         if step not in self._users:
-            keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
-            commits, damaged = commit.read_many(self.objects, keys)
-            users = {
-                path: f"{key} refers to it"
-                for key, current in commits.items()
-                for path in current.record.pool
-            }
-            for key in damaged:
-                users[""] = f"the commit of {key} is damaged and may refer to it"
-            self._users[step] = users
+            self._users[step] = self._read_users(step)
         if reason := self._users[step].get(action.path) or self._users[step].get(""):
             raise _LeftAlone(reason)
         # After the commits were read: whoever finds an old array writes it again, before committing.
@@ -264,6 +255,16 @@ class Execution:
             self.objects.delete(f"{action.path}/{name}")
         self.objects.prune(action.path.rpartition("/")[0])
         return Extent.of(listed.values())
+
+    def _read_users(self, step: int | None) -> dict[str, str]:
+        keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
+        commits, damaged = commit.read_many(self.objects, keys)
+        users = {
+            path: f"{key} refers to it" for key, current in commits.items() for path in current.record.pool
+        }
+        for key in damaged:
+            users[""] = f"the commit of {key} is damaged and may refer to it"
+        return users
 
     def _remove_temporary(self, action: GcAction) -> Extent:
         listed = self.objects.listed(action.path)
@@ -336,14 +337,12 @@ class Execution:
         remains = {act.key: act.generation for act in actions if act.key and act.what == "remains"}
         commits, _ = commit.read_many(self.objects, list(remains))
         broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
-        broken |= self._without_pool({action.path for action in actions if action.what == "pool"})
-        return sorted(broken, key=lambda key: key.order)
-
-    def _without_pool(self, gone: set[str]) -> set[StepKey]:
+        gone = {action.path for action in actions if action.what == "pool"}
         ranks = commit.list_ranks(self.objects) if gone else []
         steps = {pool.step_of(path) for path in gone}
         users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
-        return {key for key, committed in users.items() if gone & committed.record.pool.keys()}
+        broken |= {key for key, committed in users.items() if gone & committed.record.pool.keys()}
+        return sorted(broken, key=lambda key: key.order)
 
     def _now(self) -> float:
         """Return the time by the clock of the store, since the start by a clock that does not jump."""

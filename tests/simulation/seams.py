@@ -187,7 +187,7 @@ def simulated() -> Iterator[None]:
         "pack_plan": lambda plan: plan,
         "pack_convert": lambda job: job,
         "pack_publish": lambda plan, receipts: (plan, receipts),
-        "pack_read_back": lambda job: job,
+        "pack": lambda job: job,
     }
     clock = SimpleNamespace(time_ns=itertools.count(1).__next__)
     with ExitStack() as stack:

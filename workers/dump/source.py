@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import xxhash
 
@@ -25,7 +25,7 @@ DISK_ERRORS = frozenset([errno.EIO, errno.EUCLEAN, errno.EBADMSG])
 envelope_digest = xxhash.xxh3_64_intdigest
 
 
-class OpenFile:
+class OpenFile(AbstractContextManager["OpenFile"]):
     """One dump file, open for reading. A context manager."""
 
     def __init__(self, root: Path | str, source: SourceFile, where: str) -> None:
@@ -88,9 +88,6 @@ class OpenFile:
         throttle.pay()
         is_as_listed = now.st_size == source.size and now.st_mtime_ns == source.mtime_ns
         return is_full and is_as_listed and stat.S_ISREG(now.st_mode)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from workers.errors import StoreError
 from workers.events import Event
@@ -221,7 +222,7 @@ UPLOADS_AT_ONCE = 2
 UPLOADS_NBYTES = 128 * MIB
 
 
-class Uploads:
+class Uploads(AbstractContextManager["Uploads"]):
     """Writes objects in the background: a task encodes the next one meanwhile.
 
     Used as `with Uploads(objects) as uploads:`. When the block has ended, every object is written; if one
@@ -255,9 +256,6 @@ class Uploads:
     def create(self, key: str) -> NewObject:
         """Begin one object that comes in pieces: writing begins when it is closed."""
         return Gathered(lambda data: self.put(key, data))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,6 +1,6 @@
 """Comparisons in a thread or a Dask task: of pairs of tensors; of tensors that several ranks hold in pieces.
 
-A task is given places and returns metrics. `read_contents` and `are_turned` tell tensors of unknown content
+A task is given places and returns metrics. `read_content` and `is_turned` tell tensors of unknown content
 apart.
 """
 
@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from workers.tasks.operands import (
     with_twins,
 )
 
+_Job = TypeVar("_Job")
+_Answer = TypeVar("_Answer")
 #: Elements of a piece.
 _PIECE = 1024 * 1024
 #: A pair with more payload bytes than this is compared piece by piece.
@@ -107,7 +109,7 @@ def _compare_payloads(
 ) -> PairComparison:
     for payload in (payload_a, payload_b):
         if isinstance(payload, DamagedStore):
-            return PairComparison(None, problem=payload.message, damaged=True)
+            return _failed(payload)
     assert not isinstance(payload_a, DamagedStore)  # noqa: S101  (for mypy)
     assert not isinstance(payload_b, DamagedStore)  # noqa: S101
     for side, payload in ((a, payload_a), (b, payload_b)):
@@ -138,21 +140,26 @@ def _compare_as_laid(
 
 
 def _compare_large(pair: Pair) -> PairComparison:
-    a, b = (_with_digest(side) for side in (pair.a, pair.b))
+    a, b = map(_with_digest, (pair.a, pair.b))
     if _decided(a, b):
         return PairComparison(no_difference(a.size), "digest")
     if not (a.is_in_order and b.is_in_order):
-        if _can_reorder(a) and _can_reorder(b):
+        if all(map(_can_reorder, (a, b))):
             payloads = read_whole([a, b])
             return _compare_payloads(a, payloads[0], b, payloads[1])
         if a.device != b.device or a.is_in_order != b.is_in_order:
             return PairComparison(None, problem="too large to be brought from one layout into the other")
     try:
         return PairComparison(_stream(a, b), "elements" if a.device is None else "device layout")
-    except DamagedStore as exc:
+    except (DamagedStore, ValueError) as exc:
+        return _failed(exc)
+
+
+def _failed(exc: Exception) -> PairComparison:
+    """Return what is said of a pair that cannot be compared, or of which something is damaged."""
+    if isinstance(exc, DamagedStore):
         return PairComparison(None, problem=exc.message, damaged=True)
-    except ValueError as exc:
-        return PairComparison(None, problem=str(exc))
+    return PairComparison(None, problem=str(exc))
 
 
 def _stream(a: Operand, b: Operand) -> Metrics:
@@ -251,20 +258,16 @@ class PlacedPair:
         return sum(operand.nbytes for operand in (*self.a, *self.b))
 
 
-def search_placements(questions: Sequence[PlacementQuestion]) -> list[PlacementAnswer]:
-    """Answer each question.
+def search_placement(question: PlacementQuestion) -> PlacementAnswer:
+    """Answer a question.
 
-    Memory: for one question at a time, what `elements_of` takes, twice 256 Ki elements, and
+    Memory: what `elements_of` takes, twice 256 Ki elements, and
     what `search` keeps of small tensors.
 
     Raises:
         StoreError: a store cannot be reached. Damage is reported in the answer.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    return [_search_placement(question) for question in questions]
-
-
-def _search_placement(question: PlacementQuestion) -> PlacementAnswer:
     try:
         elements = elements_of([*question.a, *question.b])
         count = len(question.a)
@@ -282,29 +285,23 @@ def _search_placement(question: PlacementQuestion) -> PlacementAnswer:
     return PlacementAnswer(answer)
 
 
-def compare_placed(pairs: Sequence[PlacedPair]) -> list[PairComparison]:
-    """Compare tensors that are put together from pieces; range by range, never a whole tensor.
+def compare_placed(pair: PlacedPair) -> PairComparison:
+    """Compare a tensor that is put together from pieces; range by range, never a whole tensor.
 
-    Memory: for one pair at a time, what `elements_of` takes, and some blocks of 1 Mi elements.
+    Memory: what `elements_of` takes, and some blocks of 1 Mi elements.
 
     Raises:
         StoreError: a store cannot be reached. Damage is reported in the result of the pair.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    return [_compare_placed(pair) for pair in pairs]
-
-
-def _compare_placed(pair: PlacedPair) -> PairComparison:
     running = RunningComparison()
     try:
         read_a, read_b, size = _readers(pair)
         for start in range(0, max(size, 1), _PIECE):  # once without elements, for the types
             stop = min(start + _PIECE, size)
             running.update(read_a(start, stop), read_b(start, stop))
-    except DamagedStore as exc:
-        return PairComparison(None, problem=exc.message, damaged=True)
-    except (ValueError, TypeError) as exc:
-        return PairComparison(None, problem=str(exc))
+    except (DamagedStore, ValueError, TypeError) as exc:
+        return _failed(exc)
     return PairComparison(running.result())
 
 
@@ -323,6 +320,11 @@ def read_placed(pair: PlacedPair) -> tuple[Array, Array] | None:
         return read_a(0, size), read_b(0, size)
     except (DamagedStore, ValueError, TypeError):
         return None
+
+
+def each(function: Callable[[_Job], _Answer], batch: Sequence[_Job]) -> list[_Answer]:
+    """Return what a function returns for each job of a batch."""
+    return [function(job) for job in batch]
 
 
 def pack(function: Callable[[Sequence[Any]], list[Any]], batch: Sequence[Any]) -> bytes:
@@ -351,17 +353,13 @@ class TensorContent:
     """In the order of `workers.arrays.statistics.FIELDS`; empty for types without statistics."""
 
 
-def read_contents(operands: Sequence[Operand]) -> list[TensorContent]:
-    """Return the content of each tensor. Reads each once, in pieces of 1 Mi elements.
+def read_content(operand: Operand) -> TensorContent:
+    """Return the content of a tensor. Reads it once, in pieces of 1 Mi elements.
 
     Raises:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    return [_content_of(operand) for operand in operands]
-
-
-def _content_of(operand: Operand) -> TensorContent:
     digest, statistics = new_digest(), RunningStatistics()
     summable = operand.device is None and has_statistics(operand.element)
     left = operand.size
@@ -377,8 +375,8 @@ def _content_of(operand: Operand) -> TensorContent:
     return TensorContent(digest.digest(), statistics.row() if summable else ())
 
 
-def are_turned(pairs: Sequence[Pair]) -> list[bool]:
-    """Return of each pair of matrices whether B is A with its axes exchanged.
+def is_turned(pair: Pair) -> bool:
+    """Return of two matrices whether B is A with its axes exchanged.
 
     `Pair.b` has the shape that it was dumped with: the shape of A, or the same with exchanged axes. Matrices
     of more than `MAX_REORDERED_NBYTES` are not read; if their shapes differ, they count as turned.
@@ -387,10 +385,6 @@ def are_turned(pairs: Sequence[Pair]) -> list[bool]:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    return [_is_turned(pair) for pair in pairs]
-
-
-def _is_turned(pair: Pair) -> bool:
     a, b = pair.a, pair.b
     readable = is_numeric(a.element) and is_numeric(b.element)
     if not readable or max(a.nbytes, b.nbytes) > MAX_REORDERED_NBYTES:

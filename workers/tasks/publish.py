@@ -378,6 +378,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         **counts,
         **({} if result is None else _totals_of_rules(result)),
     )
+    problems += of_rows
+    if (more := len(problems) - MAX_PROBLEMS_IN_RECORD) > 0:
+        problems[MAX_PROBLEMS_IN_RECORD:] = [f"and {more} more, see the index"]
     record = new_record(
         summary,
         origin=plan.origin,
@@ -385,7 +388,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=_first_problems([*problems, *of_rows]),
+        problems=tuple(problems),
         poison=_poison(plan.poison, entries),
         pool=pooled,
         checksums=checksums_of(chunks),
@@ -519,8 +522,3 @@ def _totals_of_rules(result: Evaluated) -> dict[str, Any]:
         "failed_rules": dict(result.failed),
         "first_findings": result.findings[:_FIRST_FINDINGS],
     }
-
-
-def _first_problems(problems: Sequence[str]) -> tuple[str, ...]:
-    more = len(problems) - MAX_PROBLEMS_IN_RECORD
-    return (*problems[:MAX_PROBLEMS_IN_RECORD], *([f"and {more} more, see the index"] if more > 0 else ()))

@@ -61,13 +61,8 @@ def unpack_steps(packed: bytes) -> list[StepPlan]:
     return [_with_jobs(plan) for plan in _unpack(packed)]
 
 
-def pack_read_back(job: ReadBackJob) -> bytes:
-    """Return the argument of `run_read_back`."""
-    return pack(job)
-
-
 def pack(value: object) -> bytes:
-    """Return values as bytes: for `run_recheck`, a sequence of jobs."""
+    """Return values as bytes: for `run_read_back`, a job; for `run_recheck`, a sequence of jobs."""
     return bytes(_LZ4.encode(pickle.dumps(value, protocol=5)))
 
 

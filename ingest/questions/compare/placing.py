@@ -58,7 +58,7 @@ from workers.tasks.compare import (
     PlacementQuestion,
     compare_placed,
     read_placed,
-    search_placements,
+    search_placement,
 )
 
 #: Of how many tensors of a kind ways are searched further than the usual ones, if that finds none.
@@ -386,7 +386,7 @@ class Placing:
         other = [pair for pairs in of_kind.values() for pair in pairs[_OF_A_KIND:]]
         for asked in (first, other):
             questions = [self._question(pair, self._seen.in_vain) for pair in asked]
-            answers = answer_each(self._runner, search_placements, questions)
+            answers = answer_each(self._runner, search_placement, questions)
             for pair, answer in zip(asked, answers, strict=True):
                 self._take(pair, answer)
 
@@ -461,7 +461,7 @@ class Placing:
         """Pair tensors whose values agree in some way."""
         candidates, in_vain = list(filter(self.can_be_read, candidates)), self._seen.guessed_in_vain
         questions = [self._question(pair, in_vain) for pair in candidates]
-        answers = answer_each(self._runner, search_placements, questions)
+        answers = answer_each(self._runner, search_placement, questions)
         for pair, answer in zip(candidates, answers, strict=True):
             decision = decide(answer.search, self._dtypes(pair))
             if pair.a in self._pairs or decision.certainty is not Certainty.CERTAIN:

@@ -37,7 +37,7 @@ from ingest.reader.operator_kinds import FUNCTIONS, is_input, is_output
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS
 from workers.store.consolidated.blocks import OperatorKey
-from workers.tasks.compare import Pair, are_turned, read_contents
+from workers.tasks.compare import Pair, is_turned, read_content
 
 #: How tensors are paired if neither values nor the user say that they are the same.
 _BY_NAME = frozenset({MatchedBy.EXACT, MatchedBy.NAME, MatchedBy.ORDER})
@@ -68,7 +68,7 @@ def with_contents(side: StepTensors, numbers: Iterable[int], runner: PairRunner)
     if not unknown:
         return side
     digests, statistics = side.digests.copy(), side.statistics.copy()
-    answers = answer_each(runner, read_contents, [side.operand(number) for number in unknown])
+    answers = answer_each(runner, read_content, [side.operand(number) for number in unknown])
     for number, answer in zip(unknown, answers, strict=True):
         if answer.digest:
             digests[number] = np.frombuffer(answer.digest, np.uint8)
@@ -424,7 +424,7 @@ class _Programs:
         a, b = self.a.tensors, self.b.tensors
         doubtful = [pair for pair in pairs if self._may_be_turned(pair) and self._elements_tell(pair)]
         jobs = [Pair(a.operand(pair.a), b.operand(pair.b)) for pair in doubtful]
-        answers = answer_each(runner, are_turned, jobs)
+        answers = answer_each(runner, is_turned, jobs)
         told = dict(zip(doubtful, answers, strict=True))
         for pair in pairs:
             yield pair._replace(form=self._form(pair, is_turned=told.get(pair)))

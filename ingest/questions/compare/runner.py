@@ -13,6 +13,7 @@ from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
 from workers.tasks.compare import (
     WHOLE_NBYTES,
+    each,
     pack,
     run_packed,
 )
@@ -109,12 +110,12 @@ def batched(pairs: Iterable[_Job], parts: int = 1, total: int | None = None) -> 
 
 
 def answer_each(
-    runner: PairRunner, function: Callable[[Sequence[_Job]], list[_Answer]], jobs: Iterable[_Job]
+    runner: PairRunner, function: Callable[[_Job], _Answer], jobs: Iterable[_Job]
 ) -> Iterator[_Answer]:
-    """Yield the answers of a function of `compare_placements`, in the order of the jobs; see `batched`.
+    """Yield the answers of a function of `workers.tasks.compare`, in the order of the jobs; see `batched`.
 
     Raises:
         DumpIngestError: a store or a dump could not be read.
     """
-    for answers in runner.map(function, batched(jobs, runner.parts)):
+    for answers in runner.map(partial(each, function), batched(jobs, runner.parts)):
         yield from answers

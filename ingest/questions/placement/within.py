@@ -34,7 +34,7 @@ from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.sharded.placement_search import is_sum
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
-from workers.tasks.compare import PlacementQuestion, search_placements
+from workers.tasks.compare import PlacementQuestion, search_placement
 
 #: How many tensors that all ranks have are tried as what pieces make up.
 _AHEAD = 3
@@ -109,7 +109,7 @@ def _by_elements(
     ]
     return {
         pair: _making_up(decide(answer.search, tuple(map(held.dtype, pair))), Certainty.CERTAIN)
-        for pair, answer in zip(pairs, answer_each(runner, search_placements, questions), strict=True)
+        for pair, answer in zip(pairs, answer_each(runner, search_placement, questions), strict=True)
     }
 
 

@@ -32,6 +32,7 @@ from workers.errors import (
     StoreUnavailable,
 )
 from workers.store.model import StoreAddress
+from workers.store.objects import UnfinishedUpload
 
 T = TypeVar("T")
 
@@ -239,6 +240,36 @@ class Translated:
         # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
         if isinstance(error, Exception) and not isinstance(error, DumpIngestError):
             raise _translate(error, f"{self._verb} {self._address.url.rstrip('/')}/{self._key}") from error
+
+
+class Backend:
+    """What all backends have in common: where objects are, and what only some of them have to do."""
+
+    def __init__(self, address: StoreAddress, base: str) -> None:
+        self.address = address
+        self._base = base.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address.url!r})"
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return none: uploads in parts do not exist, or cannot be listed."""
+        return []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Do nothing: `unfinished_uploads` never returns one."""
+
+    def flush(self, prefix: str) -> None:
+        """Do nothing: an object store that has acknowledged an object has it on its disks."""
+
+    def prune(self, prefix: str) -> None:
+        """Do nothing: an object store has no directories."""
+
+    def _path(self, key: str) -> str:
+        return f"{self._base}/{key}" if key else self._base
+
+    def _errors(self, verb: str, key: str) -> Translated:
+        return Translated(verb, self.address, key)
 
 
 def _number_of_system(exc: Exception) -> int | None:

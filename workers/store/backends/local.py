@@ -7,23 +7,19 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from workers.store.backends.failures import MISSING, Translated, made_progress
+from workers.store.backends.failures import MISSING, Backend, Translated, made_progress
 from workers.store.model import StoreAddress
-from workers.store.objects import NewObject, StoredObject, UnfinishedUpload
+from workers.store.objects import NewObject, StoredObject
 
 
-class LocalObjects:
+class LocalObjects(Backend):
     """Objects as files below a directory, each written under a temporary name and then renamed."""
 
     is_local = True
     tells_progress = True
 
     def __init__(self, address: StoreAddress) -> None:
-        self.address = address
-        self._base = address.url.rstrip("/")
-
-    def __repr__(self) -> str:
-        return f"LocalObjects({self.address.url!r})"
+        super().__init__(address, address.url)
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         with self._errors("write", key):
@@ -95,13 +91,6 @@ class LocalObjects:
                 for name, stat in _walk(self._path(prefix), follow_file_links=False)
             }
 
-    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
-        """Return none: uploads in parts do not exist, or cannot be listed."""
-        return []
-
-    def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Do nothing: `unfinished_uploads` never returns one."""
-
     def flush(self, prefix: str) -> None:
         """Have the operating system write all files below a directory, and the directories, to the disk."""
         base = self._path(prefix)
@@ -123,12 +112,6 @@ class LocalObjects:
             if not files:
                 with suppress(OSError):  # not empty, or gone already
                     os.rmdir(directory)  # noqa: PTH106  (paths are text, see `NewFile`)
-
-    def _path(self, key: str) -> str:
-        return f"{self._base}/{key}" if key else self._base
-
-    def _errors(self, verb: str, key: str) -> Translated:
-        return Translated(verb, self.address, key)
 
     def _is_behind_link(self, key: str) -> bool:
         """Return whether a part of a key is a symbolic link. The directory of the store itself may be one."""

@@ -20,7 +20,7 @@ import fsspec
 from workers import events
 from workers.errors import StoreUnavailable, UsageError
 from workers.model import MIB, counted
-from workers.store.backends.failures import MISSING, Translated, made_progress, reason_of, seconds_ahead
+from workers.store.backends.failures import MISSING, Backend, made_progress, reason_of, seconds_ahead
 from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import (
     REQUESTS_AT_ONCE,
@@ -35,7 +35,7 @@ from workers.store.objects import (
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
 
 
-class FsspecObjects:
+class FsspecObjects(Backend):
     """Objects in a file system of fsspec, which must write each as a whole or not at all.
 
     Listings are asked for again each time: a cached one would hide what others have written since.
@@ -53,7 +53,6 @@ class FsspecObjects:
         Raises:
             UsageError: the URL names an unknown protocol, or an option is unknown to it.
         """
-        self.address = address
         options = self._client_options(json.loads(address.options))
         try:
             self._fs, base = fsspec.core.url_to_fs(address.url, **options)
@@ -61,11 +60,8 @@ class FsspecObjects:
             raise UsageError(f"store {address.url}: {exc}", hint=PROTOCOL_HINT) from exc
         except OSError as exc:  # file systems that connect when they are made
             raise StoreUnavailable(f"store {address.url}: {reason_of(exc)}") from exc
-        self._base = base.rstrip("/")
+        super().__init__(address, base)
         self._batch_options = {"batch_size": REQUESTS_AT_ONCE} if self._fs.async_impl else {}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address.url!r})"
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         with self._errors("write", key):
@@ -141,27 +137,8 @@ class FsspecObjects:
                 for path, info in listing.items()
             }
 
-    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
-        """Return none: uploads in parts do not exist, or cannot be listed."""
-        return []
-
-    def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Do nothing: `unfinished_uploads` never returns one."""
-
-    def flush(self, prefix: str) -> None:
-        """Do nothing: an object store that has acknowledged an object has it on its disks."""
-
-    def prune(self, prefix: str) -> None:
-        """Do nothing: an object store has no directories."""
-
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
         return options
-
-    def _path(self, key: str) -> str:
-        return f"{self._base}/{key}" if key else self._base
-
-    def _errors(self, verb: str, key: str) -> Translated:
-        return Translated(verb, self.address, key)
 
     def _delete_path(self, path: str) -> None:
         with suppress(*MISSING):

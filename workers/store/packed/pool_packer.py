@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numcodecs import blosc
@@ -33,7 +33,7 @@ class PackedInPool:
     array: PooledArray
 
 
-class PoolPacker:
+class PoolPacker(AbstractContextManager["PoolPacker"]):
     """Packs payloads one after the other into arrays of the pool of a step.
 
     Used as `with PoolPacker(...) as packer:`. When the block has ended, `arrays` are in the store. After an
@@ -51,9 +51,6 @@ class PoolPacker:
         """The arrays that are in the store, in the order in which they were packed."""
         self._spec, self._key, self._objects, self._clock = spec, key, objects, clock
         self._held = _HeldElements()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -18,11 +18,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, islice
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -119,7 +119,7 @@ def without_crc32c(data: bytes | memoryview, where: str) -> bytes:
     return body
 
 
-class ShardPacker:
+class ShardPacker(AbstractContextManager["ShardPacker"]):
     """Packs payloads one after the other into whole shards.
 
     Used as `with ShardPacker(...) as packer:`. When the block has ended, every shard is written; if it ends
@@ -138,9 +138,6 @@ class ShardPacker:
         self._filled = 0
         self._object: NewObject | None = None
         self._lengths: list[int] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -435,7 +432,7 @@ _RUNS_AHEAD = 3
 _KEPT_NBYTES = 32 * MIB
 
 
-class ShardStream:
+class ShardStream(AbstractContextManager["ShardStream"]):
     """Reads ranges of one array, which are known in advance, in order.
 
     Used as `with ShardStream(reader, ranges) as stream:`; call `pieces` then for these ranges, one after the
@@ -459,9 +456,6 @@ class ShardStream:
         """By chunk that is kept, the run with which it was fetched."""
         self._coverage = _Coverage(ranges)
         self._threads = ThreadPoolExecutor(_RUNS_AHEAD, thread_name_prefix="dump-ingest-read")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

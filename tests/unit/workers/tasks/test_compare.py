@@ -1,6 +1,7 @@
 """Pairs of tensors: what is compared, and what is said of damage."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from workers.tasks.compare import (
     PlacementQuestion,
     compare_pairs,
     compare_placed,
+    each,
     pack,
     run_packed,
-    search_placements,
+    search_placement,
 )
 from workers.tasks.operands import InFile, Operand, Stored
 
@@ -174,10 +176,10 @@ def test_pieces_in_a_store_against_a_file(
     question = PlacementQuestion(
         a, b, Pieces(tuple(o.shape for o in a), (0, 1)), Pieces((WHOLE.shape,), (0,))
     )
-    (answer,) = run_packed(pack(search_placements, [question]))
+    (answer,) = run_packed(pack(partial(each, search_placement), [question]))
     assert str(answer.search.ways[0].a) == "shard 1"
     pair = PlacedPair(a, b, answer.search.ways[0].a.assembly, answer.search.ways[0].b.assembly)
-    (outcome,) = compare_placed([pair])
+    outcome = compare_placed(pair)
     assert outcome.metrics is not None
     assert (outcome.metrics.bit_equal, outcome.metrics.count) == (True, WHOLE.size)
     assert pair.nbytes == question.nbytes == 2 * WHOLE.nbytes
@@ -192,6 +194,6 @@ def test_the_same_elements_are_equal_whether_they_are_read_whole_or_by_range(
     a, b = (
         tuple(in_files(MadeDump(tmp_path / order), np.asarray(values, order=order))) for order in ("C", "F")
     )
-    (outcome,) = compare_placed([PlacedPair(a, b, Piece(0, WHOLE.shape), Piece(0, WHOLE.shape))])
+    outcome = compare_placed(PlacedPair(a, b, Piece(0, WHOLE.shape), Piece(0, WHOLE.shape)))
     assert outcome.metrics is not None
     assert outcome.metrics.bit_equal
