@@ -1,9 +1,7 @@
 """Whether a job should stop: asked from within the job, as often as it likes.
 
 A thread asks, for a store may take a minute until it gives up, or be mounted from a server that is dead: the
-training loop waits for an answer for a few seconds at most. Importing this module takes no time.
-
-The evidence of an incident is safe when every rank has committed the step where it began.
+training loop waits for an answer for a few seconds at most.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ import logging
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from ingest.findings.evidence import CommittedStep, has_evidence
 from ingest.findings.severities import at_least
 from workers.errors import DumpIngestError, StoreMissing, UsageError
 
@@ -31,36 +29,6 @@ _MAX_ANSWER_NBYTES = 256 << 20
 #: It waits at least this many times as long as the last answer took: a training loop has other work.
 _REST = 20.0
 _log = logging.getLogger(__name__)
-
-
-class CommittedStep(NamedTuple):
-    """A step that a store has."""
-
-    rank: int
-    step: int
-    committed_at_s: float
-    """When, as a Unix time in seconds."""
-
-
-def newest_steps(committed: Sequence[CommittedStep]) -> dict[int, int]:
-    """Return the newest committed step of each rank."""
-    newest: dict[int, int] = {}
-    for each in committed:
-        newest[each.rank] = max(newest.get(each.rank, -1), each.step)
-    return newest
-
-
-def has_evidence(committed: Sequence[CommittedStep], first_step: int, since: float) -> bool:
-    """Return whether every rank has committed the first step of an incident, or a later one.
-
-    Args:
-        committed: the steps of a store.
-        first_step: where the incident began.
-        since: a Unix time in seconds: what was committed of this step before it does not count.
-    """
-    if any(newest < first_step for newest in newest_steps(committed).values()):
-        return False
-    return all(each.committed_at_s >= since for each in committed if each.step == first_step)
 
 
 def should_stop(

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ingest.findings.evidence import CommittedStep, has_evidence, newest_steps
 from ingest.findings.incidents import Incident, incidents
 from ingest.findings.severities import at_least
-from ingest.findings.should_stop import CommittedStep, has_evidence, newest_steps
 from ingest.reader import dump_store
 from ingest.reader.catalog import Catalog
 from workers.errors import StoreMissing, UsageError

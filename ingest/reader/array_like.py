@@ -115,12 +115,14 @@ def _full_key(key: Any, ndim: int) -> tuple[int | slice, ...] | None:
     parts = key if isinstance(key, tuple) else (key,)
     places = [place for place, part in enumerate(parts) if part is ...] or [len(parts)]
     basic = [part for part in parts if part is not ...]
-    if len(places) > 1 or len(basic) > ndim:
-        return None
-    if any(isinstance(part, bool) or not isinstance(part, int | np.integer | slice) for part in basic):
+    if len(places) > 1 or len(basic) > ndim or not all(map(_is_basic, basic)):
         return None
     filled = [slice(None)] * (ndim - len(basic))
     return (*basic[: places[0]], *filled, *basic[places[0] :])
+
+
+def _is_basic(part: Any) -> bool:
+    return isinstance(part, int | np.integer | slice) and not isinstance(part, bool)
 
 
 def _needed(index: int | slice, length: int) -> range:

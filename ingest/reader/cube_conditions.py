@@ -259,10 +259,7 @@ def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[Fil
         DamagedStore: a cube is damaged.
     """
     filters = [BlockFilter(fields, cubes.axis, _COLUMNS_OF_BLOCKS) for fields in conditions]
-    if not all(
-        any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
-        for condition in filters
-    ):
+    if not all(map(_asks_of_values, filters)):
         return set()  # a condition on names alone excludes no step
     names = frozenset().union(*(condition.filter.names for condition in filters))
     fields, sketches = _statistics_of(names), places_of_sketches(names)
@@ -278,6 +275,10 @@ def _excluded(cubes: CubeReader, steps: Sequence[Step], conditions: Sequence[Fil
                 cubes, place, of_ranks, conditions=filters, fields=fields, sketches=sketches
             )
     return excluded
+
+
+def _asks_of_values(condition: BlockFilter) -> bool:
+    return any(name in FIELDS or is_sketch_column(name) for name in condition.filter.names)
 
 
 def _excluded_at(

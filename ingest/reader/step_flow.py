@@ -195,7 +195,11 @@ class StepFlow:
         alike = [row for row in readers if self.call_of[row].op_type == reader.op_type]
         if all(self.call_of[row] is reader or self.operands[row].slot != operand.slot for row in alike):
             return output
-        unread = [
+        unread = self._unread_like(output)
+        return unread[0] if len(unread) == 1 else None
+
+    def _unread_like(self, output: FlowOperand) -> list[FlowOperand]:
+        return [
             other
             for call in self.calls.values()
             if call.op_type == self.call_of[output.row].op_type
@@ -203,7 +207,6 @@ class StepFlow:
             if (other.slot, other.shape) == (output.slot, output.shape)
             and not self.consumers_by_content(other.row)
         ]
-        return unread[0] if len(unread) == 1 else None
 
     @cached_property
     def _by_source(self) -> dict[int, list[Passing]]:

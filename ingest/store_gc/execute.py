@@ -337,12 +337,14 @@ class Execution:
         remains = {act.key: act.generation for act in actions if act.key and act.what == "remains"}
         commits, _ = commit.read_many(self.objects, list(remains))
         broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
-        gone = {action.path for action in actions if action.what == "pool"}
+        broken |= self._without_pool({action.path for action in actions if action.what == "pool"})
+        return sorted(broken, key=lambda key: key.order)
+
+    def _without_pool(self, gone: set[str]) -> set[StepKey]:
         ranks = commit.list_ranks(self.objects) if gone else []
         steps = {pool.step_of(path) for path in gone}
         users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
-        broken |= {key for key, committed in users.items() if gone & committed.record.pool.keys()}
-        return sorted(broken, key=lambda key: key.order)
+        return {key for key, committed in users.items() if gone & committed.record.pool.keys()}
 
     def _now(self) -> float:
         """Return the time by the clock of the store, since the start by a clock that does not jump."""

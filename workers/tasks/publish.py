@@ -46,6 +46,7 @@ from workers.store.backends.failures import supervised
 from workers.store.model import LARGEST_COUNT, CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
+from workers.store.packed.pool import PooledArray
 from workers.store.record import CommitRecord, PoisonedSource, WithoutTensors, new_record
 from workers.store.sketches import (
     BLOCK_TABLE,
@@ -355,32 +356,19 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     without = WithoutTensors(since, "policy", plan.without_tensors) if plan.without_tensors else None
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
-    # Sorted, because ranks pack the same arrays in different orders.
-    pooled = dict(sorted({rows.path: rows.array for receipt in receipts for rows in receipt.pooled}.items()))
-    of_rows = [
-        f"{source}: {problem}"
-        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
-        if problem
-    ]
-    problems, known = list(map(paths.to_text, plan.problems)), set(of_rows)
-    counts = count_rows(built)
-    summary = CommitSummary(
-        key=plan.key,
-        fingerprint=plan.fingerprint,
-        status="partial" if counts["quarantined"] or plan.problems else "complete",
-        duplicates=sum(receipt.duplicates for receipt in receipts),
-        raw_bytes=plan.nbytes,
+    pooled = _pooled(receipts)
+    problems, skipped = _problems(plan, built)
+    summary = _summarise(
+        plan,
+        receipts,
+        built,
         stored_bytes=sum(shards.values())
         + sum(map(len, chunks.values()))
         + sum(array.nbytes for array in pooled.values()),
         objects=len(shards) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
-        skipped=sum(problem not in known for problem in problems),
-        **counts,
-        **({} if result is None else _totals_of_rules(result)),
+        skipped=skipped,
+        result=result,
     )
-    problems += of_rows
-    if (more := len(problems) - MAX_PROBLEMS_IN_RECORD) > 0:
-        problems[MAX_PROBLEMS_IN_RECORD:] = [f"and {more} more, see the index"]
     record = new_record(
         summary,
         origin=plan.origin,
@@ -388,7 +376,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         without_tensors=without,
         nets=tuple(sorted(set(built.label("net")) - {""})),
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
-        problems=tuple(problems),
+        problems=problems,
         poison=_poison(plan.poison, entries),
         pool=pooled,
         checksums=checksums_of(chunks),
@@ -485,6 +473,42 @@ def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> tuple[Poison
     )
 
 
+def _pooled(receipts: Sequence[Receipt]) -> dict[str, PooledArray]:
+    """Return arrays in the pool by path, sorted, because ranks pack the same ones in different orders."""
+    arrays = {rows.path: rows.array for receipt in receipts for rows in receipt.pooled}
+    return dict(sorted(arrays.items()))
+
+
+def _problems(plan: StepPlan, built: Tables) -> tuple[tuple[str, ...], int]:
+    """Return the problems that the commit record lists, and how many of them the index does not have."""
+    of_rows = [
+        f"{source}: {problem}"
+        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
+        if problem
+    ]
+    known, of_plan = set(of_rows), list(map(paths.to_text, plan.problems))
+    listed = [*of_plan, *of_rows]
+    if (more := len(listed) - MAX_PROBLEMS_IN_RECORD) > 0:
+        listed[MAX_PROBLEMS_IN_RECORD:] = [f"and {more} more, see the index"]
+    return tuple(listed), sum(problem not in known for problem in of_plan)
+
+
+def _summarise(
+    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, *, result: Evaluated | None, **totals: Any
+) -> CommitSummary:
+    counts = count_rows(built)
+    return CommitSummary(
+        key=plan.key,
+        fingerprint=plan.fingerprint,
+        status="partial" if counts["quarantined"] or plan.problems else "complete",
+        duplicates=sum(receipt.duplicates for receipt in receipts),
+        raw_bytes=plan.nbytes,
+        **totals,
+        **counts,
+        **_totals_of_rules(result),
+    )
+
+
 def count_rows(built: Tables) -> dict[str, Any]:
     """Return the totals of a summary that follow from the index and the statistics, by name."""
     kinds, problems = built.label("kind"), built.label("problem")
@@ -514,7 +538,9 @@ def count_rows(built: Tables) -> dict[str, Any]:
     }
 
 
-def _totals_of_rules(result: Evaluated) -> dict[str, Any]:
+def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
+    if result is None:
+        return {}
     return {
         "rules": result.rules,
         "findings": dict(result.totals),
