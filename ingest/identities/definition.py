@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,18 @@ Definition: TypeAlias = Callable[[CallOperands, Array, float], Iterator[Expectat
 def wide(array: Array) -> Array:
     """Return elements as float64, in which products of two float32 are exact."""
     return array.astype(np.float64)
+
+
+def either(*definitions: Definition) -> Definition:
+    """Return what several definitions allow, one after another."""
+
+    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+        for each in definitions:
+            yield from each(call, out, unit)
+
+    return definition
+
+
+def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """Return a table of entries by single names; several names of one stand together, between spaces."""
+    return {name: definition for names, definition in entries.items() for name in names.split()}

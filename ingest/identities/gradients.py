@@ -15,16 +15,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ingest.identities.definition import Array, CallOperands, Expectation, wide
+from ingest.identities.definition import Array, CallOperands, Expectation, by_name, wide
+from ingest.identities.elementwise import gelu_slope, gelu_tanh_slope, sigmoid
 from ingest.identities.layers import EPS, NormalisedRows, as_multiplied, kernel_gradient, matrix_product
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_roundoff, working_roundoff
 from ingest.identities.operators import (
     DEFINITIONS,
-    by_name,
-    gelu_slope,
-    gelu_tanh_slope,
     ranges_of,
-    sigmoid,
     softmax,
     summed_rows,
 )

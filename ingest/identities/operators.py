@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import combinations, permutations
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.polynomial.hermite import hermval
 
-from ingest.identities.definition import Array, CallOperands, Definition, Expectation, wide
+from ingest.identities.definition import Array, CallOperands, Definition, Expectation, by_name, either, wide
+from ingest.identities.elementwise import ELEMENTWISE, broadcasts, fitting, of_two
 from ingest.identities.layers import (
     DIRECT,
     convolution,
@@ -28,7 +28,6 @@ from ingest.identities.layers import (
 )
 from ingest.identities.limits import FUNCTION, sum_error, unit_roundoff, working_roundoff
 
-_Entry = TypeVar("_Entry")
 #: Prefixes and parts that dump systems add to the name of an operator.
 _API = re.compile(r"(?i)^(?:tensor|torch|functional|primitive|mint|npu|aten|vf|aclnn)[.:]+")
 _PARTS = frozenset(["default", "forward", "out", "tensor", "scalar", "self", "int", "ext"])
@@ -51,152 +50,49 @@ def plain_name(op_type: str) -> str:
     return _VERSION.sub("", name.removeprefix("aclnn"))
 
 
-#: Elements that must show a number that was not dumped.
-_FEWEST = 4
+# Several inputs, and rows
 
 
-# One element from one element of each input
-
-
-def _fitting(array: Array, out: Array) -> Array | None:
-    """Return an input as it broadcasts to the output; None if it does not. It may lack axes of length 1."""
-    if array.size == out.size:
-        return wide(array).reshape(out.shape)
-    return np.broadcast_to(wide(array), out.shape) if _broadcasts(array.shape, out.shape) else None
-
-
-def _binary(compute: Callable[[Array, Array], Array], size: Callable[[Array, Array], Array]) -> Definition:
-    """Return the definition of an operator of two inputs; a scalar that was not dumped is found."""
+def _pairwise_loss(of: Callable[[Array], Array]) -> Definition:
+    """Return the definition of a loss of the differences of two inputs: of each, their mean, or their sum."""
 
     def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        given = call.operands[:2]
-        operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
-        if len(operands) < len(given):
+        given = call.tensors[:2]
+        if len(given) < 2 or given[0].shape != given[1].shape or not given[0].size:
             return
-        if len(operands) == 1:
-            yield from _with_scalar(compute, operands[0], out)
-        elif operands:
-            a, b = operands
-            yield Expectation(compute(a, b), 2 * unit * size(a, b))
+        a, b = map(wide, given)
+        losses, error = of(a - b), 4 * unit * (of(np.abs(a) + np.abs(b)))
+        if out.shape == losses.shape:
+            yield Expectation(losses, error)
+            return
+        error = error.sum() + sum_error(losses.size, unit) * losses.sum()
+        for told, divisor in ("mean", losses.size), ("sum", 1):
+            yield Expectation(losses.sum().reshape(out.shape) / divisor, error / divisor, told)
 
     return definition
 
 
-def _with_scalar(compute: Callable[[Array, Array], Array], a: Array, out: Array) -> Iterator[Expectation]:
-    shown = wide(out)
-    scalar = _most_show(shown / a if compute is np.multiply else a / shown, a)
-    if scalar is not None:
-        value = compute(a, np.asarray(scalar))
-        yield Expectation(value, 4 * unit_roundoff(out.dtype) * np.abs(value), f"scalar = {scalar:.6g}")
+def _normalised(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+    """Yield rows of length 1, along each axis."""
+    x = fitting(call.numbers[0], out) if call.numbers else None
+    if x is None:
+        return
+    for axis, length in enumerate(out.shape):
+        value = x / np.maximum(np.linalg.norm(x, axis=axis, keepdims=True), 1e-12)
+        yield Expectation(value, (sum_error(length, unit) + 4 * unit) * np.abs(value), f"axis = {axis}")
 
 
-def _most_show(scalars: Array, of: Array) -> float | None:
-    """Return the number that most elements show, but those that are zero; None if too few do."""
-    is_usable = np.isfinite(scalars) & (np.abs(of) > 0)
-    return float(np.median(scalars[is_usable])) if np.count_nonzero(is_usable) >= _FEWEST else None
-
-
-def _linear(of_a: int, of_b: int) -> Definition:
-    """Return the definition of a sum of two inputs with these signs; the second may be a scalar.
-
-    What was not dumped is found: a scalar, or by what the subtrahend or second summand is multiplied (`alpha`
-    of PyTorch).
-    """
-
-    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        given = call.operands[:2]
-        operands = [each for each in (_fitting(one, out) for one in given) if each is not None]
-        if not operands or len(operands) < len(given):
-            return
-        shown, a = wide(out), operands[0]
-        if len(operands) == 1:
-            scalars = (shown - of_a * a) * of_b
-            of_most = _most_show(scalars, a)
-            if of_most is None:
-                return
-            # Of the element that rounding hides the least: most may hide a small one, such as eps.
-            clearest = scalars.flat[np.argmin(np.abs(a) + np.abs(shown))]
-            for scalar in (of_most, float(clearest)):
-                value = of_a * a + of_b * scalar
-                error = 4 * unit_roundoff(out.dtype) * np.maximum(np.abs(value), np.abs(shown))
-                yield Expectation(value, error, f"scalar = {scalar:.6g}")
-            return
-        one, other = of_a * a, of_b * operands[1]
-        yield Expectation(one + other, 2 * unit * (np.abs(one) + np.abs(other)))
-        kept, scaled = (other, one) if of_a < 0 else (one, other)
-        with np.errstate(all="ignore"):
-            alpha = _most_show((shown - kept) / scaled, scaled)
-        if alpha is not None:
-            error = 4 * unit_roundoff(out.dtype) * (np.abs(kept) + np.abs(alpha * scaled))
-            yield Expectation(kept + alpha * scaled, error, f"alpha = {alpha:.6g}")
-
-    return definition
-
-
-def _unary(*formulas: tuple[str, Callable[[Array], Array], Callable[[Array, Array], Array]]) -> Definition:
-    """Return the definition of a function; of several variants, the one that holds is told."""
-
-    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        x = _fitting(call.numbers[0], out) if call.numbers else None
-        if x is None:
-            return
-        for told, compute, size in formulas:
-            value = compute(x)
-            yield Expectation(value, FUNCTION * unit * size(x, value), told)
-
-    return definition
-
-
-def _relative(_: Array, y: Array) -> Array:
-    return np.abs(y)
-
-
-def _of_input(x: Array, _: Array) -> Array:
-    return np.abs(x)
-
-
-def _one(_: Array, y: Array) -> Array:
-    return np.ones_like(y)
-
-
-#: Where the error function is tabulated, how far apart, and its derivatives there over the factorials.
-_KNOTS, _APART = np.arange(0, 6.1, 1 / 64), 1 / 64
-_TAYLOR = [np.array([math.erf(each) for each in _KNOTS])] + [
-    2
-    / math.sqrt(math.pi)
-    * np.exp(-(_KNOTS**2))
-    * hermval(_KNOTS, [0] * k + [1])
-    * (-1) ** k
-    / math.factorial(k + 1)
-    for k in range(6)
-]
-
-
-def _erf(x: Array) -> Array:
-    """Return the error function, which numpy lacks, to the roundoff of float64: from a table of it."""
-    size = np.minimum(np.abs(x), 6.0)  # 1 - erf(6) is below the roundoff
-    place = np.rint(np.nan_to_num(size) / _APART).astype(np.intp)
-    offset, value = size - place * _APART, np.zeros_like(size)
-    for coefficients in reversed(_TAYLOR):
-        value = value * offset + coefficients[place]
-    return np.asarray(np.copysign(value, x))
-
-
-def sigmoid(x: Array) -> Array:
-    """Return the logistic function."""
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _gelu(x: Array) -> Array:
-    return np.asarray(x * 0.5 * (1 + _erf(x / math.sqrt(2))))
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+def _times_vector(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
+    if len(call.tensors) != 2:
+        return
+    a, vector = map(wide, call.tensors)
+    if vector.ndim == 1 and a.shape[-1] == vector.size and a.size == out.size * vector.size:
+        error = sum_error(vector.size, unit) * (np.abs(a) @ np.abs(vector))
+        yield Expectation((a @ vector).reshape(out.shape), np.reshape(error, out.shape))
 
 
 def _sum_of_all(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-    addends = [_fitting(each, out) for each in call.numbers]
+    addends = [fitting(each, out) for each in call.numbers]
     known = [each for each in addends if each is not None]
     if len(known) == len(addends) and known:
         yield Expectation(
@@ -242,7 +138,7 @@ def _triangle(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]
 
 def _dropout(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
     """Kept elements are scaled by one factor, the others are zero; in eval mode, all are kept."""
-    x = _fitting(call.tensors[0], out) if call.tensors else None
+    x = fitting(call.tensors[0], out) if call.tensors else None
     if x is None:
         return
     shown = wide(out)
@@ -271,15 +167,8 @@ def _same(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
             yield Expectation(x.reshape(out.shape), None)
         elif x.size and out.size and not out.size % x.size:
             for shape in {x.shape, (*x.shape[:-1], 1), x.shape[1:]}:
-                if math.prod(shape) == x.size and _broadcasts(shape, out.shape):
+                if math.prod(shape) == x.size and broadcasts(shape, out.shape):
                     yield Expectation(np.broadcast_to(x.reshape(shape), out.shape), None)
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
 
 
 def _permuted(call: CallOperands, out: Array, _: float) -> Iterator[Expectation]:
@@ -481,7 +370,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
 
 def _softmax(*, is_log: bool) -> Definition:
     def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        x = _fitting(call.tensors[0], out) if call.tensors else None
+        x = fitting(call.tensors[0], out) if call.tensors else None
         if x is None:
             return
         for axis in reversed(range(out.ndim)):
@@ -563,42 +452,6 @@ def _cross_entropy(call: CallOperands, out: Array, unit: float) -> Iterator[Expe
         yield Expectation((value / len(x)).reshape(out.shape), (error / len(x)).reshape(out.shape), "mean")
 
 
-# Gradients that frameworks have as operators of their own
-
-
-def _of_gradient(derivative: Callable[[Array], Array]) -> Definition:
-    """Return the definition of the gradient of an activation: that of the output times the derivative."""
-
-    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        inputs = [_fitting(each, out) for each in call.tensors]
-        known = [each for each in inputs if each is not None]
-        for gradient, x in permutations(known[:2], 2) if len(known) == len(inputs) >= 2 else ():
-            value = gradient * derivative(x)
-            yield Expectation(value, FUNCTION * unit * np.abs(gradient) * (1 + np.abs(x)))
-
-    return definition
-
-
-def gelu_slope(x: Array) -> Array:
-    """Return the derivative of the exact GELU."""
-    return np.asarray(0.5 * (1 + _erf(x / math.sqrt(2))) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
-
-
-def gelu_tanh_slope(x: Array) -> Array:
-    """Return the derivative of the GELU that is approximated by tanh."""
-    c = math.sqrt(2 / math.pi)
-    t = np.tanh(c * (x + 0.044715 * x**3))
-    return np.asarray(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x))
-
-
-def _either(*definitions: Definition) -> Definition:
-    def definition(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:
-        for each in definitions:
-            yield from each(call, out, unit)
-
-    return definition
-
-
 def _of_slot(
     definition: Definition, *, only_first: bool
 ) -> Callable[[CallOperands, int, float], Iterator[Expectation]]:
@@ -611,11 +464,6 @@ def _of_slot(
     return of_slot
 
 
-def by_name(entries: Mapping[str, _Entry]) -> dict[str, _Entry]:
-    """Return a table of entries by single names; several names of one stand together, between spaces."""
-    return {name: definition for names, definition in entries.items() for name in names.split()}
-
-
 #: By `plain_name`. What they give beside their first output follows from nothing.
 _OF_FIRST: dict[str, Definition] = by_name(
     {
@@ -625,46 +473,26 @@ _OF_FIRST: dict[str, Definition] = by_name(
         "dropout": _dropout,
         "sum reducesum": _reduction("sum"),
         "mean reducemean": _reduction("mean"),
-        "reducemax amax": _reduction("max"),
-        "reducemin amin": _reduction("min"),
+        "reducemax amax max": either(of_two(np.maximum), _reduction("max")),
+        "reducemin amin min": either(of_two(np.minimum), _reduction("min")),
         "groupnorm instancenorm1d instancenorm2d instancenorm3d": norm_of_groups,
         "batchnorm1d batchnorm2d batchnorm3d batchnorm": norm_of_batch,
     }
 )
 #: Those whose attributes the data must tell are found by trying.
-_OF_ALL: dict[str, Definition] = by_name(
+_OF_ALL: dict[str, Definition] = ELEMENTWISE | by_name(
     {
-        "add tensoradd iadd adds": _linear(1, 1),
-        "sub subtract isub subs": _linear(1, -1),
-        "rsub": _linear(-1, 1),
-        "mul multiply imul muls": _binary(np.multiply, lambda a, b: np.abs(a * b)),
-        "div realdiv truediv truedivide divide divs": _binary(np.divide, lambda a, b: np.abs(a / b)),
-        "maximum": _binary(np.maximum, lambda a, _: np.zeros_like(a)),
-        "minimum": _binary(np.minimum, lambda a, _: np.zeros_like(a)),
         "addn": _sum_of_all,
         "biasadd": _biased,
-        "relu": _unary(("", lambda x: np.maximum(x, 0), lambda x, _: np.zeros_like(x))),
-        "gelu": _unary(("", _gelu, _of_input), ("tanh", _gelu_tanh, _of_input)),
-        "fastgelu quickgelu": _unary(("", lambda x: x * sigmoid(1.702 * x), _of_input)),
-        "silu swish": _unary(("", lambda x: x * sigmoid(x), _of_input)),
-        "sigmoid": _unary(("", sigmoid, _relative)),
-        "tanh": _unary(("", np.tanh, _relative)),
-        "erf": _unary(("", _erf, _relative)),
-        "exp": _unary(("", np.exp, lambda x, y: np.abs(y) * (1 + np.abs(x)))),
-        "log": _unary(("", np.log, lambda _, y: 1 + np.abs(y))),
-        "sqrt": _unary(("", np.sqrt, _relative)),
-        "rsqrt": _unary(("", lambda x: 1 / np.sqrt(x), _relative)),
-        "neg": _unary(("", np.negative, _relative)),
-        "abs": _unary(("", np.abs, _relative)),
-        "square": _unary(("", np.square, _relative)),
-        "reciprocal": _unary(("", lambda x: 1 / x, _relative)),
-        "sin": _unary(("", np.sin, _one)),
-        "cos": _unary(("", np.cos, _one)),
+        "mv dot vdot": _times_vector,
+        "mseloss": _pairwise_loss(np.square),
+        "l1loss": _pairwise_loss(np.abs),
+        "normalize": _normalised,
         "maskedfill": _masked,
         "triu tril": _triangle,
         "reshape view flatten unflatten squeeze unsqueeze contiguous clone detach identity expanddims"
         " expand broadcastto expandas requiresgrad": _same,
-        "to": _either(_same, _cast),
+        "to": either(_same, _cast),
         "transpose permute t swapaxes movedim": _permuted,
         "slice chunk split narrow select stridedslice unbind": _part,
         "getitem": _chosen,
@@ -681,8 +509,6 @@ _OF_ALL: dict[str, Definition] = by_name(
         "rmsnorm": norm_of_rows(centred=False),
         "scaleddotproductattention": _attention,
         "crossentropy sparsesoftmaxcrossentropywithlogits": _cross_entropy,
-        "relugrad": _of_gradient(lambda x: (x > 0).astype(np.float64)),
-        "gelugrad": _either(_of_gradient(gelu_slope), _of_gradient(gelu_tanh_slope)),
     }
 )
 #: Operators of which the data must show what they take: which part it is, is a guess.

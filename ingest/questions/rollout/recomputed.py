@@ -18,8 +18,9 @@ from typing import TypeAlias
 import numpy as np
 
 from ingest.identities.definition import Array, CallOperands, wide
+from ingest.identities.elementwise import sigmoid
 from ingest.identities.limits import FEW, FUNCTION, sum_error, unit_of, unit_roundoff, working_roundoff
-from ingest.identities.operators import DEFINITIONS, sigmoid, softmax
+from ingest.identities.operators import DEFINITIONS, softmax
 from ingest.questions.rollout.attention import AttentionForm, Recomputed, Turning, form_of, turning_of
 from ingest.questions.rollout.fibres import rounded
 from ingest.questions.rollout.sequences import Lane, Stream, TokenSequence
