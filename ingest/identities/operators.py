@@ -65,7 +65,8 @@ def _pairwise_loss(of: Callable[[Array], Array]) -> Definition:
         if out.shape == losses.shape:
             yield Expectation(losses, error)
             return
-        error = error.sum() + sum_error(losses.size, unit) * losses.sum()
+        # Narrow types are added up in float32.
+        error = error.sum() + sum_error(losses.size, min(unit, 2.0**-24)) * losses.sum()
         for told, divisor in ("mean", losses.size), ("sum", 1):
             yield Expectation(losses.sum().reshape(out.shape) / divisor, error / divisor, told)
 
@@ -79,7 +80,9 @@ def _normalised(call: CallOperands, out: Array, unit: float) -> Iterator[Expecta
         return
     for axis, length in enumerate(out.shape):
         value = x / np.maximum(np.linalg.norm(x, axis=axis, keepdims=True), 1e-12)
-        yield Expectation(value, (sum_error(length, unit) + 4 * unit) * np.abs(value), f"axis = {axis}")
+        # The norm is rounded to the type of the output.
+        error = sum_error(length, unit) + 4 * unit + unit_roundoff(out.dtype)
+        yield Expectation(value, error * np.abs(value), f"axis = {axis}")
 
 
 def _times_vector(call: CallOperands, out: Array, unit: float) -> Iterator[Expectation]:

@@ -216,6 +216,52 @@ def convolutions(kind: str) -> Iterator[tuple[Any, tuple[int, ...]]]:
             yield made, (2, 4, *rng.integers(7, 10, axes).tolist())
 
 
+def one(x: Any, _: Any) -> tuple[Any, ...]:
+    return (x,)
+
+
+def both(x: Any, y: Any) -> tuple[Any, ...]:
+    return x, y
+
+
+#: Functions, and what they are given of two tensors.
+_FUNCTIONS: dict[str, tuple[Callable[..., tuple[Any, ...]], Callable[..., Any]]] = {
+    "Functional.leaky_relu": (one, lambda x: torch.nn.functional.leaky_relu(x, 0.2)),
+    "Functional.elu": (one, torch.nn.functional.elu),
+    "Functional.softplus": (one, torch.nn.functional.softplus),
+    "Functional.hardswish": (one, torch.nn.functional.hardswish),
+    "Functional.hardsigmoid": (one, torch.nn.functional.hardsigmoid),
+    "Functional.normalize": (one, torch.nn.functional.normalize),
+    "Torch.expm1": (one, torch.expm1),
+    "Torch.log1p": (lambda x, _: (x.abs(),), torch.log1p),
+    "Tensor.pow": (one, lambda x: x.pow(3)),
+    "Torch.clamp": (one, lambda x: x.clamp(-0.5, 1.5)),
+    "Torch.lerp": (both, lambda x, y: torch.lerp(x, y, 0.25)),
+    "Torch.max": (both, torch.maximum),
+    "Torch.mv": (lambda x, y: (x, y[0]), torch.mv),
+    "Torch.lt": (both, torch.lt),
+    "Functional.mse_loss": (both, torch.nn.functional.mse_loss),
+    "Functional.l1_loss": (both, lambda x, y: torch.nn.functional.l1_loss(x, y, reduction="none")),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
+@pytest.mark.parametrize("name", _FUNCTIONS)
+def test_functions_of_pytorch_hold_by_their_definitions(name: str, dtype: Any) -> None:
+    torch.manual_seed(0)
+    narrow = torch.bfloat16 if dtype is BFLOAT16 else torch.float32
+    choose, function = _FUNCTIONS[name]
+    given = choose(*(torch.randn(24, 16).to(narrow) for _ in range(2)))
+    out = function(*given)
+    result = out.numpy() if out.dtype is torch.bool else out.float().numpy().astype(dtype)
+    arrays = [each.float().numpy().astype(dtype) for each in given]
+    assert checked(name, arrays, result).status == "holds"
+    wrong = result.copy()
+    middle = wrong.argsort(axis=None)[wrong.size // 2]  # bounds are those of the output
+    wrong.flat[middle] = not wrong.flat[middle] if wrong.dtype == bool else wrong.flat[middle] * 1.25 + 0.0625
+    assert checked(name, arrays, wrong).status != "holds"
+
+
 @pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
 def test_what_is_padded_by_other_elements_holds(mode: str) -> None:
     torch.manual_seed(0)
