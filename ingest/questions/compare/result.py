@@ -101,7 +101,7 @@ class Programs:
 
 _WORDS = {
     Why.FUSED: "fused",
-    Why.RECOMPUTED: "recomputed",
+    Why.RECOMPUTED: "that repeat others",
     Why.MOVES: "that only move elements",
     Why.CONTAINS: "modules",
     Why.UNUSED: "that nothing reads",

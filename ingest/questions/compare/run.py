@@ -593,7 +593,7 @@ class ComparisonBuilder:
         if self.other_calls:
             yield (
                 f"in {counted(len(self.other_calls), 'step')}, calls of A and B hold other samples of one "
-                "batch: of these steps, only parameters are compared"
+                "batch: of these steps, only parameters and their gradients are compared"
             )
 
     def _notes_on_names(self, tensors: Sequence[ComparedTensor]) -> Iterator[str]:
@@ -601,7 +601,10 @@ class ComparisonBuilder:
             yield f"pair {number + 1} of the mapping file fits no tensor of A"
         if of_versions := sum(n for how, n in self._guessed.items() if MatchedBy(how).is_of_versions):
             ways = ", ".join(f"{n} by {how}" for how, n in self._guessed.items())
-            yield f"{NameCounts.of(*self._names)}: they seem to be of two versions or programs"
+            counts = NameCounts.of(*self._names)
+            is_within = counts.common == min(counts.a, counts.b)
+            seem = "one of them calls more" if is_within else "they seem to be of two versions or programs"
+            yield f"{counts}: {seem}"
             yield (
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"

@@ -26,6 +26,7 @@ from ingest.questions.placement.decide import Certainty, Decision, decide, fit_l
 from ingest.questions.placement.layout_answer import PlacedKind, RunLayout
 from ingest.questions.placement.mistakes import MistakeSearch
 from ingest.questions.placement.replicas import ReplicaCounts
+from ingest.questions.placement.slot_kinds import SlotKind
 from ingest.questions.question import Option, Partial, Question
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import format_ranges
@@ -265,6 +266,15 @@ class _Kinds:
             return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
         if not seen.is_known(step, place):
             return "?", "bytes are not known: only statistics were dumped"
+        return self._by_bytes(held, number, step, place, whole)
+
+    def _by_bytes(
+        self, held: HeldTensors, number: int, step: int, place: int, whole: Mapping[int, tuple[int, str]]
+    ) -> tuple[str, str]:
+        seen = self._seen
+        is_late_parameter = step > 0 and seen.kinds[place] == SlotKind.PARAMETER
+        if is_late_parameter and seen.splits(step - 1, place, place, later=1):
+            return "no longer replicated", "equal bytes in the step before: see `divergence`"
         if seen.is_distinct(step, place):
             return self._apart(held, number, whole)
         if seen.is_replicated(step, place):
