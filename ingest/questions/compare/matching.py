@@ -22,10 +22,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -569,36 +570,80 @@ _FEWEST = 3
 _NO_EFFECT = "nothing that both sides have differs"
 
 
+_UNRECORDED = "nothing of its module is recorded on the other side"
+#: What one side may not have recorded at all.
+_NOTHING_OF = {
+    StepPart.PARAMETER: "no parameter is recorded on the other side",
+    StepPart.PARAMETER_GRADIENT: "no gradient of a parameter is recorded on the other side",
+}
+#: What a recorder calls the whole model.
+_ROOT = "model"
+
+
 def without_effect(
-    rows: Sequence[ComparedTensor], named: int, keys: tuple[Iterable[TensorKey], Iterable[TensorKey]]
+    rows: Sequence[ComparedTensor],
+    named: int,
+    keys: tuple[Sequence[TensorKey], Sequence[TensorKey]],
+    modules: tuple[AbstractSet[str], AbstractSet[str]],
+    *,
+    is_only_step: bool,
 ) -> list[ComparedTensor]:
     """Return the rows of a step, with what makes no difference as ignored.
 
     That is what only one side has, such as recomputed activations, or what is paired by more than names, if
     all else agrees: had it an effect, something would differ. Parameters and their gradients have theirs in
-    later steps; one in another form, such as a sparse gradient, is there on both sides.
+    later steps; one in another form, such as a sparse gradient, is there on both sides. Where one side has
+    nothing at all of a module, or no gradients, these were not recorded.
 
     Args:
         rows: the step's, of equal tensors maybe none.
         named: how many pairs names tell.
         keys: the tensors of A and of B.
+        modules: of A and of B that any step so far has; see `modules_of`.
+        is_only_step: no other step shows what became of gradients.
     """
     if named < _FEWEST or not all(row.verdict in GOOD for row in rows if is_sure(row)):
         return list(rows)
     parts = [parts_of(of_side) for of_side in keys]
     operators = [{f"{key.op_type}.{key.op_name}" for key in of_side} for of_side in keys]
 
+    recorded = [{*of_side, *([StepPart.PARAMETER_GRADIENT] * is_only_step)} for of_side in parts]
+
     def is_missing(row: ComparedTensor) -> bool:
         matters = parts[not row.name_a][row.number].is_of_parameter
         operator = row.name.rpartition(f".{row.io}")[0]
         return matters and (row.verdict is Verdict.SHAPE or operator not in operators[bool(row.name_a)])
 
-    return [
-        row
-        if is_sure(row) or row.verdict in GOOD or is_missing(row)
-        else replace(row, verdict=Verdict.IGNORED, reason=row.reason or _NO_EFFECT)
-        for row in rows
-    ]
+    def unrecorded(row: ComparedTensor) -> str:
+        """Return what of the other side was not recorded; "" if it has what stands beside a tensor."""
+        own, other = not row.name_a, bool(row.name_a)
+        module = keys[own][row.number].op_name.rpartition(".")[0] or _ROOT
+        if row.verdict in UNMATCHED and module in modules[own] and module not in modules[other]:
+            return _UNRECORDED
+        part = parts[own][row.number]
+        return "" if part in recorded[other] else _NOTHING_OF.get(part, "")
+
+    def judged(row: ComparedTensor) -> ComparedTensor:
+        if is_sure(row) or row.verdict in GOOD:
+            return row
+        reason = unrecorded(row)
+        if is_missing(row) and not reason:
+            return row
+        return replace(row, verdict=Verdict.IGNORED, reason=reason or row.reason or _NO_EFFECT)
+
+    return list(map(judged, rows))
+
+
+def modules_of(keys: Iterable[TensorKey]) -> frozenset[str]:
+    """Return the modules that are called or have parameters, and those around them.
+
+    None of a dump that does not tell modules.
+    """
+    called = {key.op_name for key in keys if key.op_type.startswith("Module.")}
+    holding = {key.op_name.rpartition(".")[0] for key in keys if called and is_parameter(key.op_type)}
+    return frozenset(
+        path for name in called | holding for path in accumulate(name.split("."), "{}.{}".format)
+    )
 
 
 def is_sure(row: ComparedTensor) -> bool:

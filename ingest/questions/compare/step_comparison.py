@@ -30,6 +30,7 @@ from ingest.questions.compare.matching import (
     guessed_names,
     ignoring_updates,
     match_tensors,
+    modules_of,
     unmatched,
     with_last_gradients,
     with_same_calls,
@@ -102,6 +103,8 @@ class SeenSteps:
     last: LastStep = field(default_factory=LastStep)
     shared: set[str] = field(default_factory=set)
     """The tensors of A that both sides have had."""
+    modules: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """Those of A, and those of B."""
 
 
 class _MeasuredPair(NamedTuple):
@@ -151,6 +154,7 @@ class StepComparison:
         self.a, self.b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
         self._has_other_ranks = has_other_ranks
+        self._is_only = is_last and not seen.shared
         self.before = seen.last
         self.placed: Mapping[int, AssembledTensor] = {}
         """By number how ranks hold tensors, if they were put together."""
@@ -243,7 +247,10 @@ class StepComparison:
         rows += alone
         self._remember(judged, alone)
         if self._choices.thresholds.are_empty and not (self._choices.mapping.rules or self._are_of_versions):
-            rows = without_effect(rows, self.matched, (self.a.keys, self.b.keys))
+            keys = self.a.keys, self.b.keys
+            for known, of_side in zip(self._seen.modules, keys, strict=True):
+                known.update(modules_of(of_side))
+            rows = without_effect(rows, self.matched, keys, self._seen.modules, is_only_step=self._is_only)
         self.counts.update(row.verdict for row in rows)
         self.counts[Verdict.EQUAL] += len(equal)
         self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)

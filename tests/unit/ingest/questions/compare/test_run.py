@@ -255,7 +255,9 @@ def test_without_gradients_other_micro_batches_leave_the_parameters_to_be_compar
         ingest_directly(tmp_path / name, tmp_path / f"{name}.zarr")
     found = compare(tmp_path / "two.zarr", tmp_path / "one.zarr")
     assert found.verdict == "close"
-    assert any("of these steps, only parameters and their gradients are compared" in note for note in found.notes)
+    assert any(
+        "of these steps, only parameters and their gradients are compared" in note for note in found.notes
+    )
 
 
 @pytest.fixture
