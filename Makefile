@@ -21,9 +21,9 @@ tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 
 # Not among the pinned dependencies: hundreds of megabytes, for the tests of the recorders alone. pip takes the
 # build for CPUs if an index or directory that it is configured for has one.
-torch: setup ## Install PyTorch, dump systems for it and JAX into .venv, for tests of the recorders and of real dumps
+torch: setup ## Install PyTorch, dump systems for it, JAX and trackers into .venv, for tests of recorders, real dumps and exports
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt \
-		--requirement requirements/jax.txt
+		--requirement requirements/jax.txt --requirement requirements/trackers.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements/torch-tools.txt
 

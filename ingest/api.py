@@ -11,6 +11,7 @@ from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.stored import Anomalies, anomalies
 from ingest.findings.tables import export_tables
+from ingest.findings.trackers import export_scalars
 from ingest.findings.viewers import export_graphs, export_trace
 from ingest.findings.waiting import Waited, wait
 from ingest.page.library import token
@@ -165,6 +166,7 @@ __all__ = [
     "dump_cost",
     "error_growth",
     "export_graphs",
+    "export_scalars",
     "export_tables",
     "export_trace",
     "export_unsharded",

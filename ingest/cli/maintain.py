@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -475,10 +476,11 @@ def export_command(
         ),
     ] = False,
     form: Annotated[
-        Literal["files", "parquet", "perfetto", "model-explorer"],
+        Literal["files", "parquet", "perfetto", "model-explorer", "tensorboard", "wandb", "mlflow"],
         typer.Option(
             "--as",
-            help="What to write: the original files; tables for SQL; a trace of operators; or their graph.",
+            help="What to write: the original files; tables for SQL; a trace of operators; their graph; "
+            "or statistics as scalars of a tracker.",
         ),
     ] = "files",
     placement: Annotated[
@@ -524,10 +526,13 @@ def export_command(
             raise UsageError(
                 f"--as {form} writes all tensors of the chosen ranks and steps", hint="Omit the rest."
             )
-        writers = {
+        writers: Mapping[str, tuple[Callable[..., dict[Path, int]], str]] = {
             "parquet": (ingest.export_tables, "row"),
             "perfetto": (ingest.export_trace, "operator"),
             "model-explorer": (ingest.export_graphs, "operator"),
+            "tensorboard": (ingest.export_scalars, "scalar"),
+            "wandb": (partial(ingest.export_scalars, tracker="wandb"), "scalar"),
+            "mlflow": (partial(ingest.export_scalars, tracker="mlflow"), "scalar"),
         }
         write, noun = writers[form]
         written = write(opened, target, rank, step, overwrite=overwrite, damages=damages)
