@@ -69,10 +69,11 @@ file becomes one axis. A name that is too long is replaced by 32 random digits a
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeGuard
 
@@ -194,34 +195,22 @@ class NotMsProbe(ValueError):
     """The file is not JSON, or does not have this form."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonTensor:
-    """What a file says about one tensor."""
-
-    name: TensorName
-    dtype: str
-    """As the file spells it: `torch.float32`, `Float32`."""
-    shape: tuple[int, ...]
-    statistics: Statistics
-    digits: int
-    """Significant decimal digits of mean and norm."""
-    checksum: str
-    """With its kind: `crc32:...`; "" if there is none."""
-    data_name: str
-    """The name of the file with the tensor itself; "" if there is none."""
-    is_optional: bool = False
-    """Whether that file is only written if the tensor differs from a reference."""
-
-
-def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTensor]:
-    """Return the tensors of a `dump.json` or `debug.json`, in the order of the dump.
+def read_tensors(
+    source: str, data: bytes, *, graph: str = "", first: int = 0
+) -> tuple[list[ReportedStatistics], bool]:
+    """Return the tensors of a `dump.json` or `debug.json`, in the order of the dump, each with its file.
 
     Takes time and memory in proportion to the size of `data`.
 
     Args:
-        data: the file.
+        source: the path of the file.
+        data: its content.
         graph: `graph` or `pynative`, if a dump has both.
         first: the number of the first tensor, for `TensorName.sequence`.
+
+    Returns:
+        The tensors, with the names of their files alone; and whether these are only written of tensors that
+        differ from a reference.
 
     Raises:
         NotMsProbe: it is cut off, or another kind of file.
@@ -235,7 +224,7 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
         raise NotMsProbe("lacks the object `data` that msProbe writes")
     if whole.get("level") == "debug":
         calls = {f"{key.removesuffix(_SAVED)}{_SAVED}": call for key, call in calls.items()}
-    tensors: list[JsonTensor] = []
+    tensors: list[ReportedStatistics] = []
     left = _MIN_NAMES + _NAMES_PER_BYTE * len(data)
     for key in _in_order(calls):
         op_name = _text(key)
@@ -251,8 +240,8 @@ def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTe
                 sequence=first + len(tensors),
                 declared_dtype=_text(element["dtype"]),
             )
-            tensors.append(_json_tensor(name, element, is_optional=whole.get("task") == _TASK_OF_DIFFERENCES))
-    return tensors
+            tensors.append(_json_tensor(source, name, element))
+    return tensors, whole.get("task") == _TASK_OF_DIFFERENCES
 
 
 def _in_order(calls: Collection[str]) -> list[str]:
@@ -323,19 +312,19 @@ def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:
     )
 
 
-def _json_tensor(name: TensorName, tensor: Mapping[str, Any], *, is_optional: bool) -> JsonTensor:
+def _json_tensor(source: str, name: TensorName, tensor: Mapping[str, Any]) -> ReportedStatistics:
     dtype = tensor["dtype"].casefold().rpartition(".")[2]
     shape = tuple(tensor["shape"])
     data_name = tensor.get("data_name")
-    return JsonTensor(
+    return ReportedStatistics(
+        source=source,
         name=name,
         dtype=name.declared_dtype,
         shape=shape,
         statistics=_statistics(tensor, dtype, shape),
         digits=_DIGITS.get(dtype, _DEFAULT_DIGITS),
         checksum=_checksum(tensor.get("md5")),
-        data_name=data_name if isinstance(data_name, str) else "",
-        is_optional=is_optional,
+        tensor=data_name if isinstance(data_name, str) else "",
     )
 
 
@@ -404,7 +393,7 @@ def _describe_msprobe(place: Place, files: Sequence[SourceFile], read: ReadSmall
     if not json_files and not any(path.startswith(directory) for path in tensor_files):
         return Description()  # another program's directories of the same names, perhaps of checkpoints
     content = _read_json_files(json_files, mode, read)
-    named, reported, missing = _locate(content.tensors, directory, paths)
+    named, reported, missing = _locate(content, directory, paths)
     unlisted = [path for path in tensor_files if path not in named]
     named |= {path: _named_by_path(path, mode) for path in unlisted}
     _check_complete(json_files, missing, unlisted, content)
@@ -463,8 +452,9 @@ def _json_files(place: Place, paths: Collection[str]) -> list[str]:
 
 @dataclass(slots=True)
 class _JsonContent:
-    tensors: list[tuple[str, JsonTensor]] = field(default_factory=list)
-    """Each with the path of its JSON file."""
+    tensors: list[ReportedStatistics] = field(default_factory=list)
+    optional: set[str] = field(default_factory=set)
+    """The JSON files of which a tensor file need not exist."""
     problems: list[Problem] = field(default_factory=list)
     unfinished: str = ""
 
@@ -477,23 +467,24 @@ def _read_json_files(paths: Sequence[str], mode: str, read: ReadSmall) -> _JsonC
             content.problems.append(Problem(path, "names the tensors of its step, but cannot be read"))
             continue
         try:
-            tensors = read_tensors(data, graph=mode, first=len(content.tensors))
+            tensors, is_optional = read_tensors(path, data, graph=mode, first=len(content.tensors))
         except NotMsProbe as exc:
             hint = "msProbe rewrites it from time to time: the process was still at work, or died."
             content.problems.append(Problem(path, str(exc), hint))
             content.unfinished = content.unfinished or path
             continue
-        content.tensors += [(path, tensor) for tensor in tensors]
+        content.tensors += tensors
+        content.optional |= {path} if is_optional else set()
     return content
 
 
 def _locate(
-    tensors: Iterable[tuple[str, JsonTensor]], directory: str, paths: Collection[str]
+    content: _JsonContent, directory: str, paths: Collection[str]
 ) -> tuple[dict[str, TensorFile], list[ReportedStatistics], list[str]]:
     """Find the files of tensors.
 
     Args:
-        tensors: each with the path of its JSON file.
+        content: the tensors.
         directory: where their files are.
         paths: all files of the place.
 
@@ -503,26 +494,15 @@ def _locate(
     named: dict[str, TensorFile] = {}
     reported: list[ReportedStatistics] = []
     missing: list[str] = []
-    for source, tensor in tensors:
-        path = f"{directory}{tensor.data_name}" if tensor.data_name else ""
+    for tensor in content.tensors:
+        path = f"{directory}{tensor.tensor}" if tensor.tensor else ""
         if path and path not in paths:
-            if not tensor.is_optional:
-                missing.append(tensor.data_name)
+            if tensor.source not in content.optional:
+                missing.append(tensor.tensor)
             path = ""
         elif container := _CONTAINERS.get(_extension(path)):
             named.setdefault(path, TensorFile(tensor.name, container))
-        reported.append(
-            ReportedStatistics(
-                source=source,
-                name=tensor.name,
-                dtype=tensor.dtype,
-                shape=tensor.shape,
-                statistics=tensor.statistics,
-                tensor=path,
-                checksum=tensor.checksum,
-                digits=tensor.digits,
-            )
-        )
+        reported.append(dataclasses.replace(tensor, tensor=path))
     return named, reported, missing
 
 

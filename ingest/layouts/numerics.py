@@ -63,6 +63,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, parse
@@ -82,22 +83,6 @@ _COLUMNS = ("min", "max", "mean", "std", "l2_norm")
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedTensor:
-    """One tensor, as a log describes it."""
-
-    name: TensorName
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """Statistics by name: `min`, `max`, `mean`, `std`, `l2_norm`, and others."""
-    norms: Sequence[float] = ()
-    """Norms, or sums of absolute values, which tell NaN and infinities but have no row."""
-    dtype: str = ""
-    shape: tuple[int, ...] | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    tensor: str = ""
-    """Path of the file that holds it, if the dump may have one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Precision:
     """How the numbers of a log were printed."""
 
@@ -106,32 +91,48 @@ class Precision:
     std_is_of_sample: bool = False
 
 
-def reported(source: str, logged: LoggedTensor, precision: Precision) -> Iterator[ReportedStatistics]:
-    """Yield the row of a tensor, and those of its statistics that have no column.
+def reported(
+    source: str,
+    precision: Precision,
+    name: TensorName,
+    numbers: Mapping[str, float] = MappingProxyType({}),
+    norms: Sequence[float] = (),
+    *,
+    dtype: str = "",
+    shape: tuple[int, ...] | None = None,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
+    tensor: str = "",
+) -> Iterator[ReportedStatistics]:
+    """Yield the row of a tensor as a log describes it, and those of its statistics that have no column.
 
     Args:
         source: path of the log.
-        logged: what it says.
         precision: of its numbers.
+        name: of the tensor.
+        numbers: statistics by name: `min`, `max`, `mean`, `std`, `l2_norm`, and others.
+        norms: norms, or sums of absolute values, which tell NaN and infinities but have no row.
+        dtype: as the log spells it.
+        shape: lengths of the axes; None if they are not known.
+        attributes: what else is known.
+        tensor: path of the file that holds it, if the dump may have one.
     """
-    statistics = statistics_of(logged.numbers, logged.norms, logged.shape)
     yield ReportedStatistics(
         source=source,
-        name=logged.name,
-        dtype=logged.dtype,
-        shape=logged.shape or (),
-        statistics=statistics,
-        tensor=logged.tensor,
+        name=name,
+        dtype=dtype,
+        shape=shape or (),
+        statistics=statistics_of(numbers, norms, shape),
+        tensor=tensor,
         digits=precision.digits,
         decimals=precision.decimals,
         counts_are_least=True,
         std_is_of_sample=precision.std_is_of_sample,
-        attributes=_attributes(logged, precision),
+        attributes=_attributes(attributes, numbers, precision),
     )
-    for number_name, value in logged.numbers.items():
+    for number_name, value in numbers.items():
         if number_name not in _COLUMNS:
-            io = f"{STATISTIC_IO}.{logged.name.io}.{number_name}"
-            yield number_row(source, logged.name._replace(io=io), value, precision)
+            io = f"{STATISTIC_IO}.{name.io}.{number_name}"
+            yield number_row(source, name._replace(io=io), value, precision)
 
 
 def number_row(source: str, name: TensorName, value: float, precision: Precision) -> ReportedStatistics:
@@ -205,11 +206,11 @@ def _non_finite(low: float | None, high: float | None, norms: Sequence[float]) -
     return {"pos_inf_count": 1.0} if norms else {}
 
 
-def _attributes(logged: LoggedTensor, precision: Precision) -> str:
-    attributes = dict(logged.attributes)
+def _attributes(given: Mapping[str, Any], numbers: Mapping[str, float], precision: Precision) -> str:
+    attributes = dict(given)
     if precision.decimals >= 0:
         attributes["decimals"] = precision.decimals
-    not_finite = {name: str(value) for name, value in logged.numbers.items() if not math.isfinite(value)}
+    not_finite = {name: str(value) for name, value in numbers.items() if not math.isfinite(value)}
     if not_finite:
         attributes["not_finite"] = not_finite
     return json.dumps(attributes) if attributes else ""
@@ -274,13 +275,9 @@ def read_te_lines(source: str, lines: bytes, tensors: str) -> Iterator[ReportedS
             numbers.setdefault((parts["layer"], parts["tensor"]), {})[parts["statistic"]] = value
     for sequence, ((layer, tensor), values) in enumerate(_in_order(numbers)):
         name = te_tensor(layer, tensor)._replace(sequence=sequence)
-        logged = LoggedTensor(
-            name,
-            values,
-            [values[norm] for norm in _NORMS if norm in values],
-            tensor=f"{tensors}/{_IN_FILE_NAMES.sub('_', layer)}_{tensor}.pt",
-        )
-        yield from reported(source, logged, TE_PRECISION)
+        norms = [values[norm] for norm in _NORMS if norm in values]
+        path = f"{tensors}/{_IN_FILE_NAMES.sub('_', layer)}_{tensor}.pt"
+        yield from reported(source, TE_PRECISION, name, values, norms, tensor=path)
     for sequence, (text, value) in enumerate(single.items(), len(numbers)):
         name = TensorName(op_type="Scalar", op_name=text, io="value", slot=0, sequence=sequence)
         yield number_row(source, name, value, TE_PRECISION)
@@ -325,22 +322,17 @@ def read_titan_log(source: str, data: bytes) -> Iterator[ReportedStatistics]:
             if producer:
                 attributes["produced_by"] = _name(producer).op_name
             operand = name._replace(io="input", slot=slot, sequence=sequence)
-            logged = LoggedTensor(operand, norms=_known([norm]), attributes=attributes)
-            yield from reported(source, logged, _TITAN_PRECISION)
+            norms = _known([norm])
+            yield from reported(source, _TITAN_PRECISION, operand, norms=norms, attributes=attributes)
             sequence += 1
         if "Shape" in fields or "Output hash" in fields:
-            yield from reported(
-                source, _output(name._replace(sequence=sequence), fields, common), _TITAN_PRECISION
-            )
+            yield from _output(source, name._replace(sequence=sequence), fields, common)
             sequence += 1
 
 
-def _dtype_and_shape(text: str) -> tuple[str, tuple[int, ...] | None]:
-    match = _SHAPE.match(text)
-    return (match["dtype"] or "", parse_shape(match["shape"])) if match else ("", None)
-
-
-def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, object]) -> LoggedTensor:
+def _output(
+    source: str, name: TensorName, fields: Mapping[str, str], common: Mapping[str, object]
+) -> Iterator[ReportedStatistics]:
     hashes = _hashes(fields.get("Output hash", ""))
     numbers = {name: _number(fields[field]) for field, name in _NUMBERS.items() if field in fields}
     attributes = dict(common)
@@ -351,8 +343,11 @@ def _output(name: TensorName, fields: Mapping[str, str], common: Mapping[str, ob
         numbers.setdefault("l1_norm", norms[0])
     if len(hashes) > 1:
         attributes["other_hashes"] = [text for text, _ in hashes[1:]]
-    dtype, shape = _dtype_and_shape(fields.get("Shape", ""))
-    return LoggedTensor(name, numbers, norms, dtype, shape, attributes)
+    match = _SHAPE.match(fields.get("Shape", ""))
+    told: dict[str, Any] = {"attributes": attributes}
+    if match:
+        told |= {"dtype": match["dtype"] or "", "shape": parse_shape(match["shape"])}
+    yield from reported(source, _TITAN_PRECISION, name, numbers, norms, **told)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -407,7 +402,6 @@ def _hashes(text: str) -> list[tuple[str, float | None]]:
 _Hash: TypeAlias = int | float | None  # int on its own: it is a hash, and a float is a norm
 #: What the file begins with.
 HEADER = re.compile(rb'\A\s*\{\s*"format"\s*:\s*"torch\.utils\._debug_mode\.DebugMode\.logs"')
-_DEBUG_PRECISION = Precision(digits=15)
 #: How deep a tree of hashes is nested at most.
 _MAX_DEPTH = 64
 _TENSOR = re.compile(r"(?:\bd|\bf|\b)t(?P<id>\$\d{1,18})?: (?P<dtype>[a-z]+\d\w*)\[(?P<shape>[\d, ]*)\]")
@@ -522,19 +516,19 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
         # What an operator only overwrites is not an input: its memory may hold anything.
         io = "before" if overwrites and slot == 0 else "input"
         operand = name._replace(io=io, slot=slot, sequence=next(calls.sequence))
-        yield from reported(source, _told(operand, described, value, attributes), _DEBUG_PRECISION)
+        yield from _told(source, operand, described, value, attributes)
     # What is only allocated holds anything, too.
     io = "before" if _ALLOCATES.match(name.op_type) else "output"
     for slot, (described, value) in enumerate(_paired(outputs, _leaves(hashes.get("hash")))):
         operand = name._replace(io=io, slot=slot, sequence=next(calls.sequence))
-        yield from reported(source, _told(operand, described, value, common), _DEBUG_PRECISION)
+        yield from _told(source, operand, described, value, common)
         if described is not None and described.id:
             calls.written_by[described.id] = name.op_name
 
 
 def _told(
-    name: TensorName, described: _PrintedTensor | None, value: _Hash, common: Mapping[str, Any]
-) -> LoggedTensor:
+    source: str, name: TensorName, described: _PrintedTensor | None, value: _Hash, common: Mapping[str, Any]
+) -> Iterator[ReportedStatistics]:
     attributes = dict(common)
     numbers: dict[str, float] = {}
     norms: list[float] = []
@@ -547,7 +541,8 @@ def _told(
         if name.io == "output" and norms:
             numbers["l1_norm"] = value
     dtype, shape = (described.dtype, described.shape) if described else ("", None)
-    return LoggedTensor(name, numbers, norms, dtype, shape, attributes)
+    told: dict[str, Any] = {"dtype": dtype, "shape": shape, "attributes": attributes}
+    yield from reported(source, Precision(), name, numbers, norms, **told)
 
 
 def _paired(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ from ingest.questions.plot import LOGARITHMIC
 from workers.arrays.compiled.kernel_loops import LOWEST_EXPONENT
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import divisor_for
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def tag(name: str, *content: str | Markup, **attributes: object) -> Markup:
@@ -234,19 +231,6 @@ class Series(NamedTuple):
     bad: list[bool]
 
 
-def series_by_rank(frame: pd.DataFrame, before: str = "") -> list[Series]:
-    """Return a line for each rank of rows of one tensor, as `trend` has them; `before` begins their names."""
-    return [
-        Series(
-            f"{before}rank {rank}",
-            rows["step"].tolist(),
-            rows["value"].tolist(),
-            (rows["non_finite"] > 0).tolist(),
-        )
-        for rank, rows in frame.groupby("rank")
-    ]
-
-
 _LINES_HEIGHT = 230.0
 #: What steps take beside the margins: few steps make a picture that fits a phone.
 _STEP_WIDTH, _STEPS_WIDTH = 100.0, (200.0, 960.0)
@@ -256,17 +240,8 @@ _POINTS = 200
 _TICKS = 16
 
 
-class Overlay(NamedTuple):
-    """Lines over steps, with what stands around their picture."""
-
-    title: str
-    picture: Markup
-    names: list[str]
-    has_bad: bool
-
-
-def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int] = ()) -> Overlay:
-    """Draw lines over steps. Vertical lines are steps that are looked at.
+def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int] = ()) -> dict[str, Any]:
+    """Draw lines over steps; return what stands around their picture, too. Vertical lines are steps `here`.
 
     A cross at the top says NaN or Inf, in the colour of its line. Lines have dashes of their own: all of
     those that coincide are seen, also in print, and by those who see no colours.
@@ -293,12 +268,12 @@ def overlay(title: str, series: Sequence[Series], label: str, here: Sequence[int
     ends = list(dict.fromkeys((scale.high, scale.low))) if np.isfinite(known).any() else []
     ticks = steps[:: -(-len(steps) // _TICKS)]
     parts += _axes(dict(zip(ticks, map(x, ticks), strict=True)), dict(zip(ends, y(ends), strict=True)))
-    return Overlay(
-        title,
-        picture(_LEFT + 50 + width, _LINES_HEIGHT, parts, label),
-        [line.name for line in series],
-        any(chain.from_iterable(line.bad for line in series)),
-    )
+    return {
+        "title": title,
+        "picture": picture(_LEFT + 50 + width, _LINES_HEIGHT, parts, label),
+        "names": [line.name for line in series],
+        "has_bad": any(chain.from_iterable(line.bad for line in series)),
+    }
 
 
 def _axes(steps: Mapping[int, float], ends: Mapping[float, float]) -> Iterator[Markup]:
@@ -381,7 +356,7 @@ _STATES = (
 
 def legend(matrix: Matrix) -> list[tuple[str, str]]:
     """Return the colours that a picture has, each as a class and its words."""
-    known = matrix.values[np.isin(matrix.state, (KNOWN, PARTIAL))]  # noqa: PD011  (a `Matrix`)
+    known = matrix.values[np.isin(matrix.state, (KNOWN, PARTIAL))]
     entries = level_legend(known, is_count=matrix.is_count)
     if not matrix.is_count and matrix.bad.any():
         entries.append(("notch", "has NaN or Inf"))
@@ -394,7 +369,7 @@ _MAX_TICKS = 24
 
 def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Markup:
     """Return the picture. Its attributes say where cells are, for the script that follows the pointer."""
-    rows, columns = matrix.values.shape  # noqa: PD011  (the same)
+    rows, columns = matrix.values.shape
     width = max(min((_CELLS_WIDTH - _CELLS_LEFT) / columns, 112.0), 3.0)
     height = max(min(440 / rows, 44.0), 5.0)
     gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
@@ -429,21 +404,12 @@ def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Mar
     )
 
 
-class PictureRow(NamedTuple):
-    """A row of a picture, which leads to a place of the page."""
-
-    name: str
-    title: str
-    anchor: str
-    is_marked: bool
-
-
 #: How far names of rows reach, and what is above them.
 _NAMES_WIDTH = 112
 
 
 def token_picture(
-    rows: Sequence[PictureRow],
+    rows: Sequence[tuple[str, str, str, bool]],
     values: npt.NDArray[np.float64],
     begins: Sequence[tuple[float, str]],
     label: str,
@@ -451,7 +417,7 @@ def token_picture(
     """Return a picture of a number for each row and column, larger ones darker.
 
     Args:
-        rows: their names.
+        rows: their names and titles, the places of the page that they lead to, and whether they are marked.
         values: (row, column); NaN where there is none.
         begins: where groups of columns begin, and their names.
         label: what it shows.
@@ -473,16 +439,12 @@ def token_picture(
         if x - last > 7 * len(words):
             parts.append(text(x, bottom + 15, words, "tick"))
             last = x
-    for place, row in enumerate(rows):
+    for place, (row, title, anchor, is_marked) in enumerate(rows):
         top = _CELLS_TOP + place * height
-        name = text(
-            _NAMES_WIDTH - 8,
-            top + height / 2 + 4,
-            short(row.name, 16),
-            "tick end" + " strong" * row.is_marked,
-        )
+        css = "tick end" + " strong" * is_marked
+        name = text(_NAMES_WIDTH - 8, top + height / 2 + 4, short(row, 16), css)
         reach = tag("rect", x=0, y=top, width=_NAMES_WIDTH + columns * width, height=height, class_="reach")
-        parts.append(tag("a", tag("title", row.title), name, reach, href=f"#{row.anchor}"))
+        parts.append(tag("a", tag("title", title), name, reach, href=f"#{anchor}"))
     return picture(_NAMES_WIDTH + columns * width + 8, bottom + 22, parts, label, role="group")
 
 
@@ -594,21 +556,8 @@ _LABEL = 15
 _UPRIGHT = 960
 
 
-class SpreadPicture(NamedTuple):
-    """The picture, and how much of the graph is in it."""
-
-    svg: Markup
-    is_wide: bool
-    """Whether it needs a sheet of paper that lies on its side."""
-    drawn: int
-    """Operators besides the origin, parameters and collectives."""
-    total: int
-    has_passages: bool
-    has_parameters: bool
-
-
-def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
-    """Return the picture; None if nothing was reached."""
+def spread_picture(graph: SpreadGraph) -> dict[str, Any] | None:
+    """Return the picture, and how much of the graph is in it; None if nothing was reached."""
     near = _nearest(graph)
     column = _columns(near, graph.edges)
     row = _rows(near, column)
@@ -629,7 +578,16 @@ def spread_picture(graph: SpreadGraph) -> SpreadPicture | None:
     label += f"; the nearest {drawn} are drawn" if drawn < total else ""
     kinds = {node.kind for node in nodes.values()}
     svg = picture(width, height, parts, label, class_="plot spread")
-    return SpreadPicture(svg, width > _UPRIGHT, drawn, total, PASSAGE in kinds, PARAMETER in kinds)
+    return {
+        "svg": svg,
+        # Whether it needs a sheet of paper that lies on its side.
+        "is_wide": width > _UPRIGHT,
+        # Operators besides the origin, parameters and collectives.
+        "drawn": drawn,
+        "total": total,
+        "has_passages": PASSAGE in kinds,
+        "has_parameters": PARAMETER in kinds,
+    }
 
 
 def _rows(nodes: Sequence[SpreadNode], column: dict[int, int]) -> dict[int, int]:

@@ -510,7 +510,8 @@ class Library:
     clock: Callable[[], float] = time.monotonic
     unlisted: int = 0
     """How many names behind those of the list were not looked at, because it has `MAX_RUNS` runs."""
-    _runs: dict[str, Run] = field(default_factory=dict)
+    opened: dict[str, Run] = field(default_factory=dict)
+    """The runs that somebody has asked for, by name."""
     _overviews: dict[str, Overview] = field(default_factory=dict)
     _is_single: bool | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -539,10 +540,6 @@ class Library:
         """Whether the URL is known to be that of a place that holds stores. Asks nobody."""
         return self._is_single is False
 
-    def has_opened(self, name: str) -> bool:
-        """Return whether there is a run of this name, and somebody has asked for it."""
-        return name in self._runs
-
     def begin(self) -> None:
         """Begin to read what the first viewer will ask for: a single run.
 
@@ -553,11 +550,6 @@ class Library:
         names = self.names()
         if self.is_single:
             self.run(names[0]).first_moment()
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether what `begin` has begun is done."""
-        return all(run.store.is_settled for run in list(self._runs.values()))
 
     def names(self) -> list[str]:
         """Return the names of the runs, in order.
@@ -574,7 +566,7 @@ class Library:
     def _list(self, known: list[str] | None) -> list[str]:
         objects = self._objects(self.url)
         children = objects.children()
-        listed = {*self._runs, *(known or ())}
+        listed = {*self.opened, *(known or ())}
         names = list(islice((name for name in children if name in listed or self._is_store(name)), MAX_RUNS))
         if not names:
             try:
@@ -591,7 +583,7 @@ class Library:
         Raises:
             UsageError: the run does not exist. A name cannot lead out of the URL: a listing must have it.
         """
-        if name not in self._runs and name not in self.names():
+        if name not in self.opened and name not in self.names():
             # It may be there though the list does not have it yet, or is too short for it.
             is_new = self.is_list and name in self._objects(self.url).children() and self._is_store(name)
             if not is_new:
@@ -599,7 +591,7 @@ class Library:
                 raise UsageError(f"{self.url}: no run {name!r}", hint=hint)
         with self._lock:
             new = Run(name, self._url_of(name), self.options, self.refresh_s)
-            return self._runs.setdefault(name, new)
+            return self.opened.setdefault(name, new)
 
     def listed(self, patience_s: float) -> ListMoment:
         """Return what is known of all runs; wait a little for those that were never read.

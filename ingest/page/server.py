@@ -155,11 +155,8 @@ def access_for(
             "--allow-anyone asks for nothing.",
         )
     is_for_loopback = listen.is_loopback and not token and not is_open
-    return Access(token, trust_header or "", _loopback_names(base_url) if is_for_loopback else frozenset())
-
-
-def _loopback_names(base_url: str | None) -> frozenset[str]:
-    return _LOOPBACK_NAMES | {urlsplit(base_url or "//localhost").hostname or ""}
+    names = _LOOPBACK_NAMES | {urlsplit(base_url or "//localhost").hostname or ""}
+    return Access(token, trust_header or "", names if is_for_loopback else frozenset())
 
 
 def _token(path: Path | None) -> str:
@@ -388,7 +385,7 @@ class PageRequest(RequestHandler):
         except DumpIngestError as exc:
             self.site.metrics.failures.labels(exc.reason).inc()
             # Tabs of a run that does not exist would lead nowhere.
-            run = words[0] if words and self.site.library.has_opened(words[0]) else ""
+            run = words[0] if words and words[0] in self.site.library.opened else ""
             self.refuse(_status_of(exc), exc.message, exc.hint, Links(self.site.settings.base, run))
 
     head = get
@@ -794,7 +791,9 @@ class PageServer:
     async def _until_prepared(self, stop: asyncio.Event) -> None:
         """Wait until the first viewer has the incidents: imports would take processor time from that."""
         until = asyncio.get_running_loop().time() + _PREPARED_S
-        while not self.library.is_prepared and asyncio.get_running_loop().time() < until:
+        while asyncio.get_running_loop().time() < until:
+            if all(run.store.is_settled for run in list(self.library.opened.values())):
+                return
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
                 return

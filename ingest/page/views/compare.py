@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from markupsafe import Markup
@@ -24,7 +24,7 @@ from ingest.page.asking import (
     sides_of,
     storage_options,
 )
-from ingest.page.charts import Overlay, Series, legend, matrix_picture, overlay
+from ingest.page.charts import Series, legend, matrix_picture, overlay
 from ingest.page.library import Moment
 from ingest.page.rendering import command
 from ingest.page.views.tensor import series_over_steps
@@ -77,9 +77,8 @@ class _Pair:
         return moment.ranks[:_LINES] if self.rank is None else [self.rank]
 
 
-class _Drawn(NamedTuple):
-    overlay: Overlay
-    lines: list[AnswerLine]
+#: Lines over the steps, and the command lines that ask the same.
+_Drawn: TypeAlias = tuple[dict[str, Any], list[AnswerLine]]
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -113,10 +112,10 @@ def show(asked: Asked) -> dict[str, Any]:
         "metrics": ("max_abs", "relative_euclidean", "cosine"),
         "growth": growth,
         "growth_picture": growth and _growth_picture(growth),
-        "overlays": [each.overlay for each in drawn],
+        "overlays": [lines_of_both for lines_of_both, _ in drawn],
         "escaped": glob.escape,
         "state": arguments.given,
-        "lines": lines(asked, *same, *(line for each in drawn for line in each.lines)),
+        "lines": lines(asked, *same, *(line for _, asking in drawn for line in asking)),
     }
 
 
@@ -208,7 +207,7 @@ def _drawn_roles(pair: _Pair) -> Iterator[_Drawn]:
         if all(of_runs):
             same = _lines(pair, "heatmap", [given, given])
             series = [line for lines_of_run in of_runs for line in lines_of_run]
-            yield _Drawn(overlay(title, series, f"{title} in both runs"), same)
+            yield overlay(title, series, f"{title} in both runs"), same
 
 
 def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> Iterator[_Drawn]:
@@ -223,7 +222,7 @@ def _drawn_tensor(pair: _Pair, wanted: str, answer: Comparison, stat: str) -> It
         if series:
             title = f"{stat} of {' and '.join(dict.fromkeys(names))}"
             each = [{"name": name, "stat": stat, "include_partial": True} for name in names]
-            yield _Drawn(overlay(title, series, f"{title} in both runs"), _lines(pair, "trend", each))
+            yield overlay(title, series, f"{title} in both runs"), _lines(pair, "trend", each)
 
 
 def _globs_of(tensor: ComparedTensor | None) -> list[str]:

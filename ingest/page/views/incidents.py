@@ -9,9 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
-
-from markupsafe import Markup
+from typing import Any
 
 from ingest.findings.incidents import Incident, IncidentKind
 from ingest.findings.stored import read_series
@@ -26,13 +24,12 @@ from ingest.page.asking import (
     lines,
     page_question,
 )
-from ingest.page.charts import SpreadPicture, spread_picture, timeline_picture
+from ingest.page.charts import spread_picture, timeline_picture
 from ingest.page.library import FiredRule, Moment, rules_fired_in
 from ingest.page.rendering import command
 from ingest.page.views import cell
 from ingest.page.watchers import Watched
 from ingest.questions.divergence import divergence
-from ingest.questions.origin import OriginSpread
 from ingest.questions.placement.layout_answer import LayoutFinding
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.step import Step, summary_row
@@ -41,16 +38,6 @@ from workers.store.model import SEVERITIES
 
 #: Cards on the page; the rest are named in a table.
 _CARDS = 12
-
-
-class _Card(NamedTuple):
-    incident: Incident
-    spread: OriginSpread | None
-    picture: SpreadPicture | None
-    timeline: Markup
-    is_in_first_step: bool
-    misplaced: tuple[LayoutFinding, ...]
-    """Of a divergence that is looked at alone: the misplaced tensors in its first step."""
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -80,25 +67,23 @@ def _lines(asked: Asked, place: dict[str, int], alone: Sequence[Incident]) -> It
             yield page_question("origin").line(asked.url, at)
 
 
-def _card(asked: Asked, incident: Incident, *, is_alone: bool) -> _Card:
+def _card(asked: Asked, incident: Incident, *, is_alone: bool) -> dict[str, Any]:
     first, last = incident.first_step, incident.last_step
-    spread = _spread_of(incident)
+    origin = incident.origin
+    spread = origin.spread if origin is not None and origin.found else None
     numbers = asked.moment.numbers
     later = spread.steps if spread is not None else ()
     seen = {first, *(each.step for each in later)} if later else {n for n in numbers if first <= n <= last}
-    return _Card(
-        incident,
-        spread,
-        spread_picture(spread.graph) if spread is not None else None,
-        timeline_picture(numbers, seen, f"{incident.kind}: first in step {first}, last in step {last}"),
-        incident.rank is not None and first in asked.moment.steps_of(incident.rank),
-        _misplaced(asked, incident) if is_alone else (),
-    )
-
-
-def _spread_of(incident: Incident) -> OriginSpread | None:
-    origin = incident.origin
-    return origin.spread if origin is not None and origin.found else None
+    label = f"{incident.kind}: first in step {first}, last in step {last}"
+    return {
+        "incident": incident,
+        "spread": spread,
+        "picture": spread_picture(spread.graph) if spread is not None else None,
+        "timeline": timeline_picture(numbers, seen, label),
+        "is_in_first_step": incident.rank is not None and first in asked.moment.steps_of(incident.rank),
+        # Of a divergence that is looked at alone: the misplaced tensors in its first step.
+        "misplaced": _misplaced(asked, incident) if is_alone else (),
+    }
 
 
 def _misplaced(asked: Asked, incident: Incident) -> tuple[LayoutFinding, ...]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from markupsafe import Markup
+from typing import Any
 
 from ingest.page.asking import (
     STAT,
@@ -21,16 +19,15 @@ from ingest.page.asking import (
     page_question,
     tensor_of,
 )
-from ingest.page.charts import ExponentCounts, Overlay, Series, histogram_picture, overlay, series_by_rank
+from ingest.page.charts import ExponentCounts, Series, histogram_picture, overlay
 from ingest.page.library import Moment
 from ingest.page.rendering import command
-from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Image, Sheet, as_float, image_of
+from ingest.page.sheet import SHOWN_COLUMNS, SHOWN_ROWS, Sheet, as_float, image_of
 from ingest.questions.choosing import statistic_named
 from ingest.questions.trend import trend_of
 from ingest.reader.context import context_of
 from ingest.reader.snapshot import ask_of_undamaged
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
-from ingest.reader.unsharded import UnshardedTensor
 from workers.arrays.histogram import Histogram
 from workers.errors import DamagedStore, UsageError
 from workers.store.sketches import marginal_arrays_of as arrays_of
@@ -57,27 +54,6 @@ _SHOWN = (
 )
 
 
-class _Content(NamedTuple):
-    """The values, as the page shows them; of a large tensor, none of this."""
-
-    image: Image | None = None
-    anatomy: Any = None
-    histogram: Markup | None = None
-    exponents: Markup | None = None
-
-
-class _AllRanks(NamedTuple):
-    """A tensor as a whole, which all ranks have together."""
-
-    line: AnswerLine
-    """That gives the same; with a problem, one that says how ranks hold the tensor."""
-    tensor: UnshardedTensor | None = None
-    """None if it is not asked for, or cannot be put together."""
-    image: Image | None = None
-    """None if it is large, or a single number."""
-    problem: str = ""
-
-
 def show(asked: Asked) -> dict[str, Any]:
     """Return all that is known of one tensor."""
     moment, arguments = asked.moment, asked.arguments
@@ -88,7 +64,7 @@ def show(asked: Asked) -> dict[str, Any]:
     sketches, of_sketches = _sketches(asked, tensor)
     over, of_over = _over(asked, tensor, stat)
     same = [_line(asked, tensor), *[_line(asked, tensor, sheet)] * (content is not None), *of_sketches]
-    same += [whole.line] if whole is not None and whole.tensor is not None else []
+    same += [whole["line"]] if whole is not None and whole["tensor"] is not None else []
     return {
         "tensor": tensor,
         "statistics": [(field, getattr(tensor.statistics, field)) for field in _SHOWN],
@@ -101,7 +77,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "stat": stat,
         "whole": whole,
         **sketches,
-        "exponents": sketches["exponents"] or (content and content.exponents),
+        "exponents": sketches["exponents"] or (content and content["exponents"]),
         "lines": lines(asked, *same, *of_over),
     }
 
@@ -124,7 +100,7 @@ def _sketches(asked: Asked, tensor: Tensor) -> tuple[dict[str, Any], list[Answer
     return sketches, [page_question(name).line(asked.url, given) for name, rows in told.items() if rows]
 
 
-def _over(asked: Asked, tensor: Tensor, stat: str) -> tuple[Overlay | None, list[AnswerLine]]:
+def _over(asked: Asked, tensor: Tensor, stat: str) -> tuple[dict[str, Any] | None, list[AnswerLine]]:
     moment, pattern = asked.moment, glob.escape(tensor.name)
     ranks = sorted([tensor.rank, *[rank for rank in moment.ranks if rank != tensor.rank][: _LINES - 1]])
     if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
@@ -160,7 +136,8 @@ def _histogram(tensor: Tensor) -> Histogram | None:
         return None  # `verify` names the damage
 
 
-def _content(tensor: Tensor) -> tuple[_Content | None, str]:
+def _content(tensor: Tensor) -> tuple[dict[str, Any] | None, str]:
+    """Return the values, as the page shows them, none of a large tensor; or None, and why."""
     if not tensor.is_dumped:
         return None, "Only statistics of this tensor were dumped."
     if tensor.removed:
@@ -168,7 +145,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     if math.prod(tensor.shape) == 0:
         return None, "It has no elements."
     if tensor.nbytes > SMALL_NBYTES:
-        return _Content(), ""
+        return dict.fromkeys(("image", "anatomy", "histogram", "exponents")), ""
     try:
         values = as_float(tensor.read())
         anatomy = tensor.examine(bins=32)
@@ -179,7 +156,8 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
         histogram = histogram_picture(anatomy.edges, anatomy.counts, f"Histogram of {tensor.name}")
     counts = ExponentCounts.of_values(values)
     exponents = counts and counts.picture(f"Signs and binary exponents of {tensor.name}")
-    return _Content(image_of(values), anatomy, histogram, exponents), ""
+    content = {"image": image_of(values), "anatomy": anatomy, "histogram": histogram, "exponents": exponents}
+    return content, ""
 
 
 def _line(
@@ -201,7 +179,7 @@ def _line(
     return AnswerLine(command(*words), python)
 
 
-def _whole(asked: Asked, tensor: Tensor) -> _AllRanks | None:
+def _whole(asked: Asked, tensor: Tensor) -> dict[str, Any] | None:
     """Return a tensor as a whole if it is asked for, else only how; None if one rank has the step.
 
     It is asked for by `whole`, or by `placement` if the dump does not tell how ranks hold it.
@@ -210,14 +188,16 @@ def _whole(asked: Asked, tensor: Tensor) -> _AllRanks | None:
         return None
     placement = asked.arguments.text("placement")
     line = _line(asked, tensor, placement=placement)
+    told: dict[str, Any] = {"line": line, "tensor": None, "image": None, "problem": ""}
     if not asked.arguments.flag("whole") and not placement:
-        return _AllRanks(line)
+        return told
     try:
         whole = tensor.unsharded(placement)
         is_small = math.prod(whole.shape) <= SMALL_NBYTES // 8
-        return _AllRanks(line, whole, image_of(as_float(whole.read())) if is_small else None)
+        return told | {"tensor": whole, "image": image_of(as_float(whole.read())) if is_small else None}
     except (UsageError, DamagedStore) as exc:
-        return _AllRanks(_line(asked, tensor, placement=placement or _EXAMPLE), problem=exc.message)
+        by_hand = _line(asked, tensor, placement=placement or _EXAMPLE)
+        return told | {"line": by_hand, "problem": exc.message}
 
 
 def _elsewhere(moment: Moment, tensor: Tensor) -> list[tuple[str, str, dict[str, Any]]]:
@@ -263,7 +243,15 @@ def series_over_steps(
         return []
     first = frame[frame["name"] == frame["name"].iloc[0]]
     wanted = first["graph"].iloc[0] if graph is None else graph
-    return series_by_rank(first[first["graph"] == wanted], before)
+    return [
+        Series(
+            f"{before}rank {rank}",
+            rows["step"].tolist(),
+            rows["value"].tolist(),
+            (rows["non_finite"] > 0).tolist(),
+        )
+        for rank, rows in first[first["graph"] == wanted].groupby("rank")
+    ]
 
 
 SCREEN = Endpoint(

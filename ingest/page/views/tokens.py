@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ingest.page import rendering
 from ingest.page.asking import BESIDE, STEP, AnswerLine, Asked, Endpoint, Links, UrlParameter, lines, sides_of
-from ingest.page.charts import PictureRow, level_legend, token_picture
+from ingest.page.charts import level_legend, token_picture
 from ingest.page.rendering import command
 from ingest.questions.rollout.by_token import TokenComparison, compare_tokens
 from ingest.questions.rollout.diverging import DIVERGES, SIDES, ComparedModule, PictureColumn
@@ -40,11 +40,6 @@ class LayerOfModules(NamedTuple):
     def within(self, module: str) -> str:
         """Return the name of a module within the layer."""
         return module.removeprefix(f"{self.name}.")
-
-    @property
-    def diverges(self) -> bool:
-        """Whether one of its modules is the divergence."""
-        return any(each.verdict == DIVERGES for each in self.modules)
 
     @property
     def by_token(self) -> npt.NDArray[Any]:
@@ -76,7 +71,10 @@ def shown_tokens(
         values = np.array([each.by_token for each in layers], np.float64)
         width = -(-values.shape[1] // _COLUMNS)
         values = np.fmax.reduceat(values, np.arange(0, values.shape[1], width), axis=1)
-        rows = [PictureRow(each.short, each.name, each.anchor, each.diverges) for each in layers]
+        rows = [
+            (each.short, each.name, each.anchor, any(own.verdict == DIVERGES for own in each.modules))
+            for each in layers
+        ]
         label = "how far rows of the rollout are from those of the trainer, by layer and token"
         drawn = {
             "picture": token_picture(rows, values, [*_begins(answer.columns, width)], label),

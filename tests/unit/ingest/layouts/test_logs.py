@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from ingest.layouts.detect import find_dump
 from ingest.layouts.numerics import (
     TE_LINE,
-    LoggedTensor,
     Precision,
     number_row,
     read_te_lines,
@@ -283,8 +282,8 @@ def test_norms_tell_what_is_not_finite(norms: list[float], counts: tuple[float, 
 
 
 def test_other_statistics_are_rows_of_their_own() -> None:
-    logged = LoggedTensor(NAME, {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}, tensor="x.pt")
-    tensor, share, norm = reported("log", logged, Precision(decimals=4))
+    numbers = {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}
+    tensor, share, norm = reported("log", Precision(decimals=4), NAME, numbers, tensor="x.pt")
     assert (tensor.name, tensor.tensor, tensor.decimals) == (NAME, "x.pt", 4)
     assert json.loads(tensor.attributes) == {"decimals": 4, "not_finite": {"l1_norm": "inf"}}
     assert (share.name.io, share.statistics.mean, share.statistics.count) == (

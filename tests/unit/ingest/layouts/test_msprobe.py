@@ -16,7 +16,6 @@ from ingest.layouts.base import Description, Place, TensorFile
 from ingest.layouts.msprobe import (
     MSPROBE,
     MSPROBE_NATIVE,
-    JsonTensor,
     NotMsProbe,
     parse_native_name,
     parse_tensor_name,
@@ -28,7 +27,7 @@ from workers.arrays.statistics import summarise
 from workers.dump.formats import npy
 from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
-from workers.dump.model import TensorName
+from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile
 from workers.tasks.publish import disagreements
 
@@ -255,11 +254,11 @@ def test_any_name_is_parsed_or_not(stem: str) -> None:
 STATISTICS = {"Max": 3.5, "Min": -1.0, "Mean": 0.25, "Norm": 4.0}
 
 
-def told(entry: Any, key: str = "Functional.f.0.forward") -> list[JsonTensor]:
-    return read_tensors(dump_json({key: entry}))
+def told(entry: Any, key: str = "Functional.f.0.forward") -> list[ReportedStatistics]:
+    return read_tensors("dump.json", dump_json({key: entry}))[0]
 
 
-def one(tensor: Mapping[str, Any]) -> JsonTensor:
+def one(tensor: Mapping[str, Any]) -> ReportedStatistics:
     (found,) = told({"output": [{**TENSOR, **tensor}]})
     return found
 
@@ -309,7 +308,7 @@ def test_gradients_that_old_versions_enter_early_come_last() -> None:
         "Module.b.Linear.backward.0": {"output": [TENSOR]},
         "Module.b.Linear.parameters_grad.0": {"weight": [TENSOR]},
     }
-    assert [one.name.op_name for one in read_tensors(dump_json(calls))] == [
+    assert [one.name.op_name for one in read_tensors("dump.json", dump_json(calls))[0]] == [
         "Module.a.Linear.forward.0",
         "Module.b.Linear.backward.0",
         "Module.b.Linear.parameters_grad.0",
@@ -386,7 +385,7 @@ ANYTHING = st.recursive(
 def test_any_json_is_read_or_refused(value: Any, key: str) -> None:
     for data in (value, {"data": value}, {"data": {key: value}}, {"data": {key: {"output": value}}}):
         try:
-            found = read_tensors(json.dumps(data).encode())
+            found, _ = read_tensors("dump.json", json.dumps(data).encode())
         except NotMsProbe:
             continue
         for told in found:
@@ -397,7 +396,7 @@ def test_any_json_is_read_or_refused(value: Any, key: str) -> None:
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"data":' * 100_000, b'{"data":{"a":' + b"[" * 5000])
 def test_deep_nesting_is_refused(data: bytes) -> None:
     with pytest.raises(NotMsProbe):
-        read_tensors(data)
+        read_tensors("dump.json", data)
 
 
 # msProbe's native dumps: names, elements without a header, and statistics.

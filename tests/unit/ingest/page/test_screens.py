@@ -276,7 +276,8 @@ def test_text_and_attributes_are_escaped() -> None:
 
 @pytest.mark.parametrize("values", [[], [5.0], [math.nan], [1e-300, 1e300], [-1.7e308, 1.7e308], [0, 5e-324]])
 def test_whatever_the_values_are_points_lie_in_the_picture(values: list[float]) -> None:
-    drawn = overlay("", [Series("", list(range(len(values))), values, [False] * len(values))], "all").picture
+    line = Series("", list(range(len(values))), values, [False] * len(values))
+    drawn = overlay("", [line], "all")["picture"]
     places = [float(y) for y in re.findall(r'<circle[^>]* cy="([-\d.]+)"', drawn)]
     assert len(places) == sum(map(math.isfinite, values))
     assert all(0 <= y <= 230 for y in places)
@@ -492,7 +493,7 @@ def test_a_store_that_hangs_keeps_no_other_run_waiting(
     with RunningPage(tmp_path) as page, ThreadPoolExecutor(50) as clients:
         answers = [clients.submit(page.get, "/api/v1/runs/a.zarr/steps") for _ in range(50)]
         deadline = time.monotonic() + 60
-        while "a.zarr" not in page.library._runs:
+        while "a.zarr" not in page.library.opened:
             assert time.monotonic() < deadline
             time.sleep(0.005)
         assert page.get("/api/v1/runs/b.zarr/steps").status == 200
