@@ -26,13 +26,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ingest.consolidating.cube_writer import (
-    CubeWriter,
-    RoundPlan,
-    copy_commits,
-    cut_blocks,
-    write_steps,
-)
+from ingest.consolidating.cube_writer import CubeWriter, RoundPlan, copy_commits, cut_blocks, write_steps
 from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.dispatch.runners import RunJobs, in_threads
 from ingest.findings.series import StepFindings

@@ -23,13 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingest.dispatch.window import ReadBackQueue, batches
-from ingest.dump_retention.policy import (
-    NO_NEWS,
-    ReadBackFailed,
-    RetentionSeen,
-    SourceDeleted,
-    SourceJudge,
-)
+from ingest.dump_retention.policy import NO_NEWS, ReadBackFailed, RetentionSeen, SourceDeleted, SourceJudge
 from ingest.layouts.base import Listing, Place
 from ingest.steps.events import KeepReason, SourceKept
 from ingest.steps.state import DeletionStage, StepState

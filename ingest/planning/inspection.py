@@ -12,14 +12,7 @@ import xxhash
 
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
 from workers.dump.formats import distcp, npy, overflow, pt, safetensors, tensor_proto
-from workers.dump.formats.header import (
-    Container,
-    FileParts,
-    HoldsNoTensor,
-    ReadAt,
-    TensorHeader,
-    Truncated,
-)
+from workers.dump.formats.header import Container, FileParts, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor

@@ -35,14 +35,7 @@ from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.packed import pool
 from workers.store.packed.pool import GENERATION, PooledArray
-from workers.store.record import (
-    LEAF,
-    decode_record,
-    encode_leaf,
-    new_record,
-    totals_of,
-    without_checksum,
-)
+from workers.store.record import LEAF, decode_record, encode_leaf, new_record, totals_of, without_checksum
 from workers.store.sketches import (
     ARRAYS_OF_MARGINALS,
     HISTOGRAMS,

@@ -24,28 +24,12 @@ import xxhash
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.lease import LeaseHeld
 from ingest.layouts.detect import find_dump
+from ingest.reader import verifying
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
 from ingest.reader.require import require_store
 from ingest.reader.step import Step
-from ingest.reader.verifying import (
-    StoreDamage,
-    Verified,
-    documents_of,
-    verify,
-    verify_copies,
-    verify_step,
-    verify_surroundings,
-)
-from ingest.repairing.commits import (
-    commit_from_objects,
-    commit_of,
-    mend_findings,
-    mend_sketches,
-    mend_totals,
-    tables_of,
-    write_commit,
-)
+from ingest.repairing import commits
 from ingest.repairing.work import (
     Dumps,
     Lost,
@@ -200,7 +184,7 @@ class _Payloads:
             for name in reversed(self.step.commit.record.previous):
                 with suppress(DamagedStore):  # it cannot be read any more
                     earlier.append(
-                        StoredStep(work.objects, commit_from_objects(work.objects, work.key, name))
+                        StoredStep(work.objects, commits.commit_from_objects(work.objects, work.key, name))
                     )
             copies = find_copies(work.catalog, work.key, earlier, [digest for digest, _ in missing])
             for (digest, nbytes), places in missing.items():
@@ -414,7 +398,7 @@ def mend_step(
     Raises:
         StoreError: the store refused. What was repaired stays repaired.
     """
-    damages = list(verify(catalog, [key]))
+    damages = list(verifying.verify(catalog, [key]))
     if not damages:
         return None
     work = StepWork(catalog, key, dumps, StepRepair(key, tuple(map(str, damages))), apply, accept_loss)
@@ -429,7 +413,7 @@ def mend_step(
     except DamagedStore as exc:  # other steps must not wait for what is wrong with this one
         work.repair.lost.append(Lost(key.path, exc.message))
     if apply:
-        work.repair.remains = tuple(map(str, verify(catalog.reopened(), [key])))
+        work.repair.remains = tuple(map(str, verifying.verify(catalog.reopened(), [key])))
     return work.repair
 
 
@@ -443,20 +427,20 @@ def _mend(work: StepWork) -> None:
     leaf = work.objects.get(work.leaf_path)
     if leaf is None:
         return
-    committed = commit_of(work, leaf)
-    work.put_changed(documents_of(committed), "the commit")
-    step = tables_of(work, committed)
+    committed = commits.commit_of(work, leaf)
+    work.put_changed(verifying.documents_of(committed), "the commit")
+    step = commits.tables_of(work, committed)
     if step is None:
         return  # a new generation was committed from the dump
-    step = mend_findings(work, step)
-    step = mend_totals(work, step)
-    damages = list(verify_step(step, Verified()))
-    step = mend_sketches(work, step, damages)
+    step = commits.mend_findings(work, step)
+    step = commits.mend_totals(work, step)
+    damages = list(verifying.verify_step(step, verifying.Verified()))
+    step = commits.mend_sketches(work, step, damages)
     mend_payloads(work, step, damages)
-    write_commit(work, leaf, step.commit)
+    commits.write_commit(work, leaf, step.commit)
 
 
-def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
+def damage_of_root(objects: ObjectStore) -> verifying.StoreDamage | None:
     """Return what is wrong with the root of a store; None if nothing is.
 
     Raises:
@@ -465,9 +449,9 @@ def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
     try:
         version = commit.read_root(objects)
     except DamagedStore as exc:
-        return StoreDamage(commit.ROOT, exc.message)
+        return verifying.StoreDamage(commit.ROOT, exc.message)
     if version is None and commit.holds_commits(objects):
-        return StoreDamage(commit.ROOT, f"{commit.ROOT} is missing")
+        return verifying.StoreDamage(commit.ROOT, f"{commit.ROOT} is missing")
     return None
 
 
@@ -481,7 +465,11 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
         StoreError: the store refused.
     """
     root = damage_of_root(objects)
-    damages = [*filter(None, [root]), *verify_surroundings(objects), *verify_copies(objects)]
+    damages = [
+        *filter(None, [root]),
+        *verifying.verify_surroundings(objects),
+        *verifying.verify_copies(objects),
+    ]
     if not damages:
         return None
     repair = StepRepair(None, tuple(map(str, damages)))
@@ -503,7 +491,9 @@ def mend_surroundings(objects: ObjectStore, *, apply: bool) -> StepRepair | None
         except LeaseHeld as exc:
             repair.lost.append(Lost(GROUP, exc.message))
     if apply:
-        repair.remains = tuple(map(str, [*verify_surroundings(objects), *verify_copies(objects)]))
+        repair.remains = tuple(
+            map(str, [*verifying.verify_surroundings(objects), *verifying.verify_copies(objects)])
+        )
     return repair
 
 

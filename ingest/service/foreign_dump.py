@@ -28,10 +28,6 @@ from workers.store.step import StoredStep
 _COMPARED = 8
 
 
-class ForeignDump(UsageError):
-    """A rank of the dump is in the store already, from another dump."""
-
-
 @dataclass(slots=True)
 class ForeignDumpCheck:
     """Compares the ranks of one dump with those of one store."""
@@ -43,9 +39,9 @@ class ForeignDumpCheck:
     roots: set[str] = field(default_factory=set)
     """Other directories in which this dump was, as the user says, or as its steps show."""
     _checked: set[int] = field(default_factory=set)
-    _errors: dict[int, ForeignDump] = field(default_factory=dict)
+    _errors: dict[int, UsageError] = field(default_factory=dict)
 
-    def check(self, ranks: Collection[int]) -> dict[int, ForeignDump]:
+    def check(self, ranks: Collection[int]) -> dict[int, UsageError]:
         """Return an error by rank, of these and of earlier ones, that the store has from another dump.
 
         Asks the store once for each rank: for the names of its steps, and for three commits.
@@ -68,12 +64,12 @@ class ForeignDumpCheck:
 
     def _judge(
         self, foreign: Iterable[Commit], stored: Mapping[int, Sequence[StepKey]]
-    ) -> dict[int, ForeignDump]:
+    ) -> dict[int, UsageError]:
         """Return the errors for commits from another directory or host, unless the dump was moved from there.
 
         The whole dump is listed.
         """
-        errors: dict[int, ForeignDump] = {}
+        errors: dict[int, UsageError] = {}
         listings = {listing.key: listing for listing in self.dump.scan({}).listings if listing.files}
         for made in foreign:
             source, rank = made.record.source, made.key.rank
@@ -86,12 +82,12 @@ class ForeignDumpCheck:
                 errors[rank] = self._error(rank, source)
         return errors
 
-    def _error(self, rank: int, source: Origin) -> ForeignDump:
+    def _error(self, rank: int, source: Origin) -> UsageError:
         came = f"rank {rank} of {self.objects.address.url} comes from {source.root} on host {source.host}"
         if source.root == self._root:
             other = f"{came}, and this dump is on another host; its {source.rank_from} is not a rank"
-            return ForeignDump(other, hint=RANK_HINT)
-        return ForeignDump(
+            return UsageError(other, hint=RANK_HINT)
+        return UsageError(
             f"{came}, and this dump is {self._root}",
             hint="Is --store right? Give each dump a store of its own. If this dump was moved, or the same "
             f"job goes on here, say so: --continues {source.root}. (--replace mixes the two: it replaces the "

@@ -337,7 +337,7 @@ class Service:
             explains: whether to refuse single ranks only, because nothing is going to be written.
 
         Raises:
-            ForeignDump: one does not, and nothing was committed yet. Later, such a rank is refused alone.
+            UsageError: one does not, and nothing was committed yet. Later, such a rank is refused alone.
             StoreError: the store refused; call again.
         """
         if self.foreign_dumps is None:

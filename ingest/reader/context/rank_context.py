@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ingest.reader.context import ir
 from ingest.reader.context.files import (
     MAX_WHOLE_NBYTES,
     Frame,
@@ -27,22 +28,6 @@ from ingest.reader.context.files import (
     parse_stacks,
 )
 from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
-from ingest.reader.context.ir import (
-    AMBIGUOUS,
-    BY_TYPE,
-    EXACT,
-    DumpedOp,
-    GraphOp,
-    IrGraph,
-    IrOp,
-    IrSource,
-    OperatorMatch,
-    TensorType,
-    flatten,
-    match_ops,
-    parse_ir,
-    parse_pb,
-)
 from ingest.reader.operator_kinds import tensor_rows
 from workers.model import MIB
 
@@ -119,10 +104,10 @@ class Context:
         match tensor.told.get("location"):  # of a log, next to the statistics
             case {"file": str(file), "line": int(line), **rest}:
                 frame = Frame(file, line, str(rest.get("code", "")), str(rest.get("function", "")))
-                return _source_line((frame,), EXACT, "op", tensor.op_name, tensor.source)
+                return _source_line((frame,), ir.EXACT, "op", tensor.op_name, tensor.source)
         return self._line_of_call(tensor) or self._line_of_op(tensor)
 
-    def match(self, tensor: Tensor) -> OperatorMatch | None:
+    def match(self, tensor: Tensor) -> ir.OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
@@ -185,9 +170,9 @@ class Context:
         source = inputs[tensor.slot] if inputs else None
         return None if source is None else self._dumped_source(tensor, source)
 
-    def _dumped_source(self, tensor: Tensor, source: IrSource) -> DumpedSource | None:
+    def _dumped_source(self, tensor: Tensor, source: ir.IrSource) -> DumpedSource | None:
         if source.slot < 0:
-            return DumpedSource(_PARAMETER, flatten(source.name), 0)
+            return DumpedSource(_PARAMETER, ir.flatten(source.name), 0)
         matches = self._matches_of(tensor, tensor.graph)
         name = self._once(
             lambda: {match.name: name for name, match in matches.items() if match.name},
@@ -252,9 +237,9 @@ class Context:
         An ambiguous operator has a line if all of its candidates have the same line.
         """
         match = self.match(tensor)
-        if match is None or (match.how == AMBIGUOUS and not match.is_whole):
+        if match is None or (match.how == ir.AMBIGUOUS and not match.is_whole):
             return None
-        matched = BY_TYPE if match.how == AMBIGUOUS else match.how
+        matched = ir.BY_TYPE if match.how == ir.AMBIGUOUS else match.how
         lines = [self._line_of_name(tensor, name, matched) for name in match.names]
         places = {(line.file, line.line) if line else None for line in lines}
         return lines[0] if len(places) == 1 else None
@@ -273,37 +258,37 @@ class Context:
             return None
         stacks = self._once(lambda: self._read(file, parse_stacks), file.source)
         call = find_stack(call_texts(tensor), stacks)
-        return call and _source_line(stacks[call[0]], EXACT, call[1], call[0], file.source)
+        return call and _source_line(stacks[call[0]], ir.EXACT, call[1], call[0], file.source)
 
-    def _matches_of(self, tensor: Tensor, graph: str) -> dict[str, OperatorMatch]:
+    def _matches_of(self, tensor: Tensor, graph: str) -> dict[str, ir.OperatorMatch]:
         """Match the dumped operators of a step and graph by name; with graph "", those of all graphs."""
         step, source = tensor.step, tensor.source
 
-        def make() -> dict[str, OperatorMatch]:
+        def make() -> dict[str, ir.OperatorMatch]:
             targets = list(self._graph_ops(graph, source))
-            return match_ops(self._dumped_ops(step, graph), targets) if targets else {}
+            return ir.match_ops(self._dumped_ops(step, graph), targets) if targets else {}
 
         return self._once(make, "matches", step, graph, source.partition("/")[0])
 
-    def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
+    def _graph_ops(self, graph: str, source: str) -> Iterator[ir.GraphOp]:
         """Yield the operators of a graph in order of execution, then those that this order does not have."""
-        ops: dict[str, IrOp] = {}
+        ops: dict[str, ir.IrOp] = {}
         for _, parsed in self._graphs(graph, source):
             ops |= parsed.ops
         order = dict.fromkeys(self.execution_order(graph) if graph else ())
         for name in order:
-            yield GraphOp(name, ops[name].signature if name in ops else None)
+            yield ir.GraphOp(name, ops[name].signature if name in ops else None)
         for name, op in ops.items():
             if name not in order:
-                yield GraphOp(name, op.signature, runs=not order)
+                yield ir.GraphOp(name, op.signature, runs=not order)
 
-    def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
+    def _dumped_ops(self, step: int | None, graph: str) -> list[ir.DumpedOp]:
         tables = self._store.step(self.rank, step).tables
         rows = tensor_rows(tables)
         if graph:
             rows = rows[tables.label("graph")[rows] == graph]
         first: dict[str, int] = {}
-        types: dict[str, dict[tuple[str, int], TensorType]] = {}
+        types: dict[str, dict[tuple[str, int], ir.TensorType]] = {}
         labels = (
             tables.label(name)[rows] for name in ("op_type", "op_name", "io", "declared_dtype", "dtype")
         )
@@ -315,9 +300,9 @@ class Context:
                 first[name] = min(first.get(name, timestamp), timestamp)
                 size = int(np.prod(shape[shape >= 0]))
                 types.setdefault(name, {})[io, slot] = (str(declared or dtype).lower(), size)
-        return [DumpedOp(name, time, types[name]) for name, time in first.items()]
+        return [ir.DumpedOp(name, time, types[name]) for name, time in first.items()]
 
-    def _graphs(self, graph: str, source: str) -> Iterator[tuple[NonTensorFile, IrGraph]]:
+    def _graphs(self, graph: str, source: str) -> Iterator[tuple[NonTensorFile, ir.IrGraph]]:
         """Yield the file of a graph of MindSpore that is nearest to a path, parsed; with graph "", all.
 
         MindSpore writes each graph twice. The text counts; where it is missing, damaged, or cut before its
@@ -341,11 +326,11 @@ class Context:
                 parsed = self._once(partial(self._parse_graph, twin), "graph", twin.source)
             yield file, parsed
 
-    def _parse_graph(self, file: NonTensorFile) -> IrGraph:
+    def _parse_graph(self, file: NonTensorFile) -> ir.IrGraph:
         is_text = file.name.endswith(_TEXT)
         if not is_text and file.nbytes > MAX_WHOLE_NBYTES:
-            return IrGraph()
-        parsed = self._files.parse(file, parse_ir if is_text else parse_pb) or IrGraph()
+            return ir.IrGraph()
+        parsed = self._files.parse(file, ir.parse_ir if is_text else ir.parse_pb) or ir.IrGraph()
         self._files.add_problems(file, parsed.problems)
         return parsed
 

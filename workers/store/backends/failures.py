@@ -23,14 +23,7 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from workers.errors import (
-    OWNER_HINT,
-    ClockSkewed,
-    DumpIngestError,
-    StoreDenied,
-    StoreError,
-    StoreUnavailable,
-)
+from workers.errors import OWNER_HINT, ClockSkewed, DumpIngestError, StoreDenied, StoreError, StoreUnavailable
 from workers.store.model import StoreAddress
 from workers.store.objects import UnfinishedUpload
 

@@ -16,7 +16,7 @@ from ingest.api import open_store
 from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.detect import find_dump
-from ingest.service.foreign_dump import ForeignDump, ForeignDumpCheck
+from ingest.service.foreign_dump import ForeignDumpCheck
 from ingest.service.offering import ServiceOptions, SharedTensors
 from ingest.service.one_shot import explain_dump, ingest_once
 from ingest.steps.committed import FilesNotTaken
@@ -28,7 +28,7 @@ from tests.pools import PooledRun, replicas, small_pools
 from tests.services import FakeClient, FakeFuture, ingest, make_service, observed_service
 from tests.stores import MadeDump, ingest_directly, npy_bytes, tensor_name
 from tests.wrapped_objects import WrappedObjects
-from workers.errors import StoreError, StoreUnavailable
+from workers.errors import StoreError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store.model import Grid, RowKind
 from workers.store.objects import ObjectStore
@@ -321,7 +321,7 @@ def later(filled: MadeDump, store: Path, tmp_path: Path) -> MadeDump:
 def test_nothing_of_another_dump_is_committed(later: MadeDump, filled: MadeDump, store: Path) -> None:
     """Not even the steps that the store does not have."""
     before = open_store(str(store)).keys
-    with pytest.raises(ForeignDump) as raised:
+    with pytest.raises(UsageError) as raised:
         ingest(later, store)
     assert open_store(str(store)).keys == before
     assert str(filled.root) in raised.value.message
@@ -348,7 +348,7 @@ def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
         running.tick()
     failed = {event.plan.key: event.error for event in heard.of(StepFailed)}
     assert {key.rank for key in failed} == {0}
-    assert all(isinstance(error, ForeignDump) for error in failed.values())
+    assert all(isinstance(error, UsageError) for error in failed.values())
     keys = open_store(str(store)).keys
     assert StepKey(5, 2) in keys
     assert StepKey(0, 7) not in keys
@@ -365,7 +365,7 @@ def test_nothing_is_committed_while_it_is_not_known_where_a_rank_belongs(
         for _ in range(5):
             running.tick()
             running.schedule.scan_soon()
-    with pytest.raises(ForeignDump):
+    with pytest.raises(UsageError):
         running.tick()
     assert open_store(str(store)).keys == before
 
