@@ -93,6 +93,21 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def ranges_text(numbers: Iterable[int], between: str) -> str:
+    """Return numbers in ascending order, neighbours as a range.
+
+    >>> ranges_text([7, 8, 9, 3], "|")
+    '3|7-9'
+    """
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return between.join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
 def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     """Return the values of each key; keys and values in the order of the pairs."""
     groups: dict[_Key, list[_Value]] = {}

@@ -20,7 +20,7 @@ from ingest.dispatch.runners import RunJobs
 from ingest.reader.cube_conditions import ConsolidatedCubes
 from workers.arrays.statistics import STATISTICS
 from workers.errors import DamagedStore
-from workers.model import StepKey, ceil_div
+from workers.model import StepKey, ceil_div, grouped
 from workers.store import metadata
 from workers.store.commit import CHANGED, Commit
 from workers.store.consolidated.blocks import TensorAxis, TensorKey
@@ -151,10 +151,7 @@ class CubeWriter:
 
     def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
         """Group steps of the cubes by the block that holds their counts of NaN and Inf."""
-        blocks: dict[int, list[int]] = {}
-        for step in steps:
-            blocks.setdefault(self.place(step) // self.state.grid.steps, []).append(step)
-        return list(blocks.values())
+        return list(grouped((self.place(step) // self.state.grid.steps, step) for step in steps).values())
 
     @property
     def room(self) -> int:

@@ -34,6 +34,7 @@ from ingest.dump_configs.model import (
     version_numbers,
 )
 from workers.errors import UsageError
+from workers.model import ranges_text
 
 #: Systems that dump parameters with the whole graph, and not by name.
 WITHOUT_PARAMETERS = frozenset({"mindspore", "acl", "torchair", "tensorflow"})
@@ -83,21 +84,6 @@ def write_config(system: str, request: DumpRequest) -> WrittenConfig:
     return WRITERS[system](request)
 
 
-def format_steps(steps: Iterable[int]) -> str:
-    """Return steps as a list of groups.
-
-    >>> format_steps([7, 8, 9, 3])
-    '3|7-9'
-    """
-    groups: list[list[int]] = []
-    for step in sorted(set(steps)):
-        if groups and groups[-1][1] == step - 1:
-            groups[-1][1] = step
-        else:
-            groups.append([step, step])
-    return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in groups)
-
-
 _EVERY_RANK = "Every process that gets this configuration dumps: give it only to rank {ranks}."
 
 
@@ -112,7 +98,7 @@ def write_acl(request: DumpRequest) -> WrittenConfig:
             "dump_mode": "all",
             "dump_data": "tensor",
             "dump_op_switch": "off",
-            "dump_step": format_steps(request.steps),
+            "dump_step": ranges_text(request.steps, "|"),
             "dump_list": [
                 {**({"model_name": net} if net else {}), "layer": list(dict.fromkeys(names))}
                 for net, names in layers.items()
@@ -136,7 +122,7 @@ def _lines(request: DumpRequest, *, template: str, system: str, use: str, first:
     values = {
         "dump_path": request.directory,
         "dump_mode": "all",
-        "dump_step": format_steps(request.steps),
+        "dump_step": ranges_text(request.steps, "|"),
         "dump_layer": " ".join(names),
         "dump_data": "tensor",
     }
@@ -185,7 +171,7 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
         "dump_mode": 1,
         "path": request.directory,
         "net_name": _NOT_IN_NET.sub("_", str(former.get("net_name") or request.operators[0].net or "Net")),
-        "iteration": format_steps(request.steps),
+        "iteration": ranges_text(request.steps, "|"),
         "saved_data": "tensor",
         "input_output": 0,
         "kernels": kernels,
@@ -340,7 +326,7 @@ def write_sglang(request: DumpRequest) -> WrittenConfig:
 def write_transformer_engine(request: DumpRequest) -> WrittenConfig:
     """Return the debug YAML with which TransformerEngine dumps the tensors of the requested layers."""
     layers = "|".join(dict.fromkeys(_NOT_PLAIN.sub(".", operator.op_name) for operator in request.operators))
-    groups = [group.partition("-") for group in format_steps(request.steps).split("|")]
+    groups = [group.partition("-") for group in ranges_text(request.steps, "|").split("|")]
     pairs = ", ".join(f"[{first}, {last or first}]" for first, _, last in groups)
     lines = [
         "next_dump:",

@@ -30,7 +30,7 @@ from ingest.steps.state import DeletionStage, StepState
 from workers.dump import paths
 from workers.errors import DumpIngestError, SourceDiffers, StoreError, UsageError
 from workers.events import Event
-from workers.model import MIB, SourceFile, bounded_ns
+from workers.model import MIB, SourceFile, bounded_ns, grouped
 from workers.store.model import StoreAddress
 from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 
@@ -103,9 +103,7 @@ def remove(
         dry_run: do everything but change the dump.
     """
     removed = Removed()
-    by_directory: dict[str, list[Proven]] = {}
-    for member in proven:
-        by_directory.setdefault(paths.relative(member.file.path).rpartition("/")[0], []).append(member)
+    by_directory = grouped((paths.relative(member.file.path).rpartition("/")[0], member) for member in proven)
     try:
         root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:

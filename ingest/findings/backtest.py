@@ -17,6 +17,7 @@ from ingest.reader.choice import Choice, as_names, format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step_tables import read_sketches
 from ingest.reader.text import counted
+from workers.model import grouped
 from workers.rules.schema import load_rules, rules_like
 from workers.rules.step import evaluate, needs_sketches
 from workers.rules.values import RuleSet
@@ -209,9 +210,7 @@ def _evaluate_series(rules: RuleSet, snapshot: Snapshot, results: Mapping[str, B
 def _count(
     results: Mapping[str, BacktestResult], result: Evaluated, where: str, rank: int | None, step: int
 ) -> None:
-    stored: dict[str, list[Finding]] = {}
-    for finding in result.findings:
-        stored.setdefault(finding.rule, []).append(finding)
+    stored = grouped((finding.rule, finding) for finding in result.findings)
     for name, total in result.totals.items():
         results[name].add(stored.get(name, []), total, rank, step)
     for name, reason in result.failed.items():

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from ingest.findings.history import MAX_HISTORY_NBYTES, StepValues, StepWindow, TrainedParameter, Values
 from ingest.units import human_bytes
 from workers.errors import UsageError
+from workers.model import grouped
 from workers.rules.values import Rule
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.sketch_columns import HINT
@@ -518,10 +519,8 @@ def _calls_of_model(window: StepWindow) -> list[list[int]]:
         for place in places
         if present[place]
     ]
-    calls: dict[int, list[int]] = {}
-    for place in window.training.modules[min(inputs)[1]][0] if inputs else ():
-        if present[place]:
-            calls.setdefault(window.keys[place].occurrence, []).append(place)
+    places = window.training.modules[min(inputs)[1]][0] if inputs else ()
+    calls = grouped((window.keys[place].occurrence, place) for place in places if present[place])
     return [calls[number] for number in sorted(calls)]
 
 

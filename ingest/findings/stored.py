@@ -37,7 +37,7 @@ from ingest.reader.step_tables import findings_of
 from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.events import Event
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.rules.values import RuleSet
 from workers.store import metadata
 from workers.store.commit import read_tombstones
@@ -441,12 +441,8 @@ def describe_unknown_ranks(count: int) -> str:
 
 
 def _describe_not_evaluated(without_rules: Sequence[StepKey], without_series: Sequence[int]) -> list[str]:
-    steps_of: dict[int, list[int]] = {}
-    for key in without_rules:
-        steps_of.setdefault(key.rank, []).append(key.step or 0)
-    ranks_of: dict[tuple[int, ...], list[int]] = {}
-    for rank, steps in steps_of.items():
-        ranks_of.setdefault(tuple(steps), []).append(rank)
+    steps_of = grouped((key.rank, key.step or 0) for key in without_rules)
+    ranks_of = grouped((tuple(steps), rank) for rank, steps in steps_of.items())
     lines = [
         f"{named_ranges('rank', ranks)}, {named_ranges('step', steps)}: "
         "no rules were evaluated when it was committed"

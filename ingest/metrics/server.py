@@ -38,7 +38,7 @@ from workers.errors import UsageError
 from workers.events import Event
 from workers.host.credentials import masked
 from workers.host.heartbeat import last_beat
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.tasks.metrics import register_build_info
 
 if TYPE_CHECKING:
@@ -193,9 +193,7 @@ class RankLabels:
         self, values: Mapping[int, float], together: Callable[[Iterable[float]], float]
     ) -> dict[str, float]:
         """Return for each label what its ranks have together: `min`, `max` or `sum`."""
-        by_label: dict[str, list[float]] = {}
-        for rank, value in values.items():
-            by_label.setdefault(self.of(rank), []).append(value)
+        by_label = grouped((self.of(rank), value) for rank, value in values.items())
         return {label: together(of_label) for label, of_label in by_label.items()}
 
 

@@ -22,7 +22,7 @@ from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.digest import digest as digest_of
 from workers.arrays.dtypes import ElementType
 from workers.dump.paths import to_text
-from workers.model import MIB
+from workers.model import MIB, grouped
 from workers.store.consolidated.blocks import TensorKey
 from workers.store.model import ArraySpec, Grid, RowKind
 from workers.store.packed.chunks import sparse_rule
@@ -87,9 +87,7 @@ def shared_tensors(
     # Sets of places would depend on the order of the ranks; it is the same for all who see the same cubes.
     sets = np.packbits(same, axis=0)
     classes = {column: sets[:, column].tobytes() for column in columns}
-    units: dict[tuple[bytes, bytes], list[int]] = {}
-    for column in columns:
-        units.setdefault((classes[column], own[column].tobytes()), []).append(column)
+    units = grouped(((classes[column], own[column].tobytes()), column) for column in columns)
     unsure = _unsure_kinds(
         keys, np.asarray(digest.any(axis=2)), same, {classes[column]: column for column in columns}
     )
@@ -308,9 +306,7 @@ def _arrays(units: _Units, entries: Sequence[Entry], grid: Grid) -> Iterator[tup
     if total < _FEWEST_NBYTES:
         return
     arrays = _count(total / min(_MEAN_NBYTES, grid.shard_nbytes))
-    members: dict[int, list[str]] = {}
-    for unit in sorted(units):
-        members.setdefault(xxhash.xxh3_64_intdigest(unit.encode()) % arrays, []).append(unit)
+    members = grouped((xxhash.xxh3_64_intdigest(unit.encode()) % arrays, unit) for unit in sorted(units))
     for _, names in sorted(members.items()):
         yield tuple(row for unit in names for row in units[unit])
 

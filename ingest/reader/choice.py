@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from workers.errors import UsageError
+from workers.model import ranges_text
 
 #: One rank or step, several of them, or None for all. A text is a place in the mesh of the job: `tp=0,dp=1`.
 Choice: TypeAlias = int | str | Iterable[int | str] | None
@@ -71,13 +72,7 @@ def _not_a_number(member: object) -> UsageError:
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers in ascending order, neighbours as a range: `0-3, 7`; `none` for no numbers."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
+    return ranges_text(numbers, ", ") or "none"
 
 
 def named_ranges(noun: str, numbers: Iterable[int]) -> str:

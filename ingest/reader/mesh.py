@@ -25,6 +25,7 @@ import numpy as np
 
 from ingest.reader.choice import format_ranges
 from workers.errors import DamagedStore, UsageError
+from workers.model import grouped
 from workers.store.tables import Tables, record_of
 
 if TYPE_CHECKING:
@@ -159,10 +160,10 @@ def replica_groups(coordinates: Mapping[int, Coordinates]) -> list[list[int]]:
     """
     if not all(coordinates.values()):
         return []
-    groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
-    for rank, places in coordinates.items():
-        key = tuple((axis, place.rank) for axis, place in places.items() if axis not in REPLICATED)
-        groups.setdefault(key, []).append(rank)
+    groups = grouped(
+        (tuple((axis, place.rank) for axis, place in places.items() if axis not in REPLICATED), rank)
+        for rank, places in coordinates.items()
+    )
     return sorted(sorted(ranks) for ranks in groups.values() if len(ranks) > 1)
 
 

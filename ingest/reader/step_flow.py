@@ -35,6 +35,7 @@ from ingest.reader.operator_kinds import (
     told_hash,
     writes_in_place,
 )
+from workers.model import grouped
 from workers.store.model import RowKind
 
 if TYPE_CHECKING:
@@ -210,10 +211,7 @@ class StepFlow:
 
     @cached_property
     def _by_source(self) -> dict[int, list[Passing]]:
-        by_source: dict[int, list[Passing]] = {}
-        for passing in self.passings():
-            by_source.setdefault(passing.source, []).append(passing)
-        return by_source
+        return grouped((passing.source, passing) for passing in self.passings())
 
     def _add_calls(self, step: Step, rows: npt.NDArray[np.int64]) -> None:
         tables = step.tables

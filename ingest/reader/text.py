@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workers.model import counted
+from workers.model import counted, grouped
 
 if TYPE_CHECKING:
     from workers.model import StepKey
@@ -116,9 +116,7 @@ def _without_begin(name: str, begin: int, width: int) -> str:
 
 
 def _equal_groups(short: Mapping[str, str]) -> list[list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, text in short.items():
-        groups.setdefault(text, []).append(name)
+    groups = grouped((text, name) for name, text in short.items())
     return [group for group in groups.values() if len(group) > 1]
 
 

@@ -38,7 +38,7 @@ from workers.arrays.sharded.placement import (
     placements,
 )
 from workers.errors import UsageError
-from workers.model import MIB
+from workers.model import MIB, grouped
 from workers.store.consolidated.blocks import tensors_of
 
 if TYPE_CHECKING:
@@ -247,10 +247,9 @@ def _is_filled(places: Sequence[Coordinates], names: Sequence[str]) -> bool:
 def _axes_as_told(names: Sequence[str], told: Mapping[str, str]) -> list[str]:
     """Return axes of the mesh with those that cut one axis of the tensor in the order that was told."""
     ordered = list(names)
-    cut: dict[str, list[str]] = {}
-    for name, kind in told.items():
-        if name in names and (match := _CUT_AXIS.search(kind)):
-            cut.setdefault(match[0], []).append(name)
+    cut = grouped(
+        (match[0], name) for name, kind in told.items() if name in names and (match := _CUT_AXIS.search(kind))
+    )
     for together in cut.values():
         free = sorted(ordered.index(name) for name in together)
         for place, name in zip(free, together, strict=True):

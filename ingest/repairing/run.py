@@ -45,7 +45,7 @@ from ingest.repairing.work import (
     in_dump,
 )
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
-from workers.model import MIB, StepKey
+from workers.model import MIB, StepKey, grouped
 from workers.rules.schema import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit, metadata, tables
@@ -121,15 +121,15 @@ class _Payloads:
     def places(self) -> dict[str, list[PlaceInArray]]:
         table = self.step.tables
         offsets, sizes, arrays = table.number("offset"), table.number("size"), table.label("array")
-        rows: dict[tuple[str, int, int], list[int]] = {}
-        for row in np.flatnonzero((offsets >= 0) & (sizes > 0)).tolist():
-            if self.step.has_payload(row):
-                key = (str(arrays[row]), int(offsets[row]), int(sizes[row]))
-                rows.setdefault(key, []).append(row)
-        places: dict[str, list[PlaceInArray]] = {}
-        for (array, offset, size), members in sorted(rows.items()):
-            places.setdefault(array, []).append(PlaceInArray(offset, offset + size, tuple(members)))
-        return places
+        rows = grouped(
+            ((str(arrays[row]), int(offsets[row]), int(sizes[row])), row)
+            for row in np.flatnonzero((offsets >= 0) & (sizes > 0)).tolist()
+            if self.step.has_payload(row)
+        )
+        return grouped(
+            (array, PlaceInArray(offset, offset + size, tuple(members)))
+            for (array, offset, size), members in sorted(rows.items())
+        )
 
     @cached_property
     def shards(self) -> dict[tuple[str, int], list[PlaceInArray]]:

@@ -19,7 +19,7 @@ from ingest.steps.state import StepState, StepTable
 from workers.dump import paths
 from workers.errors import DamagedStore, StepRemoved, UsageError
 from workers.events import Observer
-from workers.model import SourceFile, StepKey
+from workers.model import SourceFile, StepKey, grouped
 from workers.store import commit
 from workers.store.commit import Commit, Tombstone, read_tombstones
 from workers.store.model import Origin, RowKind
@@ -238,10 +238,7 @@ class Committed:
         for state in self.table.follow(keys):
             # When it comes back, nothing is known of it: it may have been removed from the store meanwhile.
             self._tombstones.pop(state.key.rank, None)
-        new: dict[int, list[StepState]] = {}
-        for state in self.table:
-            if not state.is_expected:
-                new.setdefault(state.key.rank, []).append(state)
+        new = grouped((state.key.rank, state) for state in self.table if not state.is_expected)
         try:
             for rank, states in new.items():
                 self._expect_of_rank(rank, states)

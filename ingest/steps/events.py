@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from workers.errors import ClusterError, DumpIngestError, StoreError
 from workers.events import Event
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.store.commit import Commit
 from workers.store.model import Totals
 from workers.store.record import CommitRecord
@@ -78,10 +78,7 @@ def must_stay(commit: Commit | None) -> tuple[KeepReason, str] | None:
 
 def newest_steps(keys: Iterable[StepKey], count: int) -> set[StepKey]:
     """Return the `count` newest steps of each rank, by step number. Run files are not steps."""
-    steps_by_rank: dict[int, list[int]] = {}
-    for key in keys:
-        if key.step is not None:
-            steps_by_rank.setdefault(key.rank, []).append(key.step)
+    steps_by_rank = grouped((key.rank, key.step) for key in keys if key.step is not None)
     return {
         StepKey(rank, step)
         for rank, steps in steps_by_rank.items()

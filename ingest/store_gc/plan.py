@@ -31,7 +31,7 @@ from ingest.reader.text import counted
 from ingest.steps.events import newest_steps
 from ingest.units import human_bytes
 from workers.errors import StoreDenied, StoreError, UsageError
-from workers.model import StepKey
+from workers.model import StepKey, grouped
 from workers.store import commit, metadata
 from workers.store.commit import has_begun, unfinished
 from workers.store.model import WORSE_THAN_INFO, rank_named, step_named
@@ -362,12 +362,9 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
     """Return the keys of each generation in a listing of a step."""
-    keys_by_generation: dict[str, list[str]] = {}
-    for key in listed:
-        name, slash, _ = key.partition("/")
-        if slash and pool.GENERATION.fullmatch(name):  # any other name is not ours: it is never touched
-            keys_by_generation.setdefault(name, []).append(key)
-    return keys_by_generation
+    keys = ((*key.partition("/")[:2], key) for key in listed)
+    # Any other name is not ours: it is never touched.
+    return grouped((name, key) for name, slash, key in keys if slash and pool.GENERATION.fullmatch(name))
 
 
 def is_temporary(key: str) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.errors import UsageError
+from workers.model import ranges_text
 
 _SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 #: Sleeps are not shorter, in seconds: waking up costs time, too.
@@ -59,8 +60,8 @@ class CpuLimits:
             available = os.sched_getaffinity(0)
             if not self.cpus & available:
                 raise UsageError(
-                    f"cpus: none of {format_cpus(self.cpus)} is available here",
-                    hint=f"This process may use {format_cpus(available)}.",
+                    f"cpus: none of {ranges_text(self.cpus, ',')} is available here",
+                    hint=f"This process may use {ranges_text(available, ',')}.",
                 )
             os.sched_setaffinity(0, self.cpus & available)
         # `os.nice(0)` asks for a change, too, which `SystemCallFilter=~@resources` of systemd forbids.
@@ -87,17 +88,6 @@ def parse_cpus(text: str) -> frozenset[int]:
             raise ValueError("must be processors such as 0-3,8")
         numbers |= set(processors)
     return frozenset(numbers)
-
-
-def format_cpus(cpus: frozenset[int] | set[int]) -> str:
-    """Return processors as text that `parse_cpus` reads."""
-    spans: list[list[int]] = []
-    for number in sorted(cpus):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 class Throttle:

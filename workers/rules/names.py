@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from workers.errors import UsageError
+from workers.model import grouped
 
 #: What a pattern of a rule begins with if a regular expression follows.
 REGEX = "re:"
@@ -108,10 +109,11 @@ def near(wanted: str, names: Sequence[str]) -> list[str]:
         # `Log` is rather the operator than a part of `MatMul.net-LogLoss`.
         return sorted(holding, key=lambda name: not name.lower().startswith(plain))[:_SUGGESTED]
     # People remember a word of a name.
-    by_word: dict[str, list[str]] = {}
-    for name in distinct[:_COMPARED]:
-        for word in {name.lower(), *re.split(r"[./_#-]+", name.lower())}:
-            by_word.setdefault(word, []).append(name)
+    by_word = grouped(
+        (word, name)
+        for name in distinct[:_COMPARED]
+        for word in {name.lower(), *re.split(r"[./_#-]+", name.lower())}
+    )
     words = difflib.get_close_matches(plain, by_word, n=_SUGGESTED, cutoff=0.6)
     return list(dict.fromkeys(name for word in words for name in by_word[word][:_SUGGESTED]))[:_SUGGESTED]
 

@@ -43,7 +43,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from workers.errors import DamagedStore, SourceChanged
-from workers.model import SourceFile, StepKey
+from workers.model import SourceFile, StepKey, grouped
 from workers.store import metadata, tables
 from workers.store.model import CommitSummary, rank_named, step_named
 from workers.store.objects import ObjectStore
@@ -570,12 +570,8 @@ def ensure_tombstones(objects: ObjectStore, rank: int) -> None:
 
 def read_tombstones(objects: ObjectStore, rank: int) -> dict[int, list[Tombstone]]:
     """Return the tombstones of a rank by step."""
-    tombstones: dict[int, list[Tombstone]] = {}
-    for name in objects.children(_directory(rank)):
-        tombstone = Tombstone.from_name(rank, name)
-        if tombstone is not None:
-            tombstones.setdefault(tombstone.step, []).append(tombstone)
-    return tombstones
+    named = (Tombstone.from_name(rank, name) for name in objects.children(_directory(rank)))
+    return grouped((tombstone.step, tombstone) for tombstone in named if tombstone is not None)
 
 
 def _directory(rank: int) -> str:

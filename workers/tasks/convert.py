@@ -19,7 +19,7 @@ from workers.arrays import device_format
 from workers.arrays.digest import DIGEST_BYTES, digest, new_digest
 from workers.dump.source import DISK_ERRORS, OpenFile, envelope_digest
 from workers.errors import UnreadableFile
-from workers.model import MIB, SourceFile
+from workers.model import MIB, SourceFile, grouped
 from workers.store import metadata
 from workers.store.backends.failures import supervised
 from workers.store.model import RowKind
@@ -541,9 +541,6 @@ class _Conversion:
         )
 
     def _rows_in_pool(self) -> Iterator[PooledRows]:
-        rows: dict[int, list[int]] = {}
-        for row, place in self._place.items():
-            if (number := self._arrays[place]) >= 0:
-                rows.setdefault(number, []).append(row)
+        rows = grouped((self._arrays[place], row) for row, place in self._place.items())
         for number, packed in enumerate(self._pooled):
             yield PooledRows(packed.path, packed.array, tuple(rows[number]))

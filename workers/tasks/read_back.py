@@ -33,7 +33,7 @@ from workers.errors import (
     TensorsRemoved,
     UnreadableFile,
 )
-from workers.model import MIB, SourceFile, StepKey
+from workers.model import MIB, SourceFile, StepKey, grouped
 from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
@@ -157,11 +157,12 @@ def _rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, li
     kinds, sources = table.label("kind"), table.label("source")
     sizes, times = table.number("source_size"), table.number("mtime_ns")
     numbers = {paths.to_text(file.path): number for number, file in enumerate(files)}
-    rows: dict[int, list[int]] = {}
-    for row, source in enumerate(sources.tolist()):
+    rows = grouped(
+        (numbers[source], row)
+        for row, source in enumerate(sources.tolist())
         # Reported statistics come from a table, which is a file with its own row.
-        if source in numbers and kinds[row] != RowKind.STATISTICS.value:
-            rows.setdefault(numbers[source], []).append(row)
+        if source in numbers and kinds[row] != RowKind.STATISTICS.value
+    )
     return {
         number: of_file
         for number, of_file in rows.items()

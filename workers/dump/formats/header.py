@@ -316,6 +316,14 @@ def is_addressable(shape: Iterable[int], itemsize: int) -> bool:
     return math.prod(n for n in shape if n) * itemsize < 2**63
 
 
+def refuse_impossible(shape: Sequence[int], itemsize: int, *, of: str = "") -> None:
+    """Raise UnreadableTensor for a shape that no array has; `of` begins its message."""
+    if len(shape) > MAX_NDIM or not all(0 <= n < 2**62 for n in shape):
+        raise UnreadableTensor(f"{of}has an impossible shape")
+    if not is_addressable(shape, itemsize):
+        raise UnreadableTensor(f"{of}has a shape of more bytes than there are addresses")
+
+
 def read_exactly(read: ReadAt, offset: int, nbytes: int) -> bytes:
     """Return exactly `nbytes` from `offset` on.
 

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, TypeAlias
 from workers.arrays.arrangements import StridedView, can_resolve, span_nbytes
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.header import (
-    MAX_NDIM,
     FileParts,
     HoldsNoTensor,
     PlacedTensor,
@@ -34,10 +33,10 @@ from workers.dump.formats.header import (
     TensorHeader,
     Truncated,
     assemble,
-    is_addressable,
     is_viewable,
     names_of,
     read_exactly,
+    refuse_impossible,
 )
 from workers.dump.formats.pickle_machine import Machine, Storage
 from workers.dump.formats.pt_alike import MAX_PICKLE_NBYTES as MAX_KEPT_NBYTES
@@ -318,7 +317,7 @@ def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTenso
     element, declared_dtype = known
     if len(tensor.size) != len(tensor.stride):
         raise UnreadableTensor("its pickle has an impossible shape or strides")
-    _check_shape(tensor.size, element.itemsize)
+    refuse_impossible(tensor.size, element.itemsize, of="its pickle ")
     strides = tuple(stride * element.itemsize for stride in tensor.stride)
     first = tensor.offset * element.itemsize
     span = span_nbytes(tensor.size, strides, element.itemsize) if min(strides, default=0) >= 0 else -1
@@ -370,7 +369,7 @@ def _inline(found: FoundTensor, array: InlineTensor) -> PlacedTensor:
         element = from_npy_descr(array.descr)
     except ValueError as exc:
         raise UnreadableTensor(str(exc)) from exc
-    _check_shape(array.shape, element.itemsize)
+    refuse_impossible(array.shape, element.itemsize, of="its pickle ")
     nbytes = math.prod(array.shape) * element.itemsize
     if nbytes != len(array.content):
         raise UnreadableTensor(f"has an array of shape {array.shape} made of {len(array.content)} bytes")
@@ -432,13 +431,6 @@ def _storage_itemsize(kind: str) -> int:
     if kind not in _STORAGES:
         raise UnreadableTensor(f"its storage {kind:.40} is not known")
     return from_name(_STORAGES[kind]).itemsize
-
-
-def _check_shape(shape: tuple[int, ...], itemsize: int) -> None:
-    if len(shape) > MAX_NDIM or not all(0 <= n < 2**62 for n in shape):
-        raise UnreadableTensor("its pickle has an impossible shape")
-    if not is_addressable(shape, itemsize):
-        raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
 
 
 def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -26,8 +26,8 @@ from workers.dump.formats.header import (
     TensorHeader,
     Truncated,
     assemble,
-    is_addressable,
     read_exactly,
+    refuse_impossible,
 )
 from workers.errors import UnreadableTensor
 
@@ -194,7 +194,9 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if code == _TEXT:
         facts = {"name": name, "shape": dims[:MAX_NDIM]}
         raise HoldsNoTensor("holds texts", record=json.dumps({"file": facts}))
-    placed = _placed(_element(code), _shape(dims), elements, name, file_size)
+    element = _element(code)
+    refuse_impossible(dims, 16)
+    placed = _placed(element, tuple(dims), elements, name, file_size)
     return assemble([placed], {}, read, file_size)
 
 
@@ -244,14 +246,6 @@ def _element(code: int) -> ElementType:
     if code not in _DTYPES:
         raise UnreadableTensor(f"has the element type {code}, which is not known")
     return from_name(_DTYPES[code])
-
-
-def _shape(dims: list[int]) -> tuple[int, ...]:
-    if len(dims) > MAX_NDIM or not all(0 <= n < 2**62 for n in dims):
-        raise UnreadableTensor("has an impossible shape")
-    if not is_addressable(dims, 16):
-        raise UnreadableTensor("has a shape of more bytes than there are addresses")
-    return tuple(dims)
 
 
 def _integers(read: ReadAt, field: WireField) -> list[int]:

@@ -21,9 +21,9 @@ from workers.host import resources
 from workers.host.credentials import masked, masked_values, refuse_in_options, refuse_in_url
 from workers.host.heartbeat import Heartbeat, answer_watchdog
 from workers.host.paths import absolute, check_scratch, is_private, own_directory
-from workers.host.resources import CpuLimits, Throttle, format_cpus, parse_cpus
+from workers.host.resources import CpuLimits, Throttle, parse_cpus
 from workers.host.yaml_file import load_model, parse, read_text
-from workers.model import MIB
+from workers.model import MIB, ranges_text
 
 # How much of the processors a process takes.
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[4]
 )
 def test_processors_are_numbers_and_spans(text: str, numbers: set[int]) -> None:
     assert parse_cpus(text) == numbers
-    assert parse_cpus(format_cpus(numbers)) == numbers
+    assert parse_cpus(ranges_text(numbers, ",")) == numbers
 
 
 @pytest.mark.parametrize("text", ["all", "3-1", "-1", "1-", "0x3", "9999999"])
