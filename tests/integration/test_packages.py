@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,73 @@ def install(wheel: Path, prefix: Path) -> None:
     if call([*words, "--offline"], prefix, code=None).returncode:
         call(words, prefix)
     call([UV, "pip", "check", *into], prefix)
+
+
+# Every version of Python that is supported: by the metadata of what is installed, and in bare containers.
+
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+#: Installs the wheel as a user does, asks the demo, and prints version, MB, and seconds of `import ingest`.
+BARE = """
+set -e
+python3 -m venv /tmp/v
+/tmp/v/bin/pip install --quiet --only-binary :all: /wheel/*.whl
+cp -r /dump/dump /tmp/dump
+cd /tmp
+v/bin/dump-ingest ingest dump --store run.zarr >&2
+v/bin/dump-ingest origin run.zarr
+v/bin/pip uninstall --quiet --yes pip
+find v -name __pycache__ -prune -exec rm -r {} +
+du -sm v
+v/bin/python -c 'import ingest'
+v/bin/python -c 'import time; t = time.perf_counter(); import ingest; print(time.perf_counter() - t)'
+v/bin/python --version
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("version", "release"), [("3.11", "bookworm"), ("3.13", "trixie"), ("3.14", "forky")]
+)
+def test_the_wheel_installs_and_answers_in_a_bare_container(
+    built: Built, podman: Podman, tmp_path: Path, version: str, release: str
+) -> None:
+    """Debian's own Python of that version, and what the package index has: no compiler, nothing else."""
+    image, dump = podman.bare(release), unpack("nan-log-2rank", tmp_path)
+    mounts = [*podman.package_sources(), f"{built.wheel.parent}:/wheel:ro", f"{dump}:/dump:ro"]
+    volumes = [word for mount in mounts for word in ("--volume", mount)]
+    said = podman("run", "--rm", "--network=host", *volumes, image, "sh", "-c", BARE, timeout_s=1500)
+    print(said)
+    assert "NaN was born in Log" in said
+    assert said.splitlines()[-1].startswith(f"Python {version}.")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_the_wheel_installs_and_answers_with_a_python_that_debian_lacks(built: Built, tmp_path: Path) -> None:
+    """3.12, which no release of Debian has: in an environment of its own, if it is on this machine."""
+    others = [str(path) for path in Path.home().glob(".pyenv/versions/3.12.*/bin")]
+    path = os.pathsep.join([*others, os.environ["PATH"]])
+    if (python := shutil.which("python3.12", path=path)) is None:
+        pytest.skip("there is no Python 3.12")
+    call([UV, "venv", "--quiet", "--no-project", "--python", python, tmp_path / "v"], tmp_path)
+    install(built.wheel, tmp_path / "v")
+    unpack("nan-log-2rank", tmp_path).rename(tmp_path / "demo")
+    for _, command in STEPS:
+        said = call([tmp_path / "v" / "bin" / "dump-ingest", *shlex.split(command)], tmp_path).stdout
+    assert "NaN was born in Log" in said
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_dependency_has_a_wheel(built: Built, tmp_path: Path, version: str, platform: str) -> None:
+    """By the metadata of the package index, for a machine that is not here."""
+    (tmp_path / "wanted.txt").write_text(f"dump-ingest @ {built.wheel.as_uri()}\n")
+    where = ["--python-version", version, "--python-platform", platform, "--only-binary", ":all:"]
+    found = call([UV, "pip", "compile", "--quiet", "--no-annotate", *where, "wanted.txt"], tmp_path).stdout
+    pinned = {line.partition("==")[0] for line in found.splitlines()}
+    assert {re.match(r"[\w.-]+", each)[0] for each in PROJECT["project"]["dependencies"]} <= pinned  # type: ignore[index]
 
 
 # The Dockerfile, as text; it is built and run below.

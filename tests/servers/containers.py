@@ -41,6 +41,7 @@ _STORAGE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "d
 #: What it has besides what the program needs: systemd, to run the units.
 _PACKAGES = "python3,python3-venv,ca-certificates,systemd"
 _BASE = f"localhost/dump-ingest-test-base:{platform.machine()}-{_PACKAGES.replace(',', '-')}"
+_BARE = "python3,python3-venv,ca-certificates"
 _BUILD_S = 900
 #: Open files, and processes, of a container: Podman would ask for more than this process may have.
 _MOST = 4096
@@ -119,9 +120,13 @@ class Podman:
 
     def base(self) -> str:
         """Return an image of Debian's packages, as tests run where no registry of images can be reached."""
-        if self.run("image", "exists", _BASE).returncode:
-            self._make_base()
-        return _BASE
+        release = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
+        return self._made(_BASE, _PACKAGES, release[1] if release else "bookworm")
+
+    def bare(self, release: str) -> str:
+        """Return an image of a release of Debian that has its Python, and nothing of ours."""
+        name = f"localhost/dump-ingest-test-bare:{platform.machine()}-{release}"
+        return self._made(name, _BARE, release, "http://deb.debian.org/debian")
 
     def _build(self, tag: str) -> None:
         """Build the image of this checkout on the layer of its dependencies, which outlives this engine."""
@@ -135,7 +140,7 @@ class Podman:
                 ROOT / "deploy" / "container" / "image.sh",
                 tag,
                 *("--build-arg", f"PYTHON_IMAGE={self.base()}", "--network=host", "--layers"),
-                *(word for mount in self._package_sources() for word in ("--volume", mount)),
+                *(word for mount in self.package_sources() for word in ("--volume", mount)),
                 *options,
             ],
             env={**self.environment, "ENGINE": "podman"},
@@ -147,26 +152,22 @@ class Podman:
         if done.returncode:
             raise ServerError(f"the image cannot be built\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
-    def _make_base(self) -> None:
+    def _made(self, name: str, packages: str, *release: str) -> str:
+        """Return an image of Debian's packages; make it, unless that was done already."""
+        if not self.run("image", "exists", name).returncode:
+            return name
         archive = self.root / "base.tar"
-        release = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
+        # The lists of a release in the making are valid for a week, and a mirror may be older.
+        valid = '--aptopt=Acquire::Check-Valid-Until "false"'
+        options = ["--quiet", "--variant=minbase", valid, f"--include={packages}"]
         subprocess.run(
-            [
-                *(
-                    "mmdebstrap",
-                    "--quiet",
-                    "--variant=minbase",
-                    f"--include={_PACKAGES}",
-                ),
-                *(release[1] if release else "bookworm", archive),
-            ],
-            check=True,
-            timeout=_BUILD_S,
+            ["mmdebstrap", *options, release[0], archive, *release[1:]], check=True, timeout=_BUILD_S
         )
-        self("import", "--quiet", archive, _BASE)
+        self("import", "--quiet", archive, name)
         archive.unlink()
+        return name
 
-    def _package_sources(self) -> list[str]:
+    def package_sources(self) -> list[str]:
         """Return what to mount into a build, so that pip and uv find packages there as they do here."""
         settings = {"cert": _CA}
         listed = subprocess.run(

@@ -54,6 +54,13 @@ def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path.name}: {name}", job
 
 
+def test_every_dependency_has_its_reason() -> None:
+    note = (ROOT / "docs" / "design" / "023-dependencies.md").read_text("utf-8")
+    explained = re.findall(r"^\| `([\w-]+)` \|", note, re.MULTILINE)
+    assert explained == [re.split(r"[<>=!]", each)[0] for each in PROJECT["dependencies"]]
+    assert set(PROJECT["optional-dependencies"]) == set(re.findall(r"`(\w+)`", note.split("\n\n")[2]))
+
+
 def test_ci_runs_the_same_as_everybody_on_every_python_that_is_promised() -> None:
     ci = load(GITHUB / "workflows" / "ci.yml")
     test = ci["jobs"]["test"]
