@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,7 @@ from ingest.reader.context.files import (
     parse_stacks,
 )
 from ingest.reader.context.ge_graph import GeGraphs, ModelOutput
+from ingest.reader.context.hlo import HLO_FILE, parse_hlo
 from ingest.reader.operator_kinds import tensor_rows
 from workers.model import MIB
 
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 _ORDER = r"ms_execution_order_graph_{}\.csv"
 _HISTORY = r"ms_global_execution_order_graph_{}\.csv"
 _TEXT, _PROTO = ".ir", ".pb"
-_GRAPH = re.compile(r".*\.ir|.*trace_code_graph_\d+\.pb")
-_GRAPH_NUMBER = re.compile(r".*graph_(\d+)\.(?:ir|pb)")
+_GRAPH = re.compile(rf".*\.ir|.*trace_code_graph_\d+\.pb|{HLO_FILE}")
+_GRAPH_NAME = re.compile(rf".*graph_(\d+)\.(?:ir|pb)|{HLO_FILE}")
 _MAX_CONFIG_NBYTES = MIB
 #: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
@@ -303,7 +305,7 @@ class Context:
         return [ir.DumpedOp(name, time, types[name]) for name, time in first.items()]
 
     def _graphs(self, graph: str, source: str) -> Iterator[tuple[NonTensorFile, ir.IrGraph]]:
-        """Yield the file of a graph of MindSpore that is nearest to a path, parsed; with graph "", all.
+        """Yield the file of a graph that is nearest to a path, parsed; with graph "", all.
 
         MindSpore writes each graph twice. The text counts; where it is missing, damaged, or cut before its
         first operator, the `.pb` file of the same name stands for it.
@@ -316,8 +318,8 @@ class Context:
             if path.endswith(_TEXT) or path.removesuffix(_PROTO) not in texts
         ]
         if graph:
-            numbers = ((file, _GRAPH_NUMBER.fullmatch(file.name)) for file in chosen)
-            file = nearest((file for file, match in numbers if match and match[1] == graph), source)
+            names = ((file, _GRAPH_NAME.fullmatch(file.name)) for file in chosen)
+            file = nearest((file for file, match in names if match and graph in match.groups()), source)
             chosen = [file] if file else []
         for file in chosen:
             parsed = self._once(partial(self._parse_graph, file), "graph", file.source)
@@ -327,10 +329,10 @@ class Context:
             yield file, parsed
 
     def _parse_graph(self, file: NonTensorFile) -> ir.IrGraph:
-        is_text = file.name.endswith(_TEXT)
-        if not is_text and file.nbytes > MAX_WHOLE_NBYTES:
+        if file.name.endswith(_PROTO) and file.nbytes > MAX_WHOLE_NBYTES:
             return ir.IrGraph()
-        parsed = self._files.parse(file, ir.parse_ir if is_text else ir.parse_pb) or ir.IrGraph()
+        parse = {_TEXT: ir.parse_ir, _PROTO: ir.parse_pb}.get(Path(file.name).suffix, parse_hlo)
+        parsed = self._files.parse(file, parse) or ir.IrGraph()
         self._files.add_problems(file, parsed.problems)
         return parsed
 
