@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterable
 
 from ingest.reader.context.files import Frame
-from ingest.reader.context.ir import ArgumentReader, IrGraph, IrOp, IrSource, lines_of
+from ingest.reader.context.ir import ArgumentReader, IrGraph, IrOp, IrSource, lines_of, passed_on
 
 #: Text of a module, with its name, before optimisation: afterwards, instructions have other names.
 HLO_FILE = r".*module_\d+\.(.+)\.before_optimizations\.txt"
@@ -52,7 +52,7 @@ def parse_hlo(pieces: Iterable[bytes | bytearray]) -> IrGraph:
     Args:
         pieces: the content, cut at any bytes.
     """
-    parser = _Parser()
+    parser = _HloParser()
     for line in lines_of(pieces):
         parser.take(line.decode("utf-8", "replace").strip())
     if not parser.module:
@@ -60,7 +60,7 @@ def parse_hlo(pieces: Iterable[bytes | bytearray]) -> IrGraph:
     return parser.graph
 
 
-class _Parser:
+class _HloParser:
     """Takes lines; knows the tables above the computations, and the computation that is being read."""
 
     def __init__(self) -> None:
@@ -82,30 +82,28 @@ class _Parser:
         elif line.endswith("{"):
             self._is_entry, self._sources = line.startswith("ENTRY "), {}
         elif match := _INSTRUCTION.match(line):
-            self._add(match[1], match[2], match[3])
+            self._sources[match[1]] = self._add(match[1], match[2], match[3])
         elif match := _NAMED.fullmatch(line):
             self._names[self._table, int(match[1])] = match[2]
         elif match := _NUMBERED.fullmatch(line):
             fields = {name: int(number) for name, number in _FIELD.findall(match[2])}
             self._numbers[self._table, int(match[1])] = fields
 
-    def _add(self, name: str, op_type: str, rest: str) -> None:
+    def _add(self, name: str, op_type: str, rest: str) -> IrSource | None:
+        """Add an instruction, unless it passes something on; return what reading it means."""
         metadata = _METADATA.search(rest)
         if op_type == "parameter":
-            spelt = metadata[1] if metadata else name
-            self._sources[name] = IrSource(spelt, -1) if self._is_entry else None
-            return
+            return IrSource(metadata[1] if metadata else name, -1) if self._is_entry else None
         reader = ArgumentReader()
         reader.take(rest)
         inputs = tuple(self._sources.get(each.rpartition(" ")[2].lstrip("%")) for each in reader.arguments)
         if op_type == "get-tuple-element":
-            index, whole = _INDEX.search(rest), inputs[0] if inputs else None
-            self._sources[name] = IrSource(whole.name, int(index[1])) if index and whole else None
-            return
+            index = _INDEX.search(rest)
+            return passed_on("TupleGetItem", inputs, int(index[1]) if index else None)
         full_name = f"{self.module}/{name}"
-        self._sources[name] = IrSource(full_name, 0)
         stack = self._stack(metadata[2]) if metadata else ()
         self.graph.ops.setdefault(full_name, IrOp(full_name, stack, "op", None, inputs))
+        return IrSource(full_name, 0)
 
     def _stack(self, metadata: str) -> tuple[Frame, ...]:
         """Return the lines of an instruction, from outermost to innermost."""
