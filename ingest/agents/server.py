@@ -9,7 +9,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import mcp_types as types
@@ -19,11 +19,11 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ingest.page.asking import ENDPOINTS, Arguments, Asked, Endpoint, Links, UrlParameter
 from ingest.page.library import Library, Overview
-from ingest.page.server import Access, Listen
+from ingest.page.server import Access
 from workers import __version__
 from workers.errors import DumpIngestError, UsageError
 
@@ -53,7 +53,18 @@ def server_of(library: Library) -> Server[Any]:
         return types.ListToolsResult(
             tools=[
                 types.Tool(
-                    name=tool.name, description=tool.words, input_schema=tool.schema, annotations=hints
+                    name=tool.name,
+                    description=tool.words,
+                    input_schema={
+                        "type": "object",
+                        "properties": {
+                            each.name: {"type": each.kind, "description": each.words}
+                            for each in tool.parameters
+                        },
+                        "required": [each.name for each in tool.parameters if each.is_required],
+                        "additionalProperties": False,
+                    },
+                    annotations=hints,
                 )
                 for tool in TOOLS.values()
             ]
@@ -126,34 +137,7 @@ async def serve_stdio(library: Library) -> None:
         await server.run(requests, answers, server.create_initialization_options())
 
 
-class _Guarded:
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else None
-        if headers is not None and not self._access.knows_host(headers.get("Host", "")):
-            await PlainTextResponse("this server is not called by that name", 403)(scope, receive, send)
-        elif headers is not None and not self._access.admits(headers, ""):
-            await PlainTextResponse("a token is missing", 401)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-def bind(listen: Listen) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        UsageError: the address is in use, or does not belong to this host.
-    """
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    try:
-        return socket.create_server((listen.host, listen.port), family=family)
-    except OSError as exc:
-        raise UsageError(f"cannot listen at {listen.shown}: {exc.strerror or exc}") from exc
-
-
-def serve_http(library: Library, listening: socket.socket, access: Access) -> None:
+def serve_http(library: Library, sockets: list[socket.socket], access: Access) -> None:
     """Serve clients at `/mcp` over HTTP, each request on its own, until SIGINT or SIGTERM."""
     app = server_of(library).streamable_http_app(
         json_response=True,
@@ -161,8 +145,18 @@ def serve_http(library: Library, listening: socket.socket, access: Access) -> No
         # Names of the host are checked by `access`, as on the page.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    config = uvicorn.Config(_Guarded(app, access), log_level="warning", access_log=False)
-    uvicorn.Server(config).run(sockets=[listening])
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        if headers is not None and not access.knows_host(headers.get("Host", "")):
+            await PlainTextResponse("this server is not called by that name", 403)(scope, receive, send)
+        elif headers is not None and not access.admits(headers, ""):
+            await PlainTextResponse("a token is missing", 401)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    config = uvicorn.Config(guarded, log_level="warning", access_log=False)
+    uvicorn.Server(config).run(sockets=sockets)
 
 
 #: The longest text in an answer that is cut, in characters.
@@ -170,9 +164,11 @@ _MOST_TEXT: Final = 400
 #: How many members lists inside of rows keep, tried in this order until the answer fits.
 _MEMBERS: Final = (50, 10, 3, 1)
 _CURSOR: Final = UrlParameter("cursor", "integer", "Where to go on: `cursor` of the answer before.")
+#: The tool that is about no run.
+_RUNS: Final = "runs"
 #: What is worth asking after an answer, the most useful first.
 _NEXT: Final[Mapping[str, tuple[str, ...]]] = {
-    "runs": ("incidents",),
+    _RUNS: ("incidents",),
     "incidents": ("origin", "tensor", "audit", "divergence"),
     "findings": ("incidents", "tensor"),
     "origin": ("tensor", "values"),
@@ -188,35 +184,10 @@ _OF_RUN: Final = frozenset({"incidents", "divergence"})
 _PLACE: Final = ("rank", "step", "name")
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """One question that an agent may ask."""
-
-    name: str
-    words: str
-    parameters: tuple[UrlParameter, ...]
-    endpoint: Endpoint | None = None
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments."""
-        return {
-            "type": "object",
-            "properties": {
-                each.name: {"type": each.kind, "description": each.words} for each in self.parameters
-            },
-            "required": [each.name for each in self.parameters if each.is_required],
-            "additionalProperties": False,
-        }
-
-
 _RUN: Final = UrlParameter("run", "string", "A name from `runs`; may be left out if there is one run.")
-TOOLS: Final[Mapping[str, Tool]] = {
-    tool.name: tool
-    for tool in (
-        Tool("runs", "The runs that can be asked about.", (_CURSOR,)),
-        *(Tool(each.name, each.words, (_RUN, *each.parameters, _CURSOR), each) for each in ENDPOINTS),
-    )
+TOOLS: Final[Mapping[str, Endpoint]] = {
+    _RUNS: Endpoint(_RUNS, "The runs that can be asked about.", (_CURSOR,), lambda _: None),
+    **{each.name: replace(each, parameters=(_RUN, *each.parameters, _CURSOR)) for each in ENDPOINTS},
 }
 
 
@@ -236,11 +207,11 @@ def answer(library: Library, name: str, given: Mapping[str, Any]) -> dict[str, A
     arguments = Arguments.of(texts, tool.parameters)
     cursor = arguments.integer("cursor") or 0
     own = Arguments({key: text for key, text in arguments.given.items() if key not in ("run", "cursor")})
-    run = _run_of(library, arguments.text("run")) if tool.endpoint is not None else ""
-    if tool.endpoint is None:
+    run = "" if name == _RUNS else _run_of(library, arguments.text("run"))
+    if name == _RUNS:
         whole: Any = library.names()
     else:
-        whole = tool.endpoint.answer(Asked(library.run(run).moment(), own, Links("", run), library))
+        whole = tool.answer(Asked(library.run(run).moment(), own, Links("", run), library))
     asked = dict(own.given) | ({"run": run} if run and len(library.names()) > 1 else {})
     next_calls = [_call(*call) for call in _following(name, whole, asked)]
     room = MOST_CHARACTERS - _size(next_calls) - 200

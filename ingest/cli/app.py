@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any
@@ -41,90 +40,83 @@ from workers.host.credentials import masked_values
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandSummary:
-    """A line of `dump-ingest --help`."""
-
-    name: str
-    panel: str
-    summary: str
-    """The first line of the command's docstring."""
-
-
-#: In the order of `dump-ingest --help`.
-COMMANDS = (
-    CommandSummary("ingest", _FILL, "Ingest a dump into a store once, and print what was in it."),
-    CommandSummary("watch", _FILL, "Ingest each step of a running job as soon as it is complete."),
-    *(CommandSummary(name, _ASK, question.summary) for name, question in QUESTIONS.items()),
-    CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
-    CommandSummary(
+#: By command, in the order of `dump-ingest --help`: its module, its panel, the first line of its docstring.
+#: Questions have modules of their own.
+COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "ingest": ("fill", _FILL, "Ingest a dump into a store once, and print what was in it."),
+    "watch": ("fill", _FILL, "Ingest each step of a running job as soon as it is complete."),
+    **{name: ("", _ASK, question.summary) for name, question in QUESTIONS.items()},
+    "compare": ("ask", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
+    "show": (
         "show",
         _ASK,
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
     ),
-    CommandSummary(
-        "next",
+    "next": (
+        "ask",
         _ASK,
         "Write the configuration of the next, small dump: of the operators under suspicion alone.",
     ),
-    CommandSummary(
-        "wait",
+    "wait": (
+        "ask",
         _ASK,
         "Wait until an incident is found, a step is committed, or nothing is committed any more.",
     ),
-    CommandSummary(
-        "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
-    ),
-    CommandSummary(
-        "mcp",
+    "serve": ("ask", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."),
+    "mcp": (
+        "ask",
         _ASK,
         "Let coding agents ask a store, or all stores below a URL: a server of the Model Context Protocol.",
     ),
-    CommandSummary("report", _ASK, "Write the incidents of a run as one file to attach to a ticket."),
-    CommandSummary(
-        "export",
+    "report": ("ask", _ASK, "Write the incidents of a run as one file to attach to a ticket."),
+    "export": (
+        "maintain",
         _MAINTAIN,
         "Write the original files back, byte for byte, under the paths they had in the dump.",
     ),
-    CommandSummary(
-        "verify",
+    "verify": (
+        "maintain",
         _MAINTAIN,
         "Read everything back, recompute every digest and statistic, and name what is damaged.",
     ),
-    CommandSummary(
-        "repair",
+    "repair": (
+        "maintain",
         _MAINTAIN,
         "Make damaged or missing objects again: from the dump, or from copies in the store.",
     ),
-    CommandSummary(
-        "consolidate",
+    "consolidate": (
+        "maintain",
         _MAINTAIN,
         "Update the consolidated view: one array per statistic over step, rank and tensor.",
     ),
-    CommandSummary(
-        "sketch",
+    "sketch": (
+        "maintain",
         _MAINTAIN,
         "Add histograms and marginals to steps that were committed without, from the tensors in the store.",
     ),
-    CommandSummary(
-        "gc",
+    "gc": (
+        "maintain",
         _MAINTAIN,
         "Remove steps, or only their tensors, by age, number, size and distance to anomalies.",
     ),
-    CommandSummary(
-        "doctor", _SET_UP, "Check settings, dump, store and scheduler, and say how to fix what is wrong."
+    "doctor": (
+        "set_up",
+        _SET_UP,
+        "Check settings, dump, store and scheduler, and say how to fix what is wrong.",
     ),
-    CommandSummary(
-        "check",
+    "check": (
+        "set_up",
         _SET_UP,
         "Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.",
     ),
-    CommandSummary(
-        "skill", _SET_UP, "Print or install the skill with which coding agents find out what went wrong."
+    "skill": (
+        "set_up",
+        _SET_UP,
+        "Print or install the skill with which coding agents find out what went wrong.",
     ),
-    CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
-    CommandSummary("config", _SET_UP, "Show, check and explain the settings."),
-)
+    "rules": ("set_up", _SET_UP, "List, check and test anomaly rules."),
+    "config": ("set_up", _SET_UP, "Show, check and explain the settings."),
+}
 
 
 class HelpfulCommand(TyperCommand):
@@ -170,8 +162,8 @@ class CommandTable(HelpfulGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {
-            listed.name: ListedCommand(listed.name, help=listed.summary, rich_help_panel=listed.panel)
-            for listed in COMMANDS
+            name: ListedCommand(name, help=summary, rich_help_panel=panel)
+            for name, (_, panel, summary) in COMMANDS.items()
         }
 
 
@@ -189,18 +181,9 @@ def load_command(name: str) -> Any:
     return _single(name, declared)
 
 
-#: By command: the module that it shares with others; the rest have modules of their names.
-_SHARED_MODULES = {
-    **dict.fromkeys(("verify", "repair", "consolidate", "sketch", "gc", "export"), "maintain"),
-    **dict.fromkeys(("doctor", "check", "skill", "rules", "config"), "set_up"),
-    **dict.fromkeys(("ingest", "watch"), "fill"),
-    **dict.fromkeys(("serve", "mcp", "report", "next", "wait", "compare"), "ask"),
-}
-
-
 def declared_command(name: str) -> Any:
     """Import a command that is not a question: its function, or an app if it has sub-commands."""
-    module = import_module(f"ingest.cli.{_SHARED_MODULES.get(name, name)}")
+    module = import_module(f"ingest.cli.{COMMANDS[name][0]}")
     return getattr(module, f"{name}_app", None) or getattr(module, f"{name}_command")
 
 

@@ -179,10 +179,9 @@ def mcp_command(
     address = Listen.parse(listen)
     access = access_for(address, token_file, trust_header, settings.page_url, is_open=allow_anyone)
     library.begin()
-    listening = server.bind(address)
-    host, port = listening.getsockname()[:2]
-    say(f"answering agents about {store_url} at http://{Listen(host, port).shown}/mcp")
-    server.serve_http(library, listening, access)
+    sockets, shown = address.bind()
+    say(f"answering agents about {store_url} at http://{shown}/mcp")
+    server.serve_http(library, sockets, access)
 
 
 def report_command(

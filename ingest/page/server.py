@@ -89,6 +89,21 @@ class Listen:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    def bind(self) -> tuple[list[socket.socket], str]:
+        """Return sockets that listen, and the address as it is in a URL.
+
+        Raises:
+            UsageError: the address is in use, or does not belong to this host.
+        """
+        try:
+            sockets = bind_sockets(self.port, self.host)
+        except OSError as exc:
+            raise UsageError(
+                f"cannot listen at {self.shown}: {exc.strerror or exc}",
+                hint="Name another address; --listen 127.0.0.1:0 takes any free port.",
+            ) from exc
+        return sockets, Listen(self.host, sockets[0].getsockname()[1]).shown
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -212,16 +227,6 @@ class PageSettings:
     """A view of a run that was never read appears after this time, and says that the run is being read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What all requests share."""
-
-    library: Library
-    settings: PageSettings
-    answers: SharedAnswers
-    metrics: PageMetrics
-
-
 class _Route(NamedTuple):
     path: str
     answer: Callable[..., Awaitable[None]]
@@ -233,10 +238,10 @@ class _Route(NamedTuple):
 class PageRequest(RequestHandler):
     """A request: its headers, access and errors are the same for all paths."""
 
-    site: Site
+    site: PageServer
     route: _Route
 
-    def initialize(self, site: Site, route: _Route) -> None:
+    def initialize(self, site: PageServer, route: _Route) -> None:
         """Take what all requests share, and what answers this one."""
         self.site, self.route = site, route
 
@@ -703,7 +708,7 @@ def base_path(words: str) -> str:
     return path
 
 
-def application(site: Site) -> Application:
+def application(site: PageServer) -> Application:
     """Return the paths and what answers them."""
     base = site.settings.base
     # A proxy may take the base path off, or leave it on.
@@ -737,7 +742,10 @@ class PageServer:
 
     library: Library
     settings: PageSettings
+    metrics: PageMetrics = field(default_factory=PageMetrics)
     _sockets: list[socket.socket] = field(default_factory=list)
+    answers: SharedAnswers = field(init=False)
+    """While it serves."""
 
     def bind(self) -> str:
         """Take the address, and return it as a URL.
@@ -745,21 +753,12 @@ class PageServer:
         Raises:
             UsageError: it cannot be had.
         """
-        listen = self.settings.listen
-        try:
-            self._sockets = bind_sockets(listen.port, listen.host)
-        except OSError as exc:
-            raise UsageError(
-                f"cannot listen at {listen.shown}: {exc.strerror or exc}",
-                hint="Name another address; --listen 127.0.0.1:0 takes any free port.",
-            ) from exc
-        port = self._sockets[0].getsockname()[1]
-        return f"http://{Listen(listen.host, port).shown}{self.settings.base}/"
+        self._sockets, shown = self.settings.listen.bind()
+        return f"http://{shown}{self.settings.base}/"
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set."""
-        metrics = PageMetrics()
-        events.subscribe(metrics.observe)
+        events.subscribe(self.metrics.observe)
         before = gc.get_threshold()
         # An answer about 5000 tensors makes more objects than by default, and a collection visits all commits
         # of the runs: it took a third of the time of an answer.
@@ -770,9 +769,9 @@ class PageServer:
                 # One, because each takes a few hundred MiB.
                 ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-page-slow") as slow_pool,
             ):
-                answers = SharedAnswers(pool, slow_pool, self.settings.cache_nbytes)
+                self.answers = SharedAnswers(pool, slow_pool, self.settings.cache_nbytes)
                 server = HTTPServer(
-                    application(Site(self.library, self.settings, answers, metrics)),
+                    application(self),
                     max_header_size=32 * 1024,
                     max_body_size=0,
                     idle_connection_timeout=75,
@@ -786,7 +785,7 @@ class PageServer:
         finally:
             gc.set_threshold(*before)
             gc.unfreeze()
-            events.unsubscribe(metrics.observe)
+            events.unsubscribe(self.metrics.observe)
 
     async def _until_prepared(self, stop: asyncio.Event) -> None:
         """Wait until the first viewer has the incidents: imports would take processor time from that."""

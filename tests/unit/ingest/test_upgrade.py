@@ -97,7 +97,7 @@ def later_store(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@pytest.mark.parametrize("command", sorted(listed.name for listed in COMMANDS))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_newer_store_is_refused_and_left_alone(
     command: str, later_store: Path, made: Path, tmp_path: Path
 ) -> None:

@@ -43,7 +43,6 @@ from workers.dump.formats.pt_alike import MAX_PICKLE_NBYTES as MAX_KEPT_NBYTES
 from workers.dump.formats.pt_alike import AlikeFiles, ReadArchive
 from workers.dump.formats.pt_tree import (
     FUNCTIONS,
-    Contents,
     FoundTensor,
     InlineTensor,
     RebuiltTensor,
@@ -238,7 +237,7 @@ def _parse_legacy(read: ReadAt, file_size: int) -> _Parsed:
             raise UnreadableTensor(f"its storage {key:.40} is not in the file")
         return places[key]
 
-    described = _describe(contents(value, end), big_endian=machine.get("little_endian") is False)
+    described = _describe(*contents(value, end), big_endian=machine.get("little_endian") is False)
     return _Parsed(*_place_all(*described, place))
 
 
@@ -261,15 +260,17 @@ _Description: TypeAlias = tuple[Sequence[_DescribedTensor], Mapping[str, Any]]
 @lru_cache(maxsize=64)
 def _described(code: bytes, big_endian: bool) -> _Description:  # noqa: FBT001  (a key)
     """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
-    return _describe(contents(Machine(code, FUNCTIONS).run(), len(code)), big_endian=big_endian)
+    return _describe(*contents(Machine(code, FUNCTIONS).run(), len(code)), big_endian=big_endian)
 
 
-def _describe(found: Contents, *, big_endian: bool) -> _Description:
-    if found.tensors:
-        return [_describe_tensor(t, big_endian=big_endian) for t in found.tensors], found.attributes
-    if found.foreign:
-        raise UnreadableTensor(f"holds no tensor, and its pickle calls {found.foreign[0]:.80}")
-    raise HoldsNoTensor("holds values, and no tensor", record=json.dumps({"file": dict(found.attributes)}))
+def _describe(
+    tensors: Sequence[FoundTensor], attributes: Mapping[str, Any], foreign: Sequence[str], *, big_endian: bool
+) -> _Description:
+    if tensors:
+        return [_describe_tensor(tensor, big_endian=big_endian) for tensor in tensors], attributes
+    if foreign:
+        raise UnreadableTensor(f"holds no tensor, and its pickle calls {foreign[0]:.80}")
+    raise HoldsNoTensor("holds values, and no tensor", record=json.dumps({"file": dict(attributes)}))
 
 
 def _place_all(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -304,23 +304,18 @@ class FoundTensor:
     """What is known of it alone: of a DTensor, its placements. Plain values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The tensors of a file, in their order in the file, and everything else."""
-
-    tensors: tuple[FoundTensor, ...]
-    attributes: Mapping[str, Any]
-    """By the way to them: what is not a tensor. Plain values, ready for JSON."""
-    foreign: tuple[str, ...]
-    """The functions that the pickle calls, and that nothing is known of."""
-
-
-def contents(value: _Value, pickle_nbytes: int) -> Contents:
+def contents(
+    value: _Value, pickle_nbytes: int
+) -> tuple[Sequence[FoundTensor], Mapping[str, Any], Sequence[str]]:
     """Return the tensors in a value, and everything else.
 
     Args:
         value: what a pickle holds.
         pickle_nbytes: the length of that pickle.
+
+    Returns:
+        The tensors, in their order in the file; by the way to them, what is no tensor, as plain values that
+        are ready for JSON; and the functions that the pickle calls, and that nothing is known of.
 
     Raises:
         UnreadableTensor: it is nested too deeply, or holds too many values.
@@ -330,7 +325,7 @@ def contents(value: _Value, pickle_nbytes: int) -> Contents:
     if rest is _TENSOR:
         rest = {}
     attributes = rest if isinstance(rest, dict) else {"": rest}
-    return Contents(tuple(walk.tensors), _limited(attributes), tuple(dict.fromkeys(walk.foreign)))
+    return walk.tensors, _limited(attributes), walk.foreign
 
 
 class _Tensor:

@@ -51,7 +51,7 @@ from workers.dump.formats.pickle_machine import (
     describe_value,
 )
 from workers.dump.formats.pt import LEGACY_MAGIC, read_headers
-from workers.dump.formats.pt_tree import FUNCTIONS, Composite, Contents, RebuiltTensor, Wrapper, contents
+from workers.dump.formats.pt_tree import FUNCTIONS, Composite, RebuiltTensor, Wrapper, contents
 from workers.dump.formats.pt_tree import contents as contents_of_pickle
 from workers.dump.formats.zip_archive import MAX_DIRECTORY_NBYTES, open_archive
 from workers.errors import UnreadableTensor
@@ -560,12 +560,12 @@ def test_attributes_of_a_subclass_are_not_copied_for_each_tensor() -> None:
 A, B = (RebuiltTensor("torch.FloatStorage", key, 6, 0, (2, 3), (3, 1)) for key in "01")
 
 
-def contents_of(value: Any) -> Contents:
+def contents_of(value: Any) -> tuple[Any, Any, Any]:
     return contents_of_pickle(value, pickle_nbytes=100)
 
 
 def paths(value: Any) -> list[tuple[str, ...]]:
-    return [found.path for found in contents_of(value).tensors]
+    return [found.path for found in contents_of(value)[0]]
 
 
 def test_tensors_under_keys_that_are_objects_are_told_apart() -> None:
@@ -592,23 +592,23 @@ def test_tensors_under_keys_that_are_objects_are_told_apart() -> None:
     ],
 )
 def test_values_are_plain_and_ready_for_json(value: Any, plain: Any) -> None:
-    assert contents_of({"v": value}).attributes == {"v": plain}
-    json.dumps(contents_of({"v": value}).attributes, allow_nan=False)
+    assert contents_of({"v": value})[1] == {"v": plain}
+    json.dumps(contents_of({"v": value})[1], allow_nan=False)
 
 
 def test_members_of_a_module_have_the_names_that_users_know() -> None:
     state = {"_parameters": {"weight": A}, "_buffers": {}, "_modules": {}, "_hooks": 1, "training": True}
     module = Instance("torch.nn.Linear", (), state=state)
-    found = contents_of({"layer": module})
+    _, attributes, foreign = contents_of({"layer": module})
     assert paths({"layer": module}) == [("layer", "weight")]
-    assert found.attributes == {"layer": {"class": "torch.nn.Linear", "training": True}}
-    assert found.foreign == ()
+    assert attributes == {"layer": {"class": "torch.nn.Linear", "training": True}}
+    assert not foreign
 
 
 def test_value_that_holds_itself_ends_there() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
-    assert contents_of({"a": loop, "b": loop[:1]}).attributes == {"a": [1, "what holds this"], "b": [1]}
+    assert contents_of({"a": loop, "b": loop[:1]})[1] == {"a": [1, "what holds this"], "b": [1]}
     deep: list[Any] = []
     for _ in range(70):
         deep = [deep]
@@ -655,9 +655,9 @@ def test_tensors_in_tensors_end_somewhere() -> None:
 
 def test_tensors_in_a_list_of_a_subclass_are_not_lost() -> None:
     value = Wrapper("m.Packed", {"_scale": A, "_parts": [A, B], "_bits": 4})
-    found = contents_of({"w": value})
-    assert [member.path for member in found.tensors] == [("w",), ("w", "_parts", "0"), ("w", "_parts", "1")]
-    assert [member.attributes for member in found.tensors] == [{"kind": "m.Packed", "_bits": 4}] * 3
+    tensors, *_ = contents_of({"w": value})
+    assert [member.path for member in tensors] == [("w",), ("w", "_parts", "0"), ("w", "_parts", "1")]
+    assert [member.attributes for member in tensors] == [{"kind": "m.Packed", "_bits": 4}] * 3
 
 
 # A pickle is interpreted and never executed, whatever it asks for.
