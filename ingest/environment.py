@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 #: A credential, hence not a setting: it is read where it is used.
@@ -13,8 +11,3 @@ TRIGGER_TOKEN_VARIABLE = f"{ENV_PREFIX}TRIGGER_TOKEN"
 
 #: What `python -m ingest.recording` records, and where; see there.
 RECORD_VARIABLE = f"{ENV_PREFIX}RECORD"
-
-
-def sets_anything() -> bool:
-    """Return whether any variable may be a setting, or name a file of settings."""
-    return any(name.upper().startswith(ENV_PREFIX) for name in os.environ)

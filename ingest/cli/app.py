@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found dam
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -273,7 +274,7 @@ def main() -> None:
         sys.exit(exit_code_of(exc))
     except OutputError as exc:
         discard_output()
-        if not exc.is_broken_pipe:
+        if exc.errno != errno.EPIPE:  # else the reader, such as `head`, has read enough
             report_error(exc.explained())
         sys.exit(EXIT_FAILED)
     except Interrupted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import math
 import os
@@ -25,11 +24,6 @@ from workers.errors import OWNER_HINT, DamagedStore, DumpIngestError, UsageError
 
 class OutputError(OSError):
     """Standard output cannot be written."""
-
-    @property
-    def is_broken_pipe(self) -> bool:
-        """Whether the reader, such as `head`, has read enough."""
-        return self.errno == errno.EPIPE
 
     def explained(self) -> DumpIngestError:
         """Return the error to report."""

@@ -327,7 +327,7 @@ def ingest_command(
     [bold]dump-ingest ingest /data/mine --store run.zarr --layout 'rank{rank}/step{step}/{module}.{io}.pt'[/]
     """
     # deferred: dask, numba and zarr take 1.4 s to import
-    from ingest.cli.ingest_report import IngestProgress, exit_as, print_report, say_missing
+    from ingest.cli.ingest_report import IngestProgress, exit_as, print_report, progress_bar, say_missing
     from ingest.dispatch.runners import start_workers
     from ingest.wiring.services import SHORT_QUIET_S, ingest_with
 
@@ -343,8 +343,9 @@ def ingest_command(
     settings.cpu_limits.apply()
     stop = stop_on_signals()
     started = time.monotonic()
+    bar = progress_bar() if sys.stderr.isatty() else None
     # Workers first: they are copies of this process, which must not have another thread.
-    with start_workers(settings) as own_workers, IngestProgress.on_stderr() as progress:
+    with start_workers(settings) as own_workers, IngestProgress(bar) as progress:
         work = partial(ingest_with, own_workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
         report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)

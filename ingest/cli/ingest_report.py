@@ -7,7 +7,6 @@ dump, and why the rest stays.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -425,11 +424,6 @@ class IngestProgress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-    @classmethod
-    def on_stderr(cls) -> Self:
-        """Return progress with a bar if stderr is a terminal."""
-        return cls(progress_bar() if sys.stderr.isatty() else None)
 
     def observe(self, event: Event) -> None:
         """Move the bar, or print a message."""

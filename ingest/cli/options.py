@@ -8,6 +8,7 @@ Here are also the settings of a command, and the store that they name.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import typer
 
 import ingest
 from ingest.cli.printing import say
-from ingest.environment import ENV_PREFIX, sets_anything
+from ingest.environment import ENV_PREFIX
 from ingest.questions.question import CONDITIONS, RANKS, STEPS, Option, conditions_of
 from ingest.units import parse_size
 from workers.errors import UsageError
@@ -414,7 +415,7 @@ def page_url(config: Path | None) -> str | None:
 
 def _has_defaults_alone(config: Path | None) -> bool:
     """Return whether neither a file nor a variable sets anything: then nobody waits 0.1 s for pydantic."""
-    return config is None and not sets_anything()
+    return config is None and not any(name.upper().startswith(ENV_PREFIX) for name in os.environ)
 
 
 def store_and(

@@ -118,10 +118,6 @@ def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
 _MODEL = r"{net}_graph_{root_graph:\d{1,18}}!/{graph:\d{1,18}}/{iteration}"
 
 
-def _describe_mindspore_async(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-    return describe_files(files, read, net=place.fields["net"], graph=place.fields["graph"])
-
-
 #: The tree of MindSpore's first asynchronous dumps.
 MINDSPORE_ASYNC = Layout(
     name="mindspore_async",
@@ -130,7 +126,9 @@ MINDSPORE_ASYNC = Layout(
         System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
         System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
     ),
-    of_place=_describe_mindspore_async,
+    of_place=lambda place, files, read: describe_files(
+        files, read, net=place.fields["net"], graph=place.fields["graph"]
+    ),
 )
 
 
@@ -154,10 +152,6 @@ _TYPES = {
 }
 
 
-def _mindspore_raw_file(place: Place, path: str) -> TensorFile | None:
-    return parse_raw_name(path.rpartition("/")[2], net=place.fields.get("net", ""))
-
-
 #: The tree of MindSpore's first synchronous dumps.
 MINDSPORE_RAW = Layout(
     name="mindspore_raw",
@@ -170,7 +164,7 @@ MINDSPORE_RAW = Layout(
         System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
     ),
     evidence=re.compile(r".+_shape_.*\.bin", re.DOTALL),
-    of_path=_mindspore_raw_file,
+    of_path=lambda place, path: parse_raw_name(path.rpartition("/")[2], net=place.fields.get("net", "")),
 )
 
 

@@ -673,7 +673,21 @@ def document(base: str) -> dict[str, Any]:
     }
     for question in ENDPOINTS:
         paths[f"/api/v1/runs/{{run}}/{question.name}"] = _described_path(
-            question.words, question.command, [_RUN_PARAMETER, *_described_parameters(question)]
+            question.words,
+            question.command,
+            [
+                _RUN_PARAMETER,
+                *(
+                    {
+                        "name": parameter.name,
+                        "in": "query",
+                        "required": parameter.is_required,
+                        "description": parameter.words,
+                        "schema": {"type": parameter.kind},
+                    }
+                    for parameter in question.parameters
+                ),
+            ],
         )
     return {
         "openapi": "3.1.0",
@@ -699,16 +713,3 @@ def _described_path(words: str, command: str, parameters: list[dict[str, Any]]) 
             "responses": responses,
         }
     }
-
-
-def _described_parameters(question: Endpoint) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": parameter.name,
-            "in": "query",
-            "required": parameter.is_required,
-            "description": parameter.words,
-            "schema": {"type": parameter.kind},
-        }
-        for parameter in question.parameters
-    ]

@@ -21,7 +21,7 @@ from ingest.reader.step import Step
 from ingest.reader.step_statistics import RankValues, StepStatistics, of_all_tensors, of_named_tensors
 from ingest.reader.tensor_filter import with_pattern
 from ingest.reader.text import number_text
-from workers.arrays.statistics import COUNTS, STATISTICS, aggregated, default_aggregate, parts_of
+from workers.arrays.statistics import COUNTS, aggregated, default_aggregate, parts_of
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
@@ -294,11 +294,6 @@ def _title(statistic: str, pattern: str) -> str:
         return f"{statistic} of {pattern}"
     together = {"max": "greatest", "min": "least", "sum": "sum of"}[default_aggregate(statistic)]
     return f"{together} {statistic} of {'all tensors' if pattern == '*' else pattern}"
-
-
-def known_statistics() -> tuple[str, ...]:
-    """Return the names that a matrix can show: totals of commits first, then the statistics of tensors."""
-    return (*SUMMARIES, *(name for name in STATISTICS if name not in SUMMARIES))
 
 
 def parse_cells(words: str) -> tuple[int, int]:

@@ -195,7 +195,7 @@ class Recorder:
         """The sequence of each tensor in the first step, if there is a budget: others have fewer tensors."""
         self._outputs: dict[str, tuple[TensorName, str, tuple[int, ...]]] = {}
         """By module: the name, element type and shape of its output, as it was seen last."""
-        self._is_called = self._is_updated = False
+        self.is_called = self._is_updated = False
         """Whether the model was called in this step, and an optimizer has updated it since."""
         self._updated_by: list[Any] = []
         """The optimizers that have made the update of the step."""
@@ -292,10 +292,6 @@ class Recorder:
             full = "the queue" if self._box is None else "the ring or the queue"
             were = "tensor was" if self.left_out == 1 else "tensors were"
             self.problems.append(f"{self.left_out} {were} left out because {full} was full")
-
-    def note_call(self) -> None:
-        """Note that the model is called, where its hooks are not told: the call had begun before them."""
-        self._is_called = True
 
     def advance(self) -> None:
         """End the current step and begin the next one; only with `advance="manual"`.
@@ -482,7 +478,7 @@ class Recorder:
         is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch has no public one)
         if (self._choice.advance == "forward" or self._is_updated) and not is_again:
             self._next()
-        self._is_called = True
+        self.is_called = True
         if self._hooks is not None:
             self._hooks.take_parameters()
 
@@ -519,8 +515,8 @@ class Recorder:
             if optimizer in self._updated_by:  # nobody looked at the parts that were called since
                 self._next()
             self._updated_by.append(optimizer)
-            self._is_updated = self._is_called
-            if not self._is_called:
+            self._is_updated = self.is_called
+            if not self.is_called:
                 self._next()
 
         return after
@@ -531,7 +527,7 @@ class Recorder:
 
     def _next(self) -> None:
         began = time.thread_time()
-        self._is_called = self._is_updated = False
+        self.is_called = self._is_updated = False
         self._updated_by.clear()
         self._end("")
         try:

@@ -103,7 +103,7 @@ class RecordedTraining:
                 )
             self.recorder = self._recording.enter_context(record(self._model, self._directory, **options))
             if module is self._model:
-                self.recorder.note_call()
+                self.recorder.is_called = True
         except DumpIngestError as exc:  # the training goes on
             warnings.warn(f"nothing is recorded: {exc.message}. {exc.hint}", RuntimeWarning, stacklevel=2)
         self._called.clear()

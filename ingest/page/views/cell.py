@@ -29,7 +29,7 @@ from ingest.page.asking import (
 from ingest.page.charts import css_of, legend, level_legend, levels_of, matrix_picture, ribbon_picture
 from ingest.page.rendering import command, counted
 from ingest.questions.choosing import statistic_named
-from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix, known_statistics
+from ingest.questions.matrix import MOST_CELLS, SUMMARIES, Matrix
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.statistics import ABOUT_NON_FINITE, COUNTS, STATISTICS, parts_of
@@ -191,7 +191,7 @@ def show_matrix(asked: Asked) -> dict[str, Any]:
         "is_hot": what in _HOT,
         "pattern": asked.arguments.text("name", "*"),
         "summaries": SUMMARIES,
-        "statistics": [name for name in known_statistics() if name not in SUMMARIES],
+        "statistics": [name for name in STATISTICS if name not in SUMMARIES],
         "state": {name: asked.arguments.text(name) for name in ("stat", "name", "ranks", "steps")},
         "lines": lines(asked, _line(asked, whole, what)),
     }

@@ -388,7 +388,9 @@ def _held_by(steps: Iterable[StepTensors], where: str) -> list[HeldParameter]:
     for tensors in steps:
         rank = tensors.key.rank
         held = {*np.flatnonzero(tensors.dumped).tolist()} - tensors.removed
-        for number in (each for each in sorted(held) if _is_float(tensors.dtypes[each])):
+        for number in sorted(held):
+            if not _is_float(tensors.dtypes[number]):
+                continue
             each = tensors.keys[number]
             hint = hint_of(each.op_type, each.op_name, each.io, each.slot)
             chosen = known if hint is Hint.WEIGHT else others

@@ -58,11 +58,6 @@ class ExpertAgreement(Plain):
     trainer_dropped: int
     rollout_dropped: int
 
-    @property
-    def is_uneven(self) -> bool:
-        """Whether not the same tokens chose it."""
-        return not self.trainer == self.rollout == self.both
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingAgreement(Plain):
@@ -160,7 +155,9 @@ class _Router:
         """Return what was counted."""
         every = (ExpertAgreement(expert, *of) for expert, of in enumerate(self._by_expert.T.tolist()))
         lost = {token.expert for token in self._lost}
-        experts = tuple(each for each in every if each.is_uneven or each.expert in lost)
+        experts = tuple(
+            each for each in every if not each.trainer == each.rollout == each.both or each.expert in lost
+        )
         tokens, others, ties = self.counts.tolist()
         named = tuple(self._moved[:_NAMED]), tuple(self._lost[:_NAMED])
         module, many = self._link.modules[0], len(self._lost)
