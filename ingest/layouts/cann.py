@@ -295,7 +295,7 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
 def _describe_cann(place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
     # What kernels print is text, whatever the names of its files.
     dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
-    return describe_files(dumped, read, net=place.fields.get("net", ""), graph=place.fields.get("graph", ""))
+    return describe_files(place, dumped, read)
 
 
 #: The CANN tree.
@@ -339,11 +339,9 @@ CANN = Layout(
 )
 
 
-def describe_files(
-    files: Sequence[SourceFile], read: ReadSmall, *, net: str = "", graph: str = ""
-) -> Description:
+def describe_files(of: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
     """Describe the files that CANN, or MindSpore through CANN, wrote for one model."""
-    place = TensorName(net=net, graph=graph)
+    place = TensorName(net=of.fields.get("net", ""), graph=of.fields.get("graph", ""))
     paths = {file.path for file in files}
     names = LongNames(read)
     named: dict[str, TensorFile] = {}

@@ -49,7 +49,7 @@ def _describe_mindspore(place: Place, files: Sequence[SourceFile], read: ReadSma
     net, graph = place.fields.get("net", ""), place.fields.get("graph", "")
     npy = [file.path for file in files if file.path.endswith(".npy")]
     others = [file for file in files if not file.path.endswith(".npy")]
-    described = describe_files(others, read, net=net, graph=graph)
+    described = describe_files(place, others, read)
     names = LongNames(read)
     named = {path: _named(path, net, graph, names) for path in npy}
     return replace(described, named={**described.named, **named})
@@ -126,9 +126,7 @@ MINDSPORE_ASYNC = Layout(
         System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
         System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
     ),
-    of_place=lambda place, files, read: describe_files(
-        files, read, net=place.fields["net"], graph=place.fields["graph"]
-    ),
+    of_place=describe_files,
 )
 
 

@@ -314,8 +314,8 @@ def contents(
         pickle_nbytes: the length of that pickle.
 
     Returns:
-        The tensors, in their order in the file; by the way to them, what is no tensor, as plain values that
-        are ready for JSON; and the functions that the pickle calls, and that nothing is known of.
+        The tensors, in their order in the file; by the way to them, what is not a tensor, as plain values for
+        JSON; and the functions that the pickle calls, and that nothing is known of.
 
     Raises:
         UnreadableTensor: it is nested too deeply, or holds too many values.

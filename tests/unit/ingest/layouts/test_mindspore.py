@@ -433,7 +433,7 @@ def fields_of(layout: Layout, path: str) -> Mapping[str, str] | None:
 def describe(contents: Mapping[str, str], *, net: str = "", graph: str = "") -> Description:
     """Describe files of one place by their contents."""
     files = [SourceFile(path, len(text), 0) for path, text in sorted(contents.items())]
-    return describe_files(files, reader(contents), net=net, graph=graph)
+    return describe_files(Place(CANN, "p", {"net": net, "graph": graph}), files, reader(contents))
 
 
 def reader(contents: Mapping[str, str]) -> ReadSmall:
