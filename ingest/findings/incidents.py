@@ -29,7 +29,7 @@ from ingest.questions.divergence.expectations import AGREED_BEFORE
 from ingest.questions.origin import OriginAnswer
 from ingest.questions.origin import origin as find_origin
 from ingest.questions.origin.search import Episode, episodes_of
-from ingest.questions.question import Mode, Option, Part, Question, Ranks, Steps, Table, Texts
+from ingest.questions.question import Mode, Note, Option, Part, Question, Ranks, Steps, Table, Texts
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice, format_ranges, named_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
@@ -153,11 +153,20 @@ class Incidents(BySeverity):
         if self.incidents:
             yield Texts(["\n" * bool(place) + str(each) for place, each in enumerate(self.incidents)])
         yield from self.unknown()
+        if not self.by_severity.keys() - {SEVERITIES[0]}:
+            yield Note(_MORE)
 
     def rows_of_table(self) -> list[dict[str, Any]]:
         """Return the incidents as flat dictionaries, without their origins."""
         rows = (incident.to_dict() for incident in self.incidents)
         return [{name: row[name] for name in self.keys} for row in rows]
+
+
+#: What is said if rules have found nothing.
+_MORE = (
+    "not asked here: `dump-ingest audit` (does each tensor follow from others?) and `dump-ingest layout` (do "
+    "ranks fit together?)"
+)
 
 
 def incident_id(store: str, kind: IncidentKind, first_step: int, *where: object) -> str:
@@ -592,6 +601,18 @@ class FoundIncidents:
                 summary=f"{broken.op_type}.{broken.op_name} broke in step {broken.step} on "
                 f"{named_ranges('rank', broken.ranks)}: its inputs are equal, its outputs are not",
             )
+        for odd in answer.odd[:1]:
+            if odd.cause and odd.first_step == incident.first_step:
+                return replace(
+                    incident,
+                    ranks=odd.ranks,
+                    rank=odd.ranks[0] if odd.has_majority and len(odd.ranks) == 1 else None,
+                    cause=odd.cause,
+                    level=odd.level,
+                    tensor=odd.first.name,
+                    summary=f"{odd.cause} in step {odd.first_step} on {named_ranges('rank', odd.ranks)}: "
+                    f"{odd.first.name}: {odd.evidence}",
+                )
         return incident
 
     def _trains_apart(self, incident: Incident) -> bool:
@@ -628,7 +649,7 @@ class FoundIncidents:
             severity = SEVERITIES[0]
             why = "harmless, for what read it gave finite numbers"
             if is_unread:
-                why = "not an incident: what was computed last is finite, so nothing was made of it"
+                why = "not an incident: nothing was learned from it, as gradients and what was computed last are finite"
         return replace(
             incident,
             id=incident_id(incident.store, kind, run[0], _NOT_FINITE),

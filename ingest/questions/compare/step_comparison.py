@@ -154,7 +154,7 @@ class StepComparison:
         self.a, self.b, self._choices, self._seen, self._runner = a, b, choices, seen, runner
         self._placing, self._is_last, self._has_other_calls = placing, is_last, has_other_calls
         self._has_other_ranks = has_other_ranks
-        self._is_only = is_last and not seen.shared
+        self._is_first = not seen.shared
         self.before = seen.last
         self.placed: Mapping[int, AssembledTensor] = {}
         """By number how ranks hold tensors, if they were put together."""
@@ -250,7 +250,9 @@ class StepComparison:
             keys = self.a.keys, self.b.keys
             for known, of_side in zip(self._seen.modules, keys, strict=True):
                 known.update(modules_of(of_side))
-            rows = without_effect(rows, self.matched, keys, self._seen.modules, is_only_step=self._is_only)
+            rows = without_effect(
+                rows, self.matched, keys, self._seen.modules, is_only_step=self._is_first and self._is_last
+            )
         self.counts.update(row.verdict for row in rows)
         self.counts[Verdict.EQUAL] += len(equal)
         self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)

@@ -41,9 +41,11 @@ from ingest.reader.choice import named_ranges
 from ingest.reader.operator_kinds import CallKey, Content, is_collective, is_container, is_parameter, key_of
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step, overflow_rows
+from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.store.consolidated.blocks import TENSOR_KINDS
 
+_UNREAD = "Nothing was learned from it, for gradients of parameters and what was computed last are finite"
 _MEANINGS = {
     Weight.REAL: "An operator looked for it, no parameter has it, and the next step is clean, as where loss "
     "scaling leaves out a step",
@@ -56,23 +58,27 @@ _MEANINGS = {
 class PassedBy:
     """The roots that a search passed by, because others matter more."""
 
-    _places: dict[tuple[Weight, str], tuple[set[int], set[int]]] = field(default_factory=dict)
-    """The ranks and the steps with a root, by its weight and description."""
+    _places: dict[tuple[str, str], tuple[set[int], set[int]]] = field(default_factory=dict)
+    """The ranks and the steps with a root, by what it means and its description."""
 
     def add(self, roots: Iterable[Root], step: int | None = None) -> None:
         """Record that the search passed by these roots, or by the same ones in another step."""
         for root in roots:
-            ranks, steps = self._places.setdefault((root.weight, describe_root(root)), (set(), set()))
+            meaning, what = _MEANINGS[root.weight], describe_root(root)
+            if root.is_unread:
+                meaning, later = _UNREAD, len({*root.reached} - {*root.starts})
+                what += f", which {counted(later, 'later operator')} of the step gave, too" if later else ""
+            ranks, steps = self._places.setdefault((meaning, what), (set(), set()))
             ranks.add(root.call.rank)
             steps.add(root.flow.step if step is None else step)
 
     def notes(self) -> Iterator[str]:
         """Yield a note for each weight, which lists the roots."""
-        for weight, meaning in _MEANINGS.items():
+        for meaning in (*_MEANINGS.values(), _UNREAD):
             texts = [
                 f"{what} ({named_ranges('rank', ranks)}, {named_ranges('step', steps)})"
-                for (root_weight, what), (ranks, steps) in self._places.items()
-                if root_weight is weight
+                for (own, what), (ranks, steps) in self._places.items()
+                if own == meaning
             ]
             if texts:
                 yield f"{meaning}: {list_in_words(texts)}."
