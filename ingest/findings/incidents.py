@@ -649,7 +649,7 @@ class FoundIncidents:
             severity = SEVERITIES[0]
             why = "harmless, for what read it gave finite numbers"
             if is_unread:
-                why = "not an incident: nothing was learned from it, as gradients and what was computed last are finite"
+                why = "not an incident: gradients and what was computed last are finite"
         return replace(
             incident,
             id=incident_id(incident.store, kind, run[0], _NOT_FINITE),

@@ -59,7 +59,7 @@ def first_difference(step: StepComparison) -> FirstDifference | None:
         return FirstDifference(replace(gradient, reason=why, level="shown"), ())
     if part := _unreduced_gradient(step, first):
         return FirstDifference(part, ())
-    if (missing := _of_one_side_before(step, first)) is not None:
+    if (missing := _of_one_side_before(step, first) or _missing_call(step, first)) is not None:
         return FirstDifference(missing, ())
     first = _held_otherwise(step, first) or _unreduced(step, first) or first
     return _with_inputs(step, _among_parameters(step, first) if _is_parameter(step, first) else first)
@@ -196,6 +196,21 @@ def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> Compared
             why = f"{row.verdict}, and {first.name_a}, which comes next, differs"
             return replace(row, reason=why, level="likely")
     return None
+
+
+def _missing_call(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
+    """Return the first module that one side calls more often, if a gradient that is added up differs first."""
+    if not first.name_a or step.flow.parts[first.number] is not StepPart.PARAMETER_GRADIENT:
+        return None
+    other = step.flow.in_b.get(first.number)
+    calls = step.a.keys[first.number].occurrence, step.b.keys[other].occurrence if other is not None else 0
+    if other is None or calls[0] == calls[1]:
+        return None
+    verdict = Verdict.ONLY_A if calls[0] > calls[1] else Verdict.ONLY_B
+    alone = (row for row in step.rows if row.verdict is verdict and row.op_type.startswith("Module."))
+    row = min(alone, key=lambda row: row.number, default=None)
+    why = f"{verdict}, which has a call more; {first.name_a} is added up over {calls[0] + 1} calls of A and "
+    return row and replace(row, reason=f"{why}{calls[1] + 1} of B", level="shown")
 
 
 def _unreduced_gradient(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:

@@ -6,6 +6,7 @@ statistics, where elements were not dumped or are not to be read; then elements.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,9 @@ class _MeasuredPair(NamedTuple):
     outcome: PairComparison
     placed: AssembledTensor | None = None
     """How ranks hold it, if it was put together."""
+
+
+_SPARSE_PART = re.compile(r"\.(?:indices|values)\.\d+$")
 
 
 def _know_names(a: StepTensors, b: StepTensors) -> bool:
@@ -382,7 +386,9 @@ class StepComparison:
             wanted.update(gradient_name(names[n]) for n in paired if parts[n] is StepPart.PARAMETER)
         # Of gradients that are added up over calls, one side may have the last ones alone.
         wanted.difference_update(map(self.flow.repeated_name, paired))
-        return {row.name: row for row in alone if row.name in wanted}
+        # A sparse one is dumped in two parts, of which the first stands for it.
+        named = ((_SPARSE_PART.sub("", row.name), row) for row in reversed(list(alone)))
+        return {name: row for name, row in named if name in wanted}
 
     def _elements(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return the elements of a tensor of A and of its counterpart; None if one cannot be read."""
