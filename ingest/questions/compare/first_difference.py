@@ -199,7 +199,7 @@ def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> Compared
 
 
 def _missing_call(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
-    """Return the first module that one side calls more often, if a gradient that is added up differs first."""
+    """Return the module that one side calls more often, if a gradient that is added up differs."""
     if not first.name_a or step.flow.parts[first.number] is not StepPart.PARAMETER_GRADIENT:
         return None
     other = step.flow.in_b.get(first.number)

@@ -362,31 +362,16 @@ class StepOfSums:
             for layer, ranks in layers
             if (sources := gathered_from(self._values, layer, ranks)) is not None
         ]
-        in_parts = {
-            group
-            for layer, _, sources in known
-            for group in sources.values()
-            if not self._holds_same(layer.weight, group)
-        }
-        found = [self._gathered_otherwise(*each, in_parts) for each in known]
+        found = [self._gathered_otherwise(*each) for each in known]
         yield from filter(None, found) if None in found else ()
 
     def _gathered_otherwise(
-        self,
-        layer: Layer,
-        ranks: tuple[int, ...],
-        sources: Mapping[int, tuple[int, ...]],
-        in_parts: Collection[tuple[int, ...]],
+        self, layer: Layer, ranks: tuple[int, ...], sources: Mapping[int, tuple[int, ...]]
     ) -> Mistake | None:
-        """Return what is wrong with an output; `in_parts` hold a part each of the weight of another layer."""
         wrong = [group for group in sources.values() if self._holds_same(layer.weight, group)]
-        if wrong and wrong[0] in in_parts:
-            copies = named_ranges("rank", wrong[0])
-            text = f"{copies} hold the same bytes; each has a part of other layers that gather from them"
-            return self.mistake(layer.weight, wrong[0], "wrong shard", text, Level.LIKELY)
         if wrong:
             text = f"its input is gathered from {named_ranges('rank', wrong[0])}, which hold the same weight"
-            return self.mistake(layer.output, ranks, _WRONG_GROUP, text)
+            return self._wrong_shard(layer, wrong[0]) or self.mistake(layer.output, ranks, _WRONG_GROUP, text)
         if {*sources.values()} <= {*chain(*partitions_of(ranks, self._coordinates))}:
             return None
         text = f"the parts of its input were put together in the order of ranks {[*sources[ranks[0]]]}"
@@ -471,7 +456,24 @@ class StepOfSums:
         elif wrong := self._mixes(ways[0], layer.weight, layer.input):
             over = named_ranges("rank", wrong)
             text = f"it is the sum over {over}, which hold the same weight and other inputs"
-            yield self.mistake(layer.output, ranks, _WRONG_GROUP, text)
+            shard = self._wrong_shard(layer, wrong)
+            yield shard or self.mistake(layer.output, ranks, _WRONG_GROUP, text)
+
+    def _wrong_shard(self, layer: Layer, group: tuple[int, ...]) -> Mistake | None:
+        """Return that ranks hold one part of a weight, if each has a part of its own in the other layers.
+
+        These are of its kind, or gather and add up over the same ranks. Else, the group is wrong.
+        """
+        others = {each.weight for each in self._search.layers} - {layer.weight}
+        held = [weight for weight in others if {*group} <= {*self._values.holders(weight)}]
+        kinds = self._search.kinds
+        alike = [weight for weight in held if kinds[weight] == kinds[layer.weight]] or held
+        if not alike or any(self._holds_same(weight, group) for weight in alike):
+            return None
+        text = (
+            f"{named_ranges('rank', group)} hold the same bytes; in other layers, each has its own part"
+        )
+        return self.mistake(layer.weight, group, "wrong shard", text, Level.LIKELY)
 
     def _summed_before(self, place: tuple[int, ...], over: int) -> int:
         """Return over how many ranks something was added up before; note over how many it is now."""
@@ -529,8 +531,8 @@ class StepOfSums:
             )
             return self.mistake(gradient, ranks, _MISSING, text)
         wrong = self._mixes(account, layer.weight, layer.output_gradient)
-        if not wrong or self._is_lone_copy(layer.weight):
-            return None
+        if not wrong or (shard := self._wrong_shard(layer, wrong)):
+            return shard if wrong else None
         over = named_ranges("rank", wrong)
         text = f"what {layer.path} passes back was added up over {over}, which hold the same weight"
         return self.mistake(gradient, ranks, _WRONG_GROUP, text)
