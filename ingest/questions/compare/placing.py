@@ -51,6 +51,7 @@ from workers.arrays.sharded.placement import (
     ways_held,
 )
 from workers.arrays.sharded.placement_search import ScoredWay, Search, is_sum, trimmed
+from workers.arrays.statistics import FIELDS
 from workers.tasks.compare import (
     PairComparison,
     PlacedPair,
@@ -490,7 +491,9 @@ class Placing:
             checked = self._decisions[number] = settled_by(told, decision)
             if contradicts(told, checked) and not self._is_same_everywhere(number, checked):
                 self._odd[number] = f"the dump tells {told_text(told)}"
-            elif not (checked.way is not None and is_sum(checked.way.a) and self._a.is_awaited(number)):
+            elif self._tells(number) and not (
+                checked.way is not None and is_sum(checked.way.a) and self._a.is_awaited(number)
+            ):
                 # Else, ranks may hold a sum only because nobody waited for its reduction yet.
                 agreements.learn([kinds[number][0]], checked)
         for number, decision in self._decisions.items():
@@ -498,6 +501,12 @@ class Placing:
             mapped = self._decisions[number] = self._seen.layout_map.apply(self._a.keys[number].name, agreed)
             if mapped.way is not decision.way:
                 self._outcomes.pop(number, None)  # it was measured in another way
+
+    def _tells(self, number: int) -> bool:
+        """Return whether a tensor is not constant: a bias that begins with zeros fits any way."""
+        holder = self._a.holders[number][0]
+        statistics = self._a.ranks[holder.rank].statistics[holder.number]
+        return bool(statistics[FIELDS.index("min")] != statistics[FIELDS.index("max")])
 
     def _is_same_everywhere(self, number: int, decision: Decision) -> bool:
         """Return whether all ranks of both sides hold the same bytes, as they do of shards of ones, too."""

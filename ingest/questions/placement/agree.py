@@ -92,9 +92,9 @@ def is_parameter(key: TensorKey) -> bool:
 
 def kinds_of(key: TensorKey, ndim: int) -> tuple[Kind, ...]:
     """Return the kind of a tensor, and of what is held alike: a gradient is cut as its parameter is."""
-    if key.op_type != GRADIENT:
-        return (kind_of(key, ndim),)
-    return kind_of(key, ndim), kind_of(key._replace(op_type=PARAMETER), ndim)
+    other = {GRADIENT: PARAMETER, PARAMETER: GRADIENT}.get(key.op_type)
+    own = kind_of(key, ndim)
+    return (own,) if other is None else (own, kind_of(key._replace(op_type=other), ndim))
 
 
 def placement_text(decision: Decision) -> str:

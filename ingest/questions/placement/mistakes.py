@@ -470,9 +470,7 @@ class StepOfSums:
         alike = [weight for weight in held if kinds[weight] == kinds[layer.weight]] or held
         if not alike or any(self._holds_same(weight, group) for weight in alike):
             return None
-        text = (
-            f"{named_ranges('rank', group)} hold the same bytes; in other layers, each has its own part"
-        )
+        text = f"{named_ranges('rank', group)} hold the same bytes; in other layers, each has its own part"
         return self.mistake(layer.weight, group, "wrong shard", text, Level.LIKELY)
 
     def _summed_before(self, place: tuple[int, ...], over: int) -> int:
