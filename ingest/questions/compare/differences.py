@@ -240,6 +240,8 @@ GROWTH = 16.0
 DRIFT = 32.0
 #: A tensor was not read if at least this many tensors were executed later, and all are this much closer.
 FEWEST_LATER, _CLOSER = 3, 1024.0
+#: A call of the model has at least one in this many of the tensors of a step.
+_FEW_CALLS = 32
 #: Elements that are sorted to see whether they are the same in another order.
 _MOST_SORTED = 1 << 22
 #: What a model reads is of other samples if it is off by more than this; numbers of tokens, if they are off.
@@ -557,7 +559,9 @@ class StepDifferences:
             Counter(self._flow.keys[n].occurrence for n in each)
             for each in (computed, set(different).intersection(computed))
         )
-        if any(2 * apart[call] <= count for call, count in calls.items()):
+        # A module that is called often alone, such as a mask, is no call of the model.
+        usual = {call: count for call, count in calls.items() if count * _FEW_CALLS >= calls.total()}
+        if any(2 * apart[call] <= count for call, count in usual.items()):
             return False  # what trains is alike, and a call that generates is not
         least = min(min(self._differences[n], 1.0) for n in different)
         if of_parameters * _CLOSER < least:
