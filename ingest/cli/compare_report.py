@@ -177,7 +177,8 @@ def _say_shortened(listed: Sequence[ComparedTensor], top: int) -> None:
 
 
 def _say_first(first: FirstDifference) -> None:
-    ranks = named_ranges("rank", first.ranks or [first.tensor.key_a.rank])
+    held = first.tensor.held
+    ranks = named_ranges("rank", first.ranks or (held and held.ranks_a) or [first.tensor.key_a.rank])
     where = f"step {first.tensor.key_a.step}, {ranks}: {first.tensor.name}"
     if first.tensor.guessed:
         where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"

@@ -731,7 +731,9 @@ def _summary_of_origin(answer: OriginAnswer) -> str:
 def _summary_of_rule(rule: str, step: int, finding: Finding | None) -> str:
     if finding is None:
         return f"{rule} in step {step}"
-    where = f" on rank {finding.rank}" if finding.rank is not None else ""
+    # What is missing says on which ranks: the finding is about one that has it.
+    is_told = finding.rank is None or rule == "missing"
+    where = "" if is_told else f" on rank {finding.rank}"
     name = f"{finding.name}: " if finding.name else ""
     return f"{rule}{where}, step {step}: {name}{finding.reason}".rstrip(".")
 

@@ -54,15 +54,25 @@ def first_difference(step: StepComparison) -> FirstDifference | None:
     before = step.before
     if before.scaled is not None and step.blames_scale:
         return _scaled_before(before.scaled, first)
-    if (gradient := before.lacking.get(gradient_name(first.name_a))) is not None:
-        why = f"{gradient.verdict}, and {first.name_a} moved otherwise"
-        return FirstDifference(replace(gradient, reason=why, level="shown"), ())
+    if (lacking := _lacking_before(step, first)) is not None:
+        return FirstDifference(lacking, ())
     if part := _unreduced_gradient(step, first):
         return FirstDifference(part, ())
     if (missing := _of_one_side_before(step, first) or _missing_call(step, first)) is not None:
         return FirstDifference(missing, ())
     first = _held_otherwise(step, first) or _unreduced(step, first) or first
     return _with_inputs(step, _among_parameters(step, first) if _is_parameter(step, first) else first)
+
+
+def _lacking_before(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
+    """Return the gradient that one side lacked in the step before, and without which a parameter moved."""
+    lacking = step.before.lacking
+    moved = (row for row in step.known.values() if row.verdict in _BAD and _is_parameter(step, row))
+    known = (row for row in (first, *moved) if gradient_name(row.name_a) in lacking)
+    if (row := next(known, None)) is None:
+        return None
+    gradient = lacking[gradient_name(row.name_a)]
+    return replace(gradient, reason=f"{gradient.verdict}, and {row.name_a} moved otherwise", level="shown")
 
 
 def _among_parameters(step: StepComparison, first: ComparedTensor) -> ComparedTensor:
@@ -238,11 +248,19 @@ def _held_otherwise(step: StepComparison, first: ComparedTensor) -> ComparedTens
     if number >= first.number or first.number not in placed:
         return None
     read = step.flow.reads(first.number, step.known) or []
-    if placed[number].cuts not in (placed[n].cuts for n in read):
+    if placed[number].cuts not in (placed[n].cuts for n in read) or _is_harmless(step, number, first.number):
         return None
     own, usual = placed[number].held.placement, placed[number].usual
     why = f"held as {own}, in other layers as {usual}; {first.name_a} was computed from it"
     return replace(step.known[number], verdict=Verdict.DIFFERENT, reason=why, level="likely")
+
+
+def _is_harmless(step: StepComparison, number: int, end: int) -> bool:
+    """Return whether a module that a tensor is within has given the same afterwards."""
+    keys, known = step.a.keys, step.known
+    later = (n for n in range(number + 1, end) if n in known and keys[n].op_type.startswith("Module."))
+    given = (n for n in later if is_output(keys[n].io) and known[n].verdict not in _BAD)
+    return any(keys[number].op_name.startswith(f"{keys[n].op_name}.") for n in given)
 
 
 def _unreduced(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
