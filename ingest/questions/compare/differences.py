@@ -553,23 +553,29 @@ class StepDifferences:
         different = [n for n in read if not self._is_cancelled_number(self._tensors[n])]
         if not different or activations.index(different[0]) > len(different):
             return False  # what is read first is alike
-        # What is equal in any order does not count: parameters that are read, and counts of elements.
-        computed = [n for n in activations if self._is_computed(n)]
-        calls, apart = (
-            Counter(self._flow.keys[n].occurrence for n in each)
-            for each in (computed, set(different).intersection(computed))
-        )
-        # A module that is called often alone, such as a mask, is no call of the model.
-        usual = {call: count for call, count in calls.items() if count * _FEW_CALLS >= calls.total()}
-        if any(2 * apart[call] <= count for call, count in usual.items()):
+        if self._has_call_alike(activations, different):
             return False  # what trains is alike, and a call that generates is not
         least = min(min(self._differences[n], 1.0) for n in different)
         if of_parameters * _CLOSER < least:
             return True
         return of_parameters < min(least, self._most_of_gradients) and self._reads_same_elements
 
+    def _has_call_alike(self, activations: Iterable[int], different: Iterable[int]) -> bool:
+        """Return whether at least half of what a call of the model computes is alike on both sides.
+
+        What is equal in any order does not count: parameters that are read, and counts of elements. Nor do
+        the calls of a module that is called more often than the model, such as a mask.
+        """
+        computed = [n for n in activations if self._is_computed(n)]
+        calls, apart = (
+            Counter(self._flow.keys[n].occurrence for n in each)
+            for each in (computed, set(different).intersection(computed))
+        )
+        usual = {call: count for call, count in calls.items() if count * _FEW_CALLS >= calls.total()}
+        return any(2 * apart[call] <= count for call, count in usual.items())
+
     def _is_computed(self, number: int) -> bool:
-        """Return whether a tensor holds other numbers than whole ones, and is no parameter that is read."""
+        """Return whether a tensor holds other numbers than whole ones, and not those of a parameter."""
         is_float = any(map(unit_of, self._tensors[number].dtypes))
         return is_float and self._flow.digest(number) not in self._of_parameters
 
