@@ -319,20 +319,14 @@ def _headers(
         meaning = _interpret(placed.io, placed.slot, placed.item, placed.size)
         end = placed.offset + meaning.nbytes
         headers.append(
-            TensorHeader(
-                element=meaning.element,
-                shape=meaning.shape,
+            meaning._replace(
                 offset=placed.offset,
-                nbytes=meaning.nbytes,
                 lead=between(previous_end, placed.offset) if placed.offset > previous_end else b"",
                 tail=between(end, file_size) if placed is items[-1] and end < file_size else b"",
-                device=meaning.device,
                 io=placed.io,
                 slot=placed.slot,
                 full_name=full_name,
                 format=_format_name(placed.item),
-                declared_dtype=meaning.declared_dtype,
-                problem=meaning.problem,
                 record=_original_of(placed.item),
             )
         )
@@ -340,19 +334,10 @@ def _headers(
     return tuple(headers)
 
 
-class _Meaning(NamedTuple):
-    element: ElementType
-    shape: tuple[int, ...]
-    nbytes: int
-    """Bytes of the payload, without padding."""
-    device: DeviceLayout | None = None
-    declared_dtype: str = ""
-    problem: str = ""
-
-
-def _interpret(io: str, slot: int, item: Item, size: int) -> _Meaning:
+def _interpret(io: str, slot: int, item: Item, size: int) -> TensorHeader:
+    """Return what the bytes of a payload mean, whose place in the file and envelope are left out."""
     if isinstance(item, OpBuffer | Workspace):
-        return _Meaning(_BYTE, (size,), size)
+        return TensorHeader(_BYTE, (size,), 0, size)
     is_known = item.data_type in _TYPES
     unknown = _TYPE_NAMES.get(item.data_type) or f"data_type {item.data_type}"
     element, declared = _TYPES.get(item.data_type, (_BYTE, unknown))
@@ -360,12 +345,13 @@ def _interpret(io: str, slot: int, item: Item, size: int) -> _Meaning:
     if not size and (item.size or (is_known and device_shape and math.prod(device_shape))):
         reason = "the file has no bytes of it" if item.address else "it had no device memory"
         problem = f"not dumped: {reason} (shape {_signed(item.shape.dim)}, {item.size} bytes)"
-        return _Meaning(element, (0,), 0, None, declared, problem)
+        return TensorHeader(element, (0,), 0, 0, declared_dtype=declared, problem=problem)
     if not is_known:
-        return _Meaning(element, (size,), size, declared_dtype=declared)
+        return TensorHeader(element, (size,), 0, size, declared_dtype=declared)
     if not device_shape:
         shape, problem = _shape_by_size(item, element, size)
-        return _Meaning(element, shape, element.nbytes(math.prod(shape)), None, declared, problem)
+        nbytes = element.nbytes(math.prod(shape))
+        return TensorHeader(element, shape, 0, nbytes, declared_dtype=declared, problem=problem)
     meaning = _with_device_shape(f"{io} {slot}", item, size, element, device_shape)
     return meaning if meaning.declared_dtype else meaning._replace(declared_dtype=declared)
 
@@ -396,21 +382,22 @@ def _with_device_shape(
     size: int,
     element: ElementType,
     device_shape: tuple[int, ...],
-) -> _Meaning:
+) -> TensorHeader:
     if not is_addressable(device_shape, element.itemsize):
         raise UnreadableTensor(f"{name} has a shape of more bytes than there are addresses")
     nbytes = element.nbytes(math.prod(device_shape))
     if nbytes <= size <= nbytes + MAX_PADDING_BYTES:
         shape, layout, problem = _host_shape(item, element, device_shape)
-        return _Meaning(element, shape, nbytes, layout, "", problem)
+        return TensorHeader(element, shape, 0, nbytes, device=layout, problem=problem)
     needed = f"the {nbytes} of {element.name}, shape {device_shape}"
     if size > nbytes:
         problem = f"has {size} bytes, far more than {needed}; kept as bytes"
-        return _Meaning(_BYTE, (size,), size, None, _TYPE_NAMES[item.data_type], problem)
+        declared = _TYPE_NAMES[item.data_type]
+        return TensorHeader(_BYTE, (size,), 0, size, declared_dtype=declared, problem=problem)
     if not element.is_opaque:
         raise UnreadableTensor(f"{name} has {size} bytes, fewer than {needed}")
     problem = f"has {size} bytes, fewer than {needed}; the packing of this type is not known"
-    return _Meaning(element, (size,), size, problem=problem)
+    return TensorHeader(element, (size,), 0, size, problem=problem)
 
 
 def _host_shape(
