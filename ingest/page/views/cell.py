@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Any
 
@@ -39,19 +38,6 @@ from workers.rules.names import fits
 _PER_PAGE = 150
 
 
-@dataclass(frozen=True, slots=True)
-class _OperatorCall:
-    """One call of an operator: neighbours in the index with the same name."""
-
-    place: int
-    tensors: list[Tensor]
-    is_bad: bool
-    turns_bad: bool
-    """Whether an output is bad and no input is."""
-    value: float
-    """The chosen statistic: the greatest of its outputs, or of its tensors if it has none."""
-
-
 def show(asked: Asked) -> dict[str, Any]:
     """Return a ribbon of all operators, and those of one page."""
     arguments = asked.arguments
@@ -59,18 +45,18 @@ def show(asked: Asked) -> dict[str, Any]:
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     opened = asked.moment.opened(rank, step)
     calls = _calls(opened, arguments.text("name"), stat)
-    bad = [call.is_bad for call in calls]
+    bad = [call["is_bad"] for call in calls]
     if arguments.flag("bad"):
         calls, bad = list(compress(calls, bad)), list(filter(None, bad))
     pages = max(-(-len(calls) // _PER_PAGE), 1)
     page = min(max(arguments.integer("page") or 1, 1), pages)
-    values = np.array([call.value for call in calls])
+    values = np.array([call["value"] for call in calls])
     levels = levels_of(values, is_count=stat in COUNTS).tolist()
     shown = slice((page - 1) * _PER_PAGE, page * _PER_PAGE)
     state = {name: arguments.text(name) for name in ("stat", "name", "bad")}
     before, after = around(step, asked.moment.steps_of(rank))
     below, above = around(rank, asked.moment.ranks_with(step))
-    first_bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call.turns_bad)
+    first_bad = ((call, place // _PER_PAGE + 1) for place, call in enumerate(calls) if call["turns_bad"])
     label = f"{counted(len(calls), 'operator')} in order of execution, coloured by {stat}"
     return {
         "place": {"rank": rank, "step": step},
@@ -104,7 +90,12 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:
+def _calls(step: Step, pattern: str, stat: str) -> list[dict[str, Any]]:
+    """Return the calls of operators: neighbours in the index with the same name.
+
+    `turns_bad` is whether an output is bad and no input is, `value` the chosen statistic: the greatest of its
+    outputs, or of its tensors if it has none.
+    """
     rows = _rows(step, pattern)
     if not rows.size:
         return []
@@ -125,9 +116,13 @@ def _calls(step: Step, pattern: str, stat: str) -> list[_OperatorCall]:
     values = np.fmax.reduceat(np.where(is_shown, _statistic(step, rows, stat), np.nan), starts)
     told = (starts, lengths, bad_in + bad_out > 0, (bad_out > 0) & (bad_in == 0), values)
     return [
-        _OperatorCall(
-            place, [Tensor(step, row) for row in rows[start : start + length].tolist()], bad, turns, value
-        )
+        {
+            "place": place,
+            "tensors": [Tensor(step, row) for row in rows[start : start + length].tolist()],
+            "is_bad": bad,
+            "turns_bad": turns,
+            "value": value,
+        }
         for place, (start, length, bad, turns, value) in enumerate(
             zip(*(column.tolist() for column in told), strict=True)
         )
