@@ -42,6 +42,11 @@ class LayerOfModules(NamedTuple):
         return module.removeprefix(f"{self.name}.")
 
     @property
+    def diverges(self) -> bool:
+        """Whether one of its modules is the divergence."""
+        return any(each.verdict == DIVERGES for each in self.modules)
+
+    @property
     def by_token(self) -> npt.NDArray[Any]:
         """The most that a module differs, by token."""
         return np.asarray(np.fmax.reduce([each.by_token for each in self.modules]))
@@ -71,10 +76,7 @@ def shown_tokens(
         values = np.array([each.by_token for each in layers], np.float64)
         width = -(-values.shape[1] // _COLUMNS)
         values = np.fmax.reduceat(values, np.arange(0, values.shape[1], width), axis=1)
-        rows = [
-            (each.short, each.name, each.anchor, any(own.verdict == DIVERGES for own in each.modules))
-            for each in layers
-        ]
+        rows = [(each.short, each.name, each.anchor, each.diverges) for each in layers]
         label = "how far rows of the rollout are from those of the trainer, by layer and token"
         drawn = {
             "picture": token_picture(rows, values, [*_begins(answer.columns, width)], label),
