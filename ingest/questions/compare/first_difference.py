@@ -256,10 +256,11 @@ def _held_otherwise(step: StepComparison, first: ComparedTensor) -> ComparedTens
 
 
 def _is_harmless(step: StepComparison, number: int, end: int) -> bool:
-    """Return whether a module that a tensor is within has given the same afterwards."""
-    keys, known = step.a.keys, step.known
-    later = (n for n in range(number + 1, end) if n in known and keys[n].op_type.startswith("Module."))
-    given = (n for n in later if is_output(keys[n].io) and known[n].verdict not in _BAD)
+    """Return whether a module that a tensor is within has given the same afterwards, whole on all ranks."""
+    keys, known, placed = step.a.keys, step.known, step.placed
+    later = (n for n in range(number + 1, end) if n in placed and keys[n].op_type.startswith("Module."))
+    whole = (n for n in later if is_output(keys[n].io) and placed[n].is_same_everywhere)
+    given = (n for n in whole if n in known and known[n].verdict not in _BAD)
     return any(keys[number].op_name.startswith(f"{keys[n].op_name}.") for n in given)
 
 
