@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,6 +14,7 @@ from ingest.reader.choice import Choice
 from ingest.reader.output_file import output_file
 from ingest.reader.step import Step
 from workers.errors import UsageError
+from workers.model import grouped
 
 #: The statistics that are written, each as a scalar of its name.
 STATISTICS = ("l2_norm", "mean", "std", "min", "max", "nan_count", "pos_inf_count", "neg_inf_count")
@@ -60,14 +60,13 @@ def export_scalars(
         hint = f"Install it: pip install 'dump-ingest[{tracker}]'."
         raise UsageError(f"scalars for {tracker} need the package {package}", hint=hint) from exc
     listed = store.reopened().select(rank, step, damages=damages)
-    steps = sorted((one for one in listed if one.key.step is not None), key=lambda one: one.key.rank)
-    by_rank = {number: list(group) for number, group in groupby(steps, lambda one: one.key.rank)}
-    names = dict.fromkeys(path_of.format(rank=number) for number in by_rank)
+    by_rank = grouped((one.key.rank, one) for one in listed if one.key.step is not None)
+    names = dict.fromkeys(path_of.format(rank=number) for number in sorted(by_rank))
     free_paths(directory, names, overwrite=overwrite)
     Path(directory).mkdir(parents=True, exist_ok=True)
     title = store.url.rstrip("/").rpartition("/")[2]
     written: dict[Path, int] = {}
-    for number, of_rank in by_rank.items():
+    for number, of_rank in sorted(by_rank.items()):
         path = Path(directory, path_of.format(rank=number))
         scalars = [(int(one.key.step or 0), _scalars_of(one)) for one in of_rank]
         write(path, title, f"rank {number}", scalars)

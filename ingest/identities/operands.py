@@ -26,6 +26,7 @@ from ingest.reader.unsharded import shard_of
 from workers.arrays.comparison import is_real
 from workers.arrays.dtypes import from_name
 from workers.arrays.sharded.placement import Held
+from workers.model import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +297,18 @@ class StepOperands:
 
         Later ones are those of the next micro-batch, or of a loss that does not train it.
         """
+        calls = self._calls_passing_back.get(module, [])
+        return [call for passed, call in calls if passed < row] or [call for _, call in calls]
+
+    @cached_property
+    def _calls_passing_back(self) -> dict[str, list[tuple[int, FlowCall]]]:
+        """The calls of each module, with the row of the gradient of what they gave."""
         passed = {key: gradient.row for (key, slot), gradient in self._passed_back.items() if not slot}
-        calls = [
-            call
+        return grouped(
+            (key.op_name, (passed[key], call))
             for key, call in self._flow.calls.items()
-            if key.op_name == module and key in passed and is_container(key.op_type) and call.inputs
-        ]
-        return [call for call in calls if passed[call.key] < row] or calls
+            if key in passed and is_container(key.op_type) and call.inputs
+        )
 
     def _gradient_of_output(self, module: CallKey) -> FlowOperand | None:
         """Return the gradient of what a call of a module gave; None if it cannot be read."""

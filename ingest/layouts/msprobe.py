@@ -454,7 +454,7 @@ def _json_files(place: Place, paths: Collection[str]) -> list[str]:
 class _JsonContent:
     tensors: list[ReportedStatistics] = field(default_factory=list)
     optional: set[str] = field(default_factory=set)
-    """The JSON files of which a tensor file need not exist."""
+    """The JSON files whose tensor files may be missing."""
     problems: list[Problem] = field(default_factory=list)
     unfinished: str = ""
 

@@ -210,11 +210,11 @@ def _of_one_side_before(step: StepComparison, first: ComparedTensor) -> Compared
 
 def _missing_call(step: StepComparison, first: ComparedTensor) -> ComparedTensor | None:
     """Return the module that one side calls more often, if a gradient that is added up differs."""
-    if not first.name_a or step.flow.parts[first.number] is not StepPart.PARAMETER_GRADIENT:
+    other = step.flow.in_b.get(first.number) if first.name_a else None
+    if other is None or step.flow.parts[first.number] is not StepPart.PARAMETER_GRADIENT:
         return None
-    other = step.flow.in_b.get(first.number)
-    calls = step.a.keys[first.number].occurrence, step.b.keys[other].occurrence if other is not None else 0
-    if other is None or calls[0] == calls[1]:
+    calls = step.a.keys[first.number].occurrence, step.b.keys[other].occurrence
+    if calls[0] == calls[1]:
         return None
     verdict = Verdict.ONLY_A if calls[0] > calls[1] else Verdict.ONLY_B
     alone = (row for row in step.rows if row.verdict is verdict and row.op_type.startswith("Module."))

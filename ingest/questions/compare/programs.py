@@ -212,7 +212,8 @@ def with_uneven_functions(
         StoreError: a store cannot be read.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    uneven = _uneven_functions(a, b)
+    if not (uneven := _uneven_functions(a, b)):
+        return matched
     kept = [pair for pair in matched if _function(a.keys[pair.a].operator) not in uneven]
     if len(kept) == len(matched) or any(a.shapes[pair.a] != b.shapes[pair.b] for pair in kept):
         return matched
@@ -220,10 +221,9 @@ def with_uneven_functions(
     if len(programs.a.calls) * len(programs.b.calls) > _MOST_PAIRS:
         return matched
     aligned, _ = align(programs.a.calls, programs.b.calls, programs.known(kept))
-    for own, other in ((programs.a.operators[each.a], programs.b.operators[each.b]) for each in aligned):
-        if _function(own) in uneven and _function(own) == _function(other):
-            kept += programs.by_place(own, other)
-    return sorted(kept)
+    calls = ((programs.a.operators[each.a], programs.b.operators[each.b]) for each in aligned)
+    same = (each for each in calls if _function(each[0]) in uneven and len({*map(_function, each)}) == 1)
+    return sorted([*kept, *programs.by_place(same)])
 
 
 def _uneven_functions(a: StepTensors, b: StepTensors) -> set[tuple[str, ...]]:
@@ -252,10 +252,6 @@ class _StepProgram:
         self.tensors = tensors
         self.operators, self.calls, self.values = calls_of(tensors)
         """Operators are in order of execution, calls are of these; values are of the tensors."""
-        self.numbers: dict[OperatorKey, dict[_Place, int]] = {}
-        """By operator, its tensors by their places."""
-        for number, key in enumerate(tensors.keys):
-            self.numbers.setdefault(key.operator, {})[key.io, key.slot] = number
         self.classes: list[int] = []
         """Of the values: equal on both sides for the same elements, or nearly; -1 if nothing is known."""
 
@@ -324,11 +320,15 @@ class _Programs:
                 taken.add(second)
         return known
 
-    def by_place(self, own: OperatorKey, other: OperatorKey) -> list[TensorPair]:
-        """Return the tensors of a call of A and of one of B that stand at the same place of both."""
-        how = MatchedBy.EXACT if own == other else MatchedBy.NAME
-        of_b = self.b.numbers[other]
-        return [TensorPair(n, of_b[at], how) for at, n in self.a.numbers[own].items() if at in of_b]
+    def by_place(self, calls: Iterable[tuple[OperatorKey, OperatorKey]]) -> Iterator[TensorPair]:
+        """Yield the tensors that stand at the same place of a call of A and of one of B."""
+        of_a, of_b = (side.by_operator(range(len(side.values))) for side in (self.a, self.b))
+        for own, other in calls:
+            how = MatchedBy.EXACT if own == other else MatchedBy.NAME
+            places_a = {self.a.place(number): number for number in of_a[own]}
+            places_b = {self.b.place(number): number for number in of_b[other]}
+            for place in places_a.keys() & places_b:
+                yield TensorPair(places_a[place], places_b[place], how)
 
     def pairs(self, matched: Iterable[TensorPair], alignment: Iterable[AlignedCalls]) -> Iterator[TensorPair]:
         """Yield the tensors of aligned calls that are the same, of those that are in no pair yet."""

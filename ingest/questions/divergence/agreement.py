@@ -226,8 +226,7 @@ class AgreementOfRanks:
                 held[one] == held[other] and passed[one] == passed[other] and now[one] != now[other]
                 for one, other in combinations(apart, 2)
             ):
-                labels = dict.fromkeys(held[[*apart]].tolist())
-                return tuple(tuple(np.flatnonzero(held == label).tolist()) for label in labels)
+                return _holding_alike(held, apart)
         return ()
 
     def parted_by(self, gradient: int, tensor: int, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -247,10 +246,8 @@ class AgreementOfRanks:
             if not (split := self.splits(place, gradient, tensor)):
                 is_shared |= self.holders(place, gradient) > 1
             elif is_shared and numbers[place + 1] == numbers[place] + 1:
-                held = self.labels(place, tensor)
-                labels = dict.fromkeys(held[[*split]].tolist())
                 is_parted = {*split} <= {*self.splits(place, tensor, tensor, later=1)}
-                return tuple(tuple(np.flatnonzero(held == each).tolist()) for each in labels) * is_parted
+                return _holding_alike(self.labels(place, tensor), split) if is_parted else ()
         return ()
 
     def alike(self) -> list[list[int]]:
@@ -262,6 +259,12 @@ class AgreementOfRanks:
         order = np.argsort(inverse, kind="stable")
         ends = np.flatnonzero(np.diff(inverse[order])) + 1
         return [part.tolist() for part in np.split(order, ends)]
+
+
+def _holding_alike(held: Labels, places: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return all ranks that hold the same as one of these, by what they hold."""
+    labels = dict.fromkeys(held[[*places]].tolist())
+    return tuple(tuple(np.flatnonzero(held == label).tolist()) for label in labels)
 
 
 def _parameters_of(gradient: TensorKey) -> list[TensorKey]:

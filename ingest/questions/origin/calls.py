@@ -206,16 +206,16 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
     # The loss may be NaN although gradients are finite: that of a logarithm of a negative number is.
     outputs = [n for n, (kind, label, _) in enumerate(kinds) if is_output(label) and kind not in _LEARNED]
     is_in_backward = any(call.op_type == "Gradient" for call in trace.calls)
-    slopes = tuple(_infinite_slopes(tables, rows)) if is_in_backward else ()
+    slopes = tuple(_infinite_slopes(tables, rows, op_types)) if is_in_backward else ()
     step.forget_tables()
     is_known = trace.is_ordered and any(op_types[n] == "Gradient" for n in learned)
     ends_clean = is_known and not bad[rows[learned + outputs[-1:]]].any()
     return replace(trace, ends_clean=ends_clean, infinite_slopes=slopes)
 
 
-def _infinite_slopes(tables: Tables, rows: _Rows) -> Iterator[str]:
+def _infinite_slopes(tables: Tables, rows: _Rows, op_types: Iterable[str]) -> Iterator[str]:
     """Yield calls of functions with what they read or gave: `Tensor.sqrt (sqrt.0) read 0`."""
-    functions = [op_type.rpartition(".")[2].lower() for op_type in tables.label("op_type")[rows].tolist()]
+    functions = (op_type.rpartition(".")[2].lower() for op_type in op_types)
     for row, function in zip(rows.tolist(), functions, strict=True):
         for io, statistic, value in _INFINITE_SLOPES.get(function, ()):
             if tables.label("io")[row] == io and tables.statistic(statistic)[row] == value:

@@ -460,9 +460,9 @@ class StepOfSums:
             yield shard or self.mistake(layer.output, ranks, _WRONG_GROUP, text)
 
     def _wrong_shard(self, layer: Layer, group: tuple[int, ...]) -> Mistake | None:
-        """Return that ranks hold one part of a weight, if each has a part of its own in the other layers.
+        """Return that ranks hold one part of a weight twice, if each has its own part of other weights.
 
-        These are of its kind, or gather and add up over the same ranks. Else, the group is wrong.
+        These are of its kind, or all that the ranks hold if there is no other. Else, the group is wrong.
         """
         others = {each.weight for each in self._search.layers} - {layer.weight}
         held = [weight for weight in others if {*group} <= {*self._values.holders(weight)}]

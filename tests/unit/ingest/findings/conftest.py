@@ -20,6 +20,14 @@ def nan(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.fixture(scope="session")
+def url(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store of the same dump, without rules."""
+    store = tmp_path_factory.mktemp("stores") / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    return str(store)
+
+
 @pytest.fixture
 def objects() -> ObjectStore:
     """An empty store in memory."""

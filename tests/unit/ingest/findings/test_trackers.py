@@ -13,7 +13,6 @@ import pytest
 import ingest
 from ingest.findings.trackers import Tracker
 from tests.cli import run_here
-from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
 
 # Of packages that are not ours.
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 #: Values by name, then step.
 Scalars: TypeAlias = dict[str, dict[int, float]]
-
-
-@pytest.fixture(scope="module")
-def url(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> str:
-    store = tmp_path_factory.mktemp("stores") / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    return str(store)
 
 
 def expected(url: str, rank: int) -> Scalars:

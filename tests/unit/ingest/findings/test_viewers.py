@@ -17,15 +17,7 @@ import ingest
 from ingest.reader.step_flow import flow_of
 from tests.cli import run_here
 from tests.servers.browser import Chromium
-from tests.stores import DumpLibrary, ingest_directly
 from workers.errors import UsageError
-
-
-@pytest.fixture(scope="module")
-def url(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> str:
-    store = tmp_path_factory.mktemp("stores") / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    return str(store)
 
 
 def test_a_trace_has_ranks_steps_and_operators_in_order(url: str, tmp_path: Path) -> None:
